@@ -175,7 +175,7 @@ class PhotoFinetuning:
     shown: dict[str, Any] = field(default_factory=dict)
 
     def task(self, opened: FeatureStore) -> PhotoTask:
-        told = self.shown.get("told_classes")
+        told = self.shown.get("input_classes")
         conventions = replace(CONVENTIONS[self.conventions], padding_multiple=self.padding_multiple)
         _, trained = network(
             self.system,

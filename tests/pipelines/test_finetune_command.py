@@ -347,9 +347,9 @@ def test_predictions_name_their_precision(
     request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "said", device="cpu")
     told = []
     for name, precision in (("plain", None), ("short", "bf16")):
-        asked = replace(request, precision=precision, out=tmp_path / name, scores=tmp_path / f"{name}.npz")
-        result = predict_run.run_prediction(asked)
-        told.append((dict(card_lines(json.loads(card_path(asked.out).read_text())))["computed"], result.notes))
+        chosen = replace(request, precision=precision, out=tmp_path / name, scores=tmp_path / f"{name}.npz")
+        result = predict_run.run_prediction(chosen)
+        told.append((dict(card_lines(json.loads(card_path(chosen.out).read_text())))["computed"], result.notes))
     assert told[0][0] == "in float32" and not any("computed in" in note for note in told[0][1])
     assert told[1][0] == "in bf16; the run learned in float32"
     assert "computed in bf16; the run learned and judged itself in float32" in told[1][1]
@@ -494,8 +494,8 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
     lines = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
     lines = [{**line, "accuracy": found.get(line["step"], 0.0)} for line in lines]
     (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked = ("--steps", 30, "--learning-rate", 0.003, "--set", "train.best_by=accuracy")
-    again = roibeam(*words_of(run, pretrained, store[0], table, *asked))
+    options = ("--steps", 30, "--learning-rate", 0.003, "--set", "train.best_by=accuracy")
+    again = roibeam(*words_of(run, pretrained, store[0], table, *options))
     assert "of the validation split, the best checkpoint, step 27:" in again.out, again.err
     (row,) = (line.split() for line in again.out.splitlines() if line.startswith("accuracy "))
     assert row[1] == "87.50" and row[-4:] == ["100.00", "clearly", "above", "chance"], again.out
@@ -515,11 +515,11 @@ def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, tmp_pa
     store, data, run = tmp_path / "store", tmp_path / "vqa", tmp_path / "run"
     command("toyworld", tmp_path / "world", "--num-images", 800, "--perfect-store", store)
     write_questions(tmp_path / "world", data)
-    asked = ("--store", store, "--data", data, "--device", "cpu", "--threads", 1)
-    command("finetune", run, "--task", "vqa", "--from", WEIGHTS, *asked, "--steps", 300, "--batch-size", 32,
+    options = ("--store", store, "--data", data, "--device", "cpu", "--threads", 1)
+    command("finetune", run, "--task", "vqa", "--from", WEIGHTS, *options, "--steps", 300, "--batch-size", 32,
             "--learning-rate", 0.0005, "--set", "data.validation_groups=100", "--set", "vqa.loss=ce")  # fmt: skip
     for name, more in (("seen", ()), ("blind", ("--blind",)), ("permuted", ("--permute-images",))):
-        assert roibeam("predict", run, *asked, "--out", run / name, *more).code == 0
+        assert roibeam("predict", run, *options, "--out", run / name, *more).code == 0
     for other in ("blind", "permuted"):
         done = roibeam("score", "vqa", run / "seen", "--data", data, "--against", run / other, "--json")
         overall = json.loads(done.out)["figures"][0]

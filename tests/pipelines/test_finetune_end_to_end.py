@@ -210,7 +210,9 @@ def test_photos_of_vcr_are_those_of_its_conformance_cases(made: PhotoStore, stor
         assert isinstance(side, PhotoSide)
         cut = side.photo.result()
         order = places_of(side.boxes, record.boxes)
-        wanted = prepare_vcr_photo(pixels, metadata, encoder.config, encoder.conventions, shown=order, flip=mirrored)
+        wanted = prepare_vcr_photo(
+            pixels, metadata, encoder.config, encoder.conventions, box_numbers=order, flip=mirrored
+        )
         assert cut.outlines is not None and 0 < float(cut.outlines.mean()) < 0.9
         assert torch.equal(cut.photo.pixels, wanted.photo.pixels)
         assert torch.equal(cut.photo.boxes, wanted.photo.boxes)

@@ -81,8 +81,8 @@ def test_what_asks_the_same_goes_on_with_the_same_scores(system: str, kind: str,
     [
         ("vlbert", LABEL, "ours", LABEL, "ours", digest_of_labels("abd"), "this task has other labels"),
         ("vlbert", LABEL, "release", LABEL, "ours", LABELS, "it is of another kind"),
-        ("vilbert", LABEL, "ours", CHOICE, "release", LABELS, "this task asks something else"),
-        ("vlbert", LABEL, "ours", PAIR, "ours", LABELS, "this task asks something else"),
+        ("vilbert", LABEL, "ours", CHOICE, "release", LABELS, "this task has another form"),
+        ("vlbert", LABEL, "ours", PAIR, "ours", LABELS, "this task has another form"),
     ],
 )
 def test_another_task_has_a_new_head_on_the_same_encoder(

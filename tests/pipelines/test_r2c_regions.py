@@ -63,7 +63,7 @@ def classes_of(group: TaskGroup) -> np.ndarray:
 def run_of(made: PhotoStore, folder: Path, *, outlines: Any = region_masks, **how: Any) -> PhotoFinetuning:
     """VisualBERT on four questions, through R2C's arithmetic at a size of milliseconds."""
     encoder = {"frozen_stages": (), "mask_channels": 8, **how.pop("encoder", {})}
-    shown = {"told_classes": BoxClasses(NUM_CLASSES, how.pop("classes", classes_of)), "whole_region": True}
+    shown = {"input_classes": BoxClasses(NUM_CLASSES, how.pop("classes", classes_of)), "whole_region": True}
     config = settings(steps=2, checkpoint_every=1, weight_decay=0.0)
     return PhotoFinetuning(
         made.path, folder, config, 4, system="visualbert", whole_image="model",
@@ -186,7 +186,7 @@ def test_on_stored_features_the_layout_says_what_the_whole_image_is(tmp_path: Pa
     network = network_for("visualbert", tokenizer, 48)
     options = LayoutOptions(whole_image=layout)
     first = task.read("train").groups[0]
-    group = replace(first, facts={**first.facts, "shown": (1, 3)})
+    group = replace(first, facts={**first.facts, "input_boxes": (1, 3)})
     inputs = batches_of("visualbert", task, opened, tokenizer, network, options).batch([group]).inputs
     record = opened["train0"]
     features = record.features.astype(np.float32)

@@ -129,7 +129,7 @@ def test_wrong_files_are_told_in_one_line(roibeam: Roibeam, data: Path, boxes: d
     (bad / "box.json").write_text('[{"sent_id": 1, "box": [1, 2, 3]}]')
     calls: list[tuple[tuple[object, ...], str]] = [
         (("vqa", other, "--data", data), "160 questions without a row (first: "),
-        (("vqa", other, "--data", data), "40 questions that nobody asked"),
+        (("vqa", other, "--data", data), "40 questions not in the split"),
         (("vqa", CHOICES / "nlvr2.predictions.csv", "--data", data), "not a json file"),
         (
             ("vqa", bad / "quoted.json", "--data", data),
@@ -145,7 +145,7 @@ def test_wrong_files_are_told_in_one_line(roibeam: Roibeam, data: Path, boxes: d
         ),
         (("vcr", bad / "short.csv", "--data", data), "no column answer_1 (3 missing)"),
         (("vcr", bad / "nan.csv", "--data", data), "line 2: answer_0 must be a number, got 'nan'"),
-        (("refcoco+", boxes["mattnet"], "--data", data, "--split", "testA"), "that nobody asked"),
+        (("refcoco+", boxes["mattnet"], "--data", data, "--split", "testA"), "not in the split"),
         (("refcoco+", bad / "box.json", "--data", data), "box must be a list of 4 numbers"),
         (("refcoco+", boxes["mattnet"], "--data", bad), "wants to run"),
     ]

@@ -57,7 +57,5 @@ def test_a_task_whose_choices_stand_in_its_files_is_asked_by_predict(
 ) -> None:
     monkeypatch.setattr(task_model, "task_checkpoint", lambda folder: FoundModel(folder))
     monkeypatch.setattr(task_model, "saved_config", lambda folder: {"task": {"task": "vcr", "form": CHOICE}})
-    with pytest.raises(
-        ValueError, match=r"chooses among choices or regions .* roibeam predict asks it, .* \(task vcr\)"
-    ):
+    with pytest.raises(ValueError, match=r"chooses among choices or regions .* use roibeam predict, .* \(task vcr\)"):
         load_task_model(tmp_path)

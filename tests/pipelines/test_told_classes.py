@@ -25,8 +25,8 @@ def test_a_model_is_told_the_class_of_each_box(system: str, head: str, tmp_path:
     (tmp_path / "names.txt").write_text("person\ncup\ndog\n", "utf-8")
     options = VcrOptions(told_classes=True, object_names=str(tmp_path / "names.txt"))
     task, tokenizer = open_vcr(questions(tmp_path), options, None), words()
-    assert task.told_classes is not None
-    network = network_for(system, tokenizer, 48, head=head, told=task.told_classes.num_classes)
+    assert task.input_classes is not None
+    network = network_for(system, tokenizer, 48, head=head, told=task.input_classes.num_classes)
     made, groups = batches_of(system, task, made_store(), tokenizer, network), task.read("train").groups
     batch = made.batch(groups)
     assert batch.inputs.region_classes is not None and batch.inputs.region_classes[0].tolist() == [1, 2, 1, 3]
@@ -56,5 +56,5 @@ def test_a_system_without_a_place_for_classes_says_so() -> None:
 def test_a_model_that_must_be_told_starts_no_task_that_tells_nothing(system: str) -> None:
     """It stopped at the first step only, after the whole validation split."""
     told = network_for(system, words(), 48, told=4).module.model
-    with pytest.raises(ValueError, match="run: this model is told the class of each region, and the task tells none"):
+    with pytest.raises(ValueError, match="run: this model reads the class of each region, and the task has none"):
         started_network(SYSTEMS[system], told, ASKED[CHOICE], "ours", source="run")

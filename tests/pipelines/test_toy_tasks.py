@@ -132,10 +132,10 @@ def test_a_vcr_recipe_reads_the_toy_s_files(made: Made, name: str) -> None:
     for split in ("train", "val", "test"):
         groups = task.read(split).groups
         assert groups
-        for classes in (task.beside and task.beside.classes, task.told_classes and task.told_classes.of):
+        for classes in (task.beside and task.beside.classes, task.input_classes and task.input_classes.of):
             for group in groups if classes else ():
                 assert [names[number - 1] for number in classes(group)] == list(group.facts["objects"])
-    assert not names or task.told_classes is None or task.told_classes.num_classes == 1 + len(names)
+    assert not names or task.input_classes is None or task.input_classes.num_classes == 1 + len(names)
     assert not names or task.beside is None or task.beside.class_names[1:] == names
 
 

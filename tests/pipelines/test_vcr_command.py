@@ -119,7 +119,7 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Roibeam, runs:
     asked_twice = runs.predict(roibeam, tmp_path / "twice", run, more=["--blind", "--permute-images"])
     assert "--blind sees no other image either" in one_line(asked_twice)
     done = runs.predict(roibeam, out, run, runs.run("rationale"))
-    assert done.code == 1 and "RUN and RUN_2 both tell the rationale" in one_line(done)
+    assert done.code == 1 and "RUN and RUN_2 both predict the rationale" in one_line(done)
     config = json.loads((run / "config.json").read_text())
     assert config["task"]["task_options"]["problem"] == "both"
     lines = [json.loads(line) for line in (run / "log.jsonl").open()]

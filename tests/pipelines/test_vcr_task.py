@@ -124,7 +124,7 @@ def test_regions_that_a_question_names(tmp_path: Path) -> None:
         plain,
         {**plain, "question": ["Everyone"]},
     )
-    assert [each.facts["shown"] for each in (one, nobody, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
+    assert [each.facts["input_boxes"] for each in (one, nobody, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_classes_that_are_asked_of_regions() -> None:
     assert object_targets(classes, "none").tolist() == [-100] * 3
     with pytest.raises(ValueError, match=r"a\.json: object 'dining table' is no class"):
         object_classes(["dining table"], "a.json")
-    with pytest.raises(ValueError, match="expected which of 2 are hidden"):
+    with pytest.raises(ValueError, match="expected flags of 2 hidden regions"):
         object_targets(classes, "masked")
 
 
@@ -250,8 +250,8 @@ def test_outlines_and_boxes_are_mirrored_and_padded_alike(tmp_path: Path) -> Non
     image = np.random.default_rng(0).integers(0, 255, (20, 40, 3)).astype(np.uint8)
     rules = CONVENTIONS["vlbert-e2e"]
     made = [
-        prepare_vcr_photo(image, metadata, edges, rules, flip=flip, shown=shown)
-        for flip, shown in ((False, None), (True, None), (False, [1]))
+        prepare_vcr_photo(image, metadata, edges, rules, flip=flip, box_numbers=box_numbers)
+        for flip, box_numbers in ((False, None), (True, None), (False, [1]))
     ]
     plain, mirrored, one = made
     assert plain.photo.pixels.shape == (3, 20, 60) and not plain.photo.pixels[:, :, 40:].any()

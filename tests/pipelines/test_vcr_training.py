@@ -273,7 +273,7 @@ def test_a_second_store_that_is_missing_or_not_read_is_told(tmp_path: Path) -> N
         check_annotated(open_vcr(folder, VcrOptions(boxes="detected"), None), None)
     with pytest.raises(ValueError, match="reads one store"):
         check_annotated(open_vcr(folder, VcrOptions(), None), "a store")
-    with pytest.raises(ValueError, match="shows regions of two stores, and photos are cut by the boxes of one"):
+    with pytest.raises(ValueError, match="takes regions of two stores, and photos are cut by the boxes of one"):
         check_annotated(open_vcr(folder, VcrOptions(boxes="detected"), None), None, from_photos=True)
     check_annotated(open_vcr(folder, VcrOptions(), None), None, from_photos=True)
     small = made_store(num_regions=5)

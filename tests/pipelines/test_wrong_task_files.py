@@ -91,7 +91,7 @@ WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+":
         (
             "vcr",
             "untold",
-            "vcr, train: nothing says what is right for 1 row of 1 (first: train-0), and this",
+            "vcr, train: no label for 1 row of 1 (first: train-0), and this",
         ),
         ("nlvr2", "doubled", "1 statement with several rows (first: train-0-0-0)"),
         ("nlvr2", "untold", "(first: train-0-0-0), and this split is trained on"),

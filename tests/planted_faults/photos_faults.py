@@ -29,7 +29,7 @@ FAULTS = (
     ),
     Fault(
         "targets and predictions are of boxes in the mirrored photo",
-        "GroupBatches._shown",
+        "GroupBatches._input_image",
         "        if group.mirrored and self._photos is None:",
         "        if group.mirrored:",
         f"{_TEST}::test_a_mirrored_group_is_the_group_beside_a_mirrored_photo",

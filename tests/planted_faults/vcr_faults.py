@@ -88,8 +88,8 @@ FAULTS = (
     Fault(
         "the whole image of two stores is that of the regions that are shown",
         "GroupBatches._whole_image",
-        "if self._options.whole_image == ALL and shown.whole is not None:",
-        "if self._options.whole_image == STORED and shown.whole is not None:",
+        "if self._options.whole_image == ALL and image.whole is not None:",
+        "if self._options.whole_image == STORED and image.whole is not None:",
         f"{_TRAINING}::test_both_releases_of_vilbert_are_fed_so",
     ),
     Fault(
@@ -116,8 +116,8 @@ FAULTS = (
     Fault(
         "classes of hidden boxes are asked, and the boxes are seen",
         "asked_beside",
-        "asked=hidden, hidden=hidden)",
-        "asked=hidden)",
+        "predicted=hidden, hidden=hidden)",
+        "predicted=hidden)",
         f"{_TRAINING}::test_hidden_boxes_are_not_seen_and_follow_from_seed_epoch_and_question",
     ),
     Fault(
@@ -151,8 +151,8 @@ FAULTS = (
     Fault(
         "both problems make one update by a release's rule",
         "TaskRecipe.options_by",
-        "return replace(begun, **apart.fields)",
-        "return begun",
+        "return replace(own, **apart.fields)",
+        "return own",
         "tests/pipelines/test_step_rules.py::test_a_release_makes_an_update_of_each_problem[vilbert-vcr]",
     ),
 )

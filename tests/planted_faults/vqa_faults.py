@@ -9,8 +9,8 @@ FAULTS = (
     Fault(
         "labels in another order are taken for the model's",
         "check_same_labels",
-        "        if ours != theirs:",
-        "        if ours not in given:",
+        "        if own != other:",
+        "        if own not in given:",
         f"{_TEST}::test_labels_in_another_order_are_not_those_of_the_model",
     ),
     Fault(
@@ -23,13 +23,13 @@ FAULTS = (
     Fault(
         "answers stay as they are beside a mirrored photo",
         "mirrored_group",
-        'told = [mirrored(each.answer) for each in group.facts["answers"]]',
-        'told = [each.answer for each in group.facts["answers"]]',
+        'answers = [mirrored(each.answer) for each in group.facts["answers"]]',
+        'answers = [each.answer for each in group.facts["answers"]]',
         f"{_TEST}::test_a_mirrored_question",
     ),
     Fault(
         "boxes stay where they are in a mirrored photo",
-        "GroupBatches._shown",
+        "GroupBatches._input_image",
         "        if group.mirrored and self._photos is None:",
         "        if False:",
         f"{_TEST}::test_boxes_are_mirrored_and_features_are_not",

@@ -30,7 +30,7 @@ def card_path(results: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's bytes, in hexadecimal."""
+    """SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -44,7 +44,7 @@ def write_card(results: Path, facts: Mapping[str, Any]) -> Path:
 
 
 def read_card(results: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
-    """The card of a file, or None and why there is none. A card of these bytes under another name will do.
+    """The card of a file, or None and the reason. A card of these bytes under another name will do.
 
     Args:
         digest: SHA-256 of the file.
@@ -63,7 +63,7 @@ def _renamed(own: Path, digest: str) -> dict[str, Any] | None:
 
 
 def _card_of(path: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
-    """As `read_card`, of one file."""
+    """The card in one file, or None and the reason."""
     if not path.is_file():
         return None, UNKNOWN
     try:
@@ -78,13 +78,13 @@ def _card_of(path: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of a card, for people: what, and the value in words."""
-    asked, store = (_part(card, name) for name in ("asked", "store"))
+    """Lines of a card for people: name, and the value in words."""
+    settings, store = (_part(card, name) for name in ("asked", "store"))
     lines = [
         *_model_lines(card),
         *_model_lines(_part(card, "second")),
         ("boxes", _words(_boxes(store, _part(card, "options")))),
-        ("shown", _words(_shown(asked))),
+        ("shown", _words(_input_notes(settings))),
         ("judged", _judged(_part(card, "told"))),
         ("best", _best(_part(card, "told"))),
     ]
@@ -94,7 +94,7 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of one model; of a second one that there is not, nothing."""
+    """Lines of one model; none without a card."""
     model = _part(card, "model")
     if not card:
         return []
@@ -118,7 +118,7 @@ def _words(text: str) -> str:
 
 
 def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Which boxes were shown, and where their features are from."""
+    """Boxes of the inputs, and the store of their features."""
     if not store:
         return "none: this task is of texts alone"
     given = f"{options['boxes']} ones of the task; " if options.get("boxes") else ""
@@ -126,7 +126,7 @@ def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:
 
 
 def _computed(model: Mapping[str, Any]) -> str:
-    """In which number type; "" of a card that does not tell."""
+    """Number type of the computation; "" for a card without it."""
     own, learned = model.get("precision"), model.get("learned_in")
     return "" if own is None else f"in {own}" if own == learned else f"in {own}; the run learned in {learned}"
 
@@ -150,40 +150,40 @@ def _seeds(model: Mapping[str, Any]) -> str:
     )
 
 
-def _shown(asked: Mapping[str, Any]) -> str:
-    if asked.get("blind"):
+def _input_notes(settings: Mapping[str, Any]) -> str:
+    if settings.get("blind"):
         return "no regions at all (--blind)"
-    unseen = _part(asked, "unseen")
+    unseen = _part(settings, "unseen")
     if unseen:
         rows, images = (counted(int(unseen.get(name, 0)), name.removesuffix("s")) for name in ("rows", "images"))
         named = ", ".join(map(str, unseen.get("such_as", ())))
         return f"{rows} without regions: the store lacks {images}, such as {named}"
-    return "images of other questions (--permute-images)" if asked.get("permute_images") else ""
+    return "images of other questions (--permute-images)" if settings.get("permute_images") else ""
 
 
-def _judged(told: Mapping[str, Any]) -> str:
-    """How many rows can be; "" where all can, and of a card that does not say."""
-    unjudged, judged = told.get("unjudged"), told.get("judged") or 0
+def _judged(summary: Mapping[str, Any]) -> str:
+    """Number of judged rows; "" for all of them, and for a card without it."""
+    unjudged, judged = summary.get("unjudged"), summary.get("judged") or 0
     if not unjudged:
         return ""
     rows = counted(unjudged + judged, "row")
     return f"{judged:,} of {rows}; the right answers of the others are not known" if judged else f"none of {rows}"
 
 
-def _best(told: Mapping[str, Any]) -> str:
-    judged = told.get("judged")
+def _best(summary: Mapping[str, Any]) -> str:
+    judged = summary.get("judged")
     if not judged:
         return ""
-    possible = 100 * told["best_sum"] / judged
-    return f"{possible:.2f} % can be reached at best with these labels and boxes ({told.get('measure')}, oracle)"
+    possible = 100 * summary["best_sum"] / judged
+    return f"{possible:.2f} % can be reached at best with these labels and boxes ({summary.get('measure')}, oracle)"
 
 
 def _leaks(leaks: Mapping[str, Any]) -> str:
     trained, images = leaks.get("trained_on"), leaks.get("images")
     if trained is None:
-        return "not known: the run does not tell what it was trained on"
+        return "not known: the run has no list of its training images"
     if not images:
-        return "none can be: this task shows no image"
+        return "none can be: this task has no images"
     perhaps = leaks.get("perhaps_trained_on")
     maybe = f", perhaps on {perhaps:,} more" if perhaps else ""
     start = "" if leaks.get("start_is_known", True) else "; what its start was trained on before is not known"

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LABEL, CHOICE, REGION, PHRASE = "label", "choice", "region", "phrase"
-# What is asked of a row: one of many labels; one score; a score for each region; the same for each of its phrases.
+# Output of a row: one of many labels; one score; a score for each region; the same for each of its phrases.
 FORMS = (LABEL, CHOICE, REGION, PHRASE)
-# Which words are grounded in the region that they name: as the system has it, all that name one, or none.
+# Words that are grounded in the region that they name: as the system has it, all that name one, or none.
 AUTO, GROUNDED, UNGROUNDED = "auto", "words", "none"
 GROUNDINGS = (AUTO, GROUNDED, UNGROUNDED)
 
@@ -25,7 +25,7 @@ class TaskText:
     """One part of a row's text, such as a question or one of its answers.
 
     Attributes:
-        words: as they are to be cut into pieces. A text that its files do not separate is one word with blanks in it.
+        words: to be cut into pieces. A text that its files do not separate is one word with blanks in it.
         tags: for each word the number of the box of the row's image that it names, -1 for none; () = no word names any.
     """
 
@@ -46,7 +46,7 @@ class PartPieces(NamedTuple):
 
     Attributes:
         ids: of the pieces.
-        words: of the part, that each piece is of; -1 for a piece that is of none.
+        words: word of the part that each piece is of; -1 for none.
         tags: number of the box that each names, -1 for none.
     """
 
@@ -67,12 +67,11 @@ class PieceCoder(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskRow:
-    """What is read together.
+    """Text and images that are read together.
 
     Attributes:
         parts: the text, the context first: a question, then an answer.
-        images: numbers of the group's images that are shown; two for a statement about two images, none for a text
-            alone.
+        images: numbers of the group's images; two for a statement about two images, none for a text alone.
         phrases: of PHRASE, for each phrase the number of the word of the first part that stands for it.
     """
 
@@ -86,20 +85,20 @@ class TaskGroup:
     """Rows that are judged together, such as a question with its four answers; never split.
 
     Attributes:
-        id: by which its prediction is found again, as in the result file.
+        id: of its prediction, as in the result file.
         images: ids of its images, as in the store; read, embedded and convolved once. () for texts alone.
         rows: of equal form.
-        target: what is right, as the task's file says there; None where nobody knows.
-        boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of
-            the stored ones, or none.
+        target: label, as in the task's file; None without one.
+        boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, inputs beside or instead of the
+            stored ones, or none.
         whole_image: (4,) x1 y1 x2 y2 in pixels, where the image as a whole is the first of the regions that are chosen
             among; None elsewhere. Alike for all groups of a task.
-        is_open: whether a model is asked; one with nothing to choose among is answered without, and needs no record.
-        facts: what result files, figures or pages need beside; "region_targets" are rules of this group's targets.
-        mirrored: whether its images are shown mirrored left to right. Its text is of the mirrored images already; boxes
-            are those of the images as they are, and whoever shows them mirrors them.
+        is_open: whether a model predicts it; without a choice a group is answered without one, and needs no record.
+        facts: for result files, figures and pages; "region_targets" are rules of this group's targets.
+        mirrored: whether its images are mirrored left to right. Its text is of the mirrored images already; boxes are
+            those of the images as they are, and are mirrored with them.
         swapped: whether its images are those of another group, so that boxes that its words name need not be there.
-        draws: from which it follows what is hidden of it, while something is learned beside the task; () hides nothing.
+        draws: seed of what is hidden for auxiliary targets; () hides nothing.
     """
 
     id: str

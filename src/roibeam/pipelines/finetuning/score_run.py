@@ -1,4 +1,4 @@
-"""Scores a result file against a folder with a data set's official files; a card says what the score means."""
+"""Scores a result file against a folder with a data set's official files; the card explains the score."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ScoreRequest:
         split: None for the task's usual one.
         rules: "strict", "official", or another name that the task knows.
         against: a second result file; None for none.
-        command: as it was typed, for the card.
+        command: as typed, for the card.
     """
 
     task: str
@@ -49,9 +49,9 @@ class Figure:
         value: 0..1, or -1..1 of a correlation, None where it is not defined; percent: the same, to be rounded as
             official codes do.
         low, high: 95 % interval of the value over images, None where none is made.
-        chance: what always the commonest answer reaches, or a choice by lot; None where that is not known.
-        verdict: what the interval says of the value beside chance, in words; "" where one of both is not known.
-        rows: that it is the mean of.
+        chance: value of always the commonest answer, or of a choice by lot; None where that is not known.
+        verdict: the interval against chance, in words; "" where one of both is not known.
+        rows: number of rows of the mean.
         against: value of the second file; less, less_low, less_high: first less second, with its paired interval.
     """
 
@@ -71,17 +71,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Score:
-    """Figures in the order to be shown, none for a check, and the card."""
+    """Figures in their order for people, none for a check, and the card."""
 
     figures: tuple[Figure, ...]
     card: dict[str, Any]
 
 
 def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
-    """Scores, or with `check_only` just reads, a result file.
+    """Scores a result file, or with `check_only` only reads it.
 
     Raises:
-        ValueError: one line, for names and files that are not there or not what they should be.
+        ValueError: one line, for names and files that are missing or damaged.
     """
     split, task, official = _opened(request)
     if not task.rows:
@@ -115,24 +115,26 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
 
 
 def _check_split(results: Path, task: str, split: str) -> None:
-    """Raises ValueError for a file whose card says that another split was predicted."""
+    """Raises ValueError for a file whose card is of another split."""
     card, _ = read_card(results, sha256_of(results))
     if card is not None and card.get("task") == task and card.get("split") != split:
-        said = printable(str(card.get("split")), 40)
-        raise ValueError(f"{str(results)!r} has predictions of the split {said}, asked is {split}; give --split {said}")
+        predicted = printable(str(card.get("split")), 40)
+        raise ValueError(
+            f"{str(results)!r} has predictions of the split {predicted}, not of {split}; give --split {predicted}"
+        )
 
 
 def _predicted(results: Path, task: str, split: str) -> dict[str, Any]:
-    """What the card beside a file of predictions says, or why nothing is known."""
+    """The card beside a file of predictions, or the reason why it is unknown."""
     card, why = read_card(results, sha256_of(results))
     if card is not None and (card.get("task"), card.get("split")) != (task, split):
-        said = f"{card.get('task')}, {card.get('split')}"
-        card, why = None, f"not known: its card is of {printable(said, 60)}"
+        words = f"{card.get('task')}, {card.get('split')}"
+        card, why = None, f"not known: its card is of {printable(words, 60)}"
     return {"unknown": why} if card is None else card
 
 
 def _known(task: str) -> ScoredTask:
-    """Raises ValueError for an unknown name, or a file of a task that cannot be scored."""
+    """The task of a name or file. Raises ValueError for an unknown name, or a task that cannot be scored."""
     if is_own(task):
         scored = own_task(task, "TASK").scored
         if scored is None:
@@ -163,7 +165,7 @@ def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
     first, *others = measured
     number_of = numbers_of_images(first.values())
     bootstrap = Bootstrap(len(number_of))
-    # Of VQA's 65 types of questions no interval is made.
+    # VQA's 65 types of questions have no intervals.
     judged = {name: measure for name, measure in first.items() if not name.startswith(_WITHOUT_INTERVAL)}
     beside = {figure.name: figure for figure in figures_of(judged)}
     found = []

@@ -62,7 +62,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import (
 )
 from roibeam.pipelines.finetuning.task import NamedTask
 
-# Of referring expressions: names of files. Instances are those of the data set, or all of COCO's.
+# Names of the files of referring expressions. Instances are those of the data set, or all of COCO's.
 REFS: Mapping[str, str] = MappingProxyType(
     {"refcoco": "refs(unc).p", "refcoco+": "refs(unc).p", "refcocog": "refs(umd).p"}
 )
@@ -78,7 +78,7 @@ OWN_SPLITS = ("val", "train", "test")  # of tables of one's own
 
 
 def has_own_tables(folder: Path) -> bool:
-    """Whether a folder has tables of one's own questions, and none of VQA's files."""
+    """Whether a folder has tables of the user's own questions, and none of VQA's files."""
     if not tables_in(folder):
         return False
     official = (*(f"*{year}_questions.json" for year in VQA_YEARS.values()), "imdb_*.npy")
@@ -102,8 +102,8 @@ def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
         unknown = next((row.where for row in rows if not row.answers), None)
         if unknown is not None:
             raise ValueError(f"{unknown}: no answers, so that nothing can be scored; --check looks at a submission")
-        said = check(results)
-        return few_measures((said[row.id], row.answers, row.image) for row in rows)
+        answers = check(results)
+        return few_measures((answers[row.id], row.answers, row.image) for row in rows)
 
     metric = "VQA accuracy, each person left out in turn; of three people and fewer the share who said the same"
     return OpenTask(
@@ -116,7 +116,7 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
         return _open_vqa_table(folder, split, rules)
     year = VQA_YEARS[split]
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
-    said = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
+    rules_words = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
     if split in ("test", "test-dev"):
         path = find_file(folder, f"v2_OpenEnded_mscoco_{year}_questions.json")
         questions = list(read_vqa_question_ids(str(path)))
@@ -141,7 +141,7 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     def check(results: str) -> dict[int, str]:
         return answers_by_question(read_vqa_results(results), questions, repr(results), rules)
 
-    return OpenTask(metric, said if rules == OFFICIAL else _STRICT, (path,), len(questions), check, scored)
+    return OpenTask(metric, rules_words if rules == OFFICIAL else _STRICT, (path,), len(questions), check, scored)
 
 
 def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
@@ -154,15 +154,15 @@ def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
         return scores_by_question(read_vcr_results(results), questions, repr(results))
 
     def scored(results: str) -> Measures:
-        told = read_vcr_results(results, whole=False)
-        return vcr_measures(chosen_rows(labels, scores_by_question(told, questions, repr(results))))
+        scores = read_vcr_results(results, whole=False)
+        return vcr_measures(chosen_rows(labels, scores_by_question(scores, questions, repr(results))))
 
-    said = f"{_STRICT}; there is no public scorer of this file, so official rules are the same"
+    rules_words = f"{_STRICT}; there is no public scorer of this file, so official rules are the same"
     metric = (
         "share of right choices (eval_q2ar.py); QA->R is given the right answer; the first of equal scores is taken"
     )
-    said += "; a file of answers or of rationales alone is scored too, the leaderboard's has both"
-    return OpenTask(metric, said, (path,), len(labels), check, scored)
+    rules_words += "; a file of answers or of rationales alone is scored too, the leaderboard's has both"
+    return OpenTask(metric, rules_words, (path,), len(labels), check, scored)
 
 
 def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
@@ -178,11 +178,11 @@ def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
         return nlvr2_measures(judged_statements(statements, read_nlvr2_predictions(results, identifiers, rules)))
 
     metric = "accuracy; consistency by identifier without its third field (nlvr2/eval/metrics.py)"
-    said = (
+    rules_words = (
         "as metrics.py: the last of several lines counts, unknown ids are ignored, other words than True and False miss"
     )
     strict = f"{_STRICT}, as is a word other than True and False"
-    return OpenTask(metric, said if rules == OFFICIAL else strict, (path,), len(statements), check, scored)
+    return OpenTask(metric, rules_words if rules == OFFICIAL else strict, (path,), len(statements), check, scored)
 
 
 def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
@@ -224,7 +224,7 @@ def _detections_in(folder: Path) -> Path | None:
 
 
 def check_data_set(name: str, refs: Path, sentences: Iterable[ReferringSentence]) -> None:
-    """Whether a file of references can be that of the data set: two of them call theirs alike.
+    """Checks that a file of references is that of the data set: two of them have files of one name.
 
     Args:
         name: one of `REFS`.
@@ -250,7 +250,7 @@ def check_data_set(name: str, refs: Path, sentences: Iterable[ReferringSentence]
 def opened_rows(
     path: Path, rows: Sequence[TableRow], read: Callable[[str], Iterable[tuple[str, str]]], rules: str
 ) -> OpenTask:
-    """A task of one label for each row of a file.
+    """Opens a task of one label for each row of a file.
 
     Args:
         read: a result file -> (id, label) of each of its lines.
@@ -269,12 +269,12 @@ def opened_rows(
         unknown = next((row.where for row in rows if row.label is None), None)
         if unknown is not None:
             raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
-        said = check(results)
+        predicted = check(results)
         right = [row.label for row in rows if row.label is not None]
-        return own_label_measures([said[row.id] for row in rows], right, [row.image for row in rows])
+        return own_label_measures([predicted[row.id] for row in rows], right, [row.image for row in rows])
 
-    said = _ROW_RULES if rules == OFFICIAL else _STRICT
-    return OpenTask("share of rows whose label is said", said, (path,), len(rows), check, scored)
+    rules_words = _ROW_RULES if rules == OFFICIAL else _STRICT
+    return OpenTask("share of rows whose label is said", rules_words, (path,), len(rows), check, scored)
 
 
 def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
@@ -294,12 +294,12 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
     metric = (
         "share of queries whose right image, or best right caption, is among the first K; equal scores count against it"
     )
-    said = {
+    rules_words = {
         FIVE_FOLDS: f"{_STRICT}; images in {COCO_FOLDS} parts of their order, each searched by itself, and their mean",
         SUBSET: "some of the images, each with all of its captions",
     }
     return OpenTask(
-        metric, said.get(rules, _STRICT), (path,), len(captions), check,
+        metric, rules_words.get(rules, _STRICT), (path,), len(captions), check,
         lambda results: retrieval_measures(check(results), folds),
         numbers=lambda results: retrieval_numbers(check(results), folds),
     )  # fmt: skip
@@ -348,8 +348,8 @@ SUFFIX = ".py"
 
 class OwnTask(NamedTuple):
     """Attributes:
-    task: what is trained and asked.
-    scored: how result files are scored; None where `roibeam score` cannot.
+    task: for training and predictions.
+    scored: for `roibeam score`; None without scores.
     """
 
     task: NamedTask
@@ -362,12 +362,12 @@ def is_own(name: str) -> bool:
 
 
 def task_name(name: str) -> str:
-    """What a task is called in settings and cards: "gqa" of "tasks/gqa.py"."""
+    """Name of a task in settings and cards: "gqa" of "tasks/gqa.py"."""
     return Path(name).stem if is_own(name) else name
 
 
 def digest_of_task(name: str) -> str:
-    """SHA-256 (hex) of the file; "" of a task that roibeam has itself."""
+    """SHA-256 (hex) of the file; "" for a task of roibeam itself."""
     return hashlib.sha256(Path(name).expanduser().read_bytes()).hexdigest() if is_own(name) else ""
 
 
@@ -388,8 +388,8 @@ def own_task(name: str, option: str = "--task") -> OwnTask:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        told = printable(f"{type(error).__name__}: {error}", 300)
-        raise ValueError(f"{option} {name!r} does not run: {told}") from error
+        words = printable(f"{type(error).__name__}: {error}", 300)
+        raise ValueError(f"{option} {name!r} does not run: {words}") from error
     found = getattr(module, "TASK", None)
     if not isinstance(found, OwnTask):
         what = "sets no TASK" if found is None else f"sets TASK to a {type(found).__name__}"
@@ -402,7 +402,7 @@ def asked_task(described: Mapping[str, Any], task_file: str | None) -> str:
 
     Args:
         described: the task, in the run's configuration.
-        task_file: that the user named.
+        task_file: named by the user.
     Raises:
         ValueError: when the task is one of the user's own and its file is not named, or the named one is another.
     """

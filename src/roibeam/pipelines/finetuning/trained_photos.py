@@ -1,8 +1,8 @@
 """Images that a fine-tuning run may train on, and images of a split that its model has seen before.
 
-The task's own files tell what results are reported on: its validation and test splits, by the rules that `--held-out`
-has for each task. Images of them stop a run. Of other tasks images' own names and files beside the task's may tell;
-that is a note. All other files are named with `--held-out`.
+Results are reported on the task's own validation and test splits, by the rules that `--held-out` has for each task;
+their images stop a run. Images of other tasks, by their names or by files beside the task's, give a note. All other
+files are named with `--held-out`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from roibeam.pipelines.training.run_folder.training_data import known_keys, perh
 
 @dataclass(frozen=True)
 class HeldOutWords:
-    """What the user says of held-out images.
+    """Options on held-out images.
 
     Attributes:
         rules: RULE=FILE or RULE=FOLDER, see `HeldOut`.
         leave_out: drop such images instead of stopping.
-        images_of: data set that bare numbers belong to; None for what the store tells.
+        images_of: data set that bare numbers belong to; None for that of the store.
     """
 
     rules: Sequence[str] = ()
@@ -34,7 +34,7 @@ class HeldOutWords:
     images_of: str | None = None
 
     def check(self) -> None:
-        """Raises ValueError for what goes together with nothing."""
+        """Raises ValueError for options without effect."""
         if self.leave_out and not self.rules:
             raise ValueError("--drop-held-out: name what is held out with --held-out")
         checked_data_set(self.images_of, None)
@@ -42,11 +42,11 @@ class HeldOutWords:
 
 @dataclass(frozen=True, eq=False)
 class PhotoNames:
-    """What the images of a task are known by.
+    """Names of a task's images.
 
     Attributes:
-        data_set: that bare numbers among the store's ids belong to; None where nobody knows.
-        rules: that the user named, which also tell which of Visual Genome's images are COCO's.
+        data_set: of bare numbers among the store's ids; None if unknown.
+        rules: of the user; they also know which of Visual Genome's images are COCO's.
         called: the task's own names of images, by their ids in the store.
     """
 
@@ -61,7 +61,7 @@ class PhotoNames:
 
 
 def photo_names(words: HeldOutWords, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
-    """Raises ValueError for rules and files that are none."""
+    """Names of the images of a store. Raises ValueError for unknown rules and missing files."""
     data_set = checked_data_set(words.images_of, data_set_of_store(store.manifest))
     return PhotoNames(data_set, HeldOut(words.rules), called)
 
@@ -75,13 +75,13 @@ def check_own_splits(
     *,
     allowed: bool,
 ) -> list[str]:
-    """Whether a run would train on images of the task's own validation and test files; a note where that is allowed.
+    """Notes on images of the task's own validation and test files that a run would train on.
 
     Args:
-        trained_files: that the training split was read from, whole.
-        image_ids: that are trained on.
+        trained_files: sources of the whole training split.
+        image_ids: of the training split.
     Raises:
-        ValueError: naming the file, where it is not allowed.
+        ValueError: naming the file, where that is not allowed.
     """
     trained = {path.resolve() for path in trained_files}
     there = reported_files(task, str(folder))
@@ -97,23 +97,23 @@ def check_own_splits(
         return [*notes, f"held-out images of {task} cannot be looked for: {error}"]
     if report is None or not report.leaked:
         return notes
-    told = "; ".join(rule.line() for rule in report.rules if rule.found)
+    leaks = "; ".join(rule.line() for rule in report.rules if rule.found)
     if not allowed:
         raise ValueError(
             f"{counted(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
-            f"{told}; take them out of one, or say --set data.shared_images=true"
+            f"{leaks}; take them out of one, or say --set data.shared_images=true"
         )
-    return [*notes, f"{told}: what is measured on them is not held out"]
+    return [*notes, f"{leaks}: what is measured on them is not held out"]
 
 
 def other_tasks_leaks(
     task: str, folder: Path, trained_files: Sequence[Path], image_ids: Sequence[str], names: PhotoNames
 ) -> list[str]:
-    """Notes on images that are trained on and that results of other tasks are reported on, as far as their own names
-    or files beside those of the task tell; the rest only `--held-out` can name.
+    """Notes on training images that results of other tasks are reported on, by their own names and by files beside
+    those of the task; only `--held-out` can name the rest.
 
     Args:
-        task, trained_files, image_ids: as of `check_own_splits`.
+        task, trained_files, image_ids: of `check_own_splits`.
     """
     by_name = reported_by_name(names.called.get(image_id, image_id) for image_id in image_ids)
     notes = [] if by_name is None else [by_name]
@@ -127,44 +127,44 @@ def other_tasks_leaks(
             report = HeldOut([], files).scan(image_ids, names.data_set, names.called) if files else None
         except ValueError:  # a file of that name, and of another task or of one's own
             continue
-        told = "; ".join(
+        leaks = "; ".join(
             f"{Path(each.location).relative_to(folder)}, {each.line()}"
             for each in (() if report is None else report.rules)
             if each.found
         )
-        notes += [f"{told}: what is measured on them is not held out"] if told else []
+        notes += [f"{leaks}: what is measured on them is not held out"] if leaks else []
     return notes
 
 
 def check_read_splits(
     splits: Mapping[str, Sequence[str]], image_ids: Sequence[str], names: PhotoNames, *, allowed: bool
 ) -> list[str]:
-    """As `check_own_splits`, of a task whose other splits are read as it reads them itself.
+    """`check_own_splits` for a task that reads its other splits itself.
 
     Args:
-        splits: split -> what the task calls its images.
+        splits: split -> the task's names of its images.
     """
     trained = {key for image_id in image_ids for key in names.keys(image_id)}
     notes = []
     for split, images in splits.items():
         shared = [image for image in dict.fromkeys(images) if trained & set(names.keys(image))]
-        told = f"{counted(len(shared), 'image')} of the split {split}" if shared else ""
+        leaks = f"{counted(len(shared), 'image')} of the split {split}" if shared else ""
         if shared and not allowed:
             raise ValueError(
-                f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
+                f"{leaks} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
                 f"is not held out; take them out of one split, or say --set data.shared_images=true"
             )
-        notes += [f"{told} are trained on: what is measured on them is not held out"] if shared else []
+        notes += [f"{leaks} are trained on: what is measured on them is not held out"] if shared else []
     return notes
 
 
 def check_given_rules(
     words: HeldOutWords, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
-    """What of the images that are trained on the user's rules hold out; None without a rule.
+    """Report on training images that the user's rules hold out; None without a rule.
 
     Raises:
-        ValueError: where there are any that are not to be left out, or nothing else is left.
+        ValueError: for such images unless they are left out, or if no other is left.
     """
     if not words.rules:
         return None
@@ -178,11 +178,11 @@ def check_given_rules(
 
 @dataclass(frozen=True)
 class SeenBefore:
-    """What of some images the run behind a model was trained on.
+    """Images of a split that the run behind a model was trained on.
 
     Attributes:
-        images: that were looked for.
-        trained: ids of those that it was trained on; None where nobody knows.
+        images: number of images of the split.
+        trained: ids of those that it was trained on; None if unknown.
         perhaps: ids of those whose bare number it was trained on, of an unknown data set.
     """
 
@@ -191,11 +191,11 @@ class SeenBefore:
     perhaps: tuple[str, ...] = ()
 
     def notes(self, model: object, what: str) -> list[str]:
-        """For people.
+        """Notes for people.
 
         Args:
-            model: what was trained.
-            what: the images are of, such as "validation".
+            model: name of the model.
+            what: kind of the images, such as "validation".
         """
         of = f"of {counted(self.images, f'{what} image')}"
         notes = []
@@ -218,9 +218,10 @@ class SeenBefore:
 
 
 def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -> SeenBefore:
-    """
+    """Compares images with those that a run was trained on.
+
     Args:
-        run: folder of the run; None where the model is of none.
+        run: folder of the run; None for a model without one.
     Raises:
         ValueError: when its list of images is damaged.
     """

@@ -207,10 +207,10 @@ class _PhotoItems:
             metadata,
             self._edges,
             CONVENTIONS["vlbert-e2e"],
-            shown=group.facts["shown"],
+            box_numbers=group.facts["input_boxes"],
             flip=self._flip,
         )
-        names = [group.facts["objects"][number] for number in group.facts["shown"]]
+        names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]
         classes = object_targets(object_classes(names, image), self._options.object_loss)
         boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
         return photo, boxes.astype(np.float32)

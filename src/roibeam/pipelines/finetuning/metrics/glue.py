@@ -48,7 +48,7 @@ ACCURACY, F1, MATTHEWS = "accuracy", "F1", "Matthews"
 ACCURACY_AND_F1 = "accuracy and F1"
 PEARSON, SPEARMAN, BOTH = "Pearson", "Spearman", "Pearson and Spearman"
 WITHIN = "within 0.5"
-NEAR = 0.5  # of a similarity from 0 to 5: what is called right of one row, for pages alone
+NEAR = 0.5  # of a similarity from 0 to 5: rows within count as right, for pages alone
 # Sub-tasks by their official names, with the figures that they have, the headline first.
 FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -74,19 +74,19 @@ PAPER = "average, InterBERT's Table 3"
 
 
 class MissingExtraError(ValueError):
-    """What computes the metrics is not installed."""
+    """Error for a missing package that computes the metrics."""
 
 
 _PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy"}
 
 
 def has_extra(task: str) -> bool:
-    """Whether what computes the figures of a task (a key of `FIGURES`) is installed; an accuracy needs nothing."""
+    """Whether the packages for the figures of a task (a key of `FIGURES`) are installed; an accuracy needs none."""
     return FIGURES[task] == (ACCURACY,) or all(importlib.util.find_spec(name) for name in _PACKAGES)
 
 
 def check_extra(task: str) -> None:
-    """Raises MissingExtraError without what computes the figures of a task."""
+    """Raises MissingExtraError without the packages for the figures of a task."""
     if not has_extra(task):
         missing = next(package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None)
         raise MissingExtraError(
@@ -95,18 +95,18 @@ def check_extra(task: str) -> None:
         )
 
 
-def label_measures(task: str, said: Sequence[int], right: Sequence[int]) -> dict[str, Measure]:
+def label_measures(task: str, predicted: Sequence[int], right: Sequence[int]) -> dict[str, Measure]:
     """The figures of a task of labels, the headline first.
 
     Args:
         task: a key of `FIGURES`.
-        said, right: numbers of labels, 1 the one that F1 is of; at least one row.
+        predicted, right: numbers of labels, 1 the one that F1 is of; at least one row.
     Raises:
         MissingExtraError: without scikit-learn.
     """
     hits = Measure(
         ACCURACY,
-        [float(a == b) for a, b in zip(said, right, strict=True)],
+        [float(a == b) for a, b in zip(predicted, right, strict=True)],
         _rows(right),
         guess=lambda: max(Counter(right).values()) / len(right),
     )
@@ -116,10 +116,10 @@ def label_measures(task: str, said: Sequence[int], right: Sequence[int]) -> dict
     from sklearn.metrics import f1_score, matthews_corrcoef
 
     if MATTHEWS in FIGURES[task]:
-        matthews = float(matthews_corrcoef(right, said))
-        return {MATTHEWS: _whole(MATTHEWS, hits, matthews, 0.0, drawn_matthews(said, right)), ACCURACY: hits}
-    f1 = float(f1_score(right, said, zero_division=0.0))
-    both = drawn_mean(drawn_accuracy(said, right), drawn_f1(said, right))
+        matthews = float(matthews_corrcoef(right, predicted))
+        return {MATTHEWS: _whole(MATTHEWS, hits, matthews, 0.0, drawn_matthews(predicted, right)), ACCURACY: hits}
+    f1 = float(f1_score(right, predicted, zero_division=0.0))
+    both = drawn_mean(drawn_accuracy(predicted, right), drawn_f1(predicted, right))
     # Always label 1 finds all of them, and always label 0 none.
     ones = sum(each == 1 for each in right) / len(right)
     f1_of_ones = 2 * ones / (1 + ones)
@@ -127,13 +127,13 @@ def label_measures(task: str, said: Sequence[int], right: Sequence[int]) -> dict
         ACCURACY_AND_F1: _whole(
             ACCURACY_AND_F1, hits, (hits.mean + f1) / 2, max((ones + f1_of_ones) / 2, (1 - ones) / 2), both
         ),
-        F1: _whole(F1, hits, f1, f1_of_ones, drawn_f1(said, right)),
+        F1: _whole(F1, hits, f1, f1_of_ones, drawn_f1(predicted, right)),
     }
     return {**means, ACCURACY: hits}
 
 
-def number_measures(said: Sequence[float], right: Sequence[float]) -> dict[str, Measure]:
-    """Those of STS-B. The correlation with what is always alike is not defined: NaN.
+def number_measures(predicted: Sequence[float], right: Sequence[float]) -> dict[str, Measure]:
+    """The figures of STS-B. Correlations of constant numbers are not defined: NaN.
 
     Raises:
         MissingExtraError: without scipy.
@@ -142,17 +142,17 @@ def number_measures(said: Sequence[float], right: Sequence[float]) -> dict[str, 
     from scipy.stats import pearsonr, spearmanr
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of constant rows, which NaN tells
+        warnings.simplefilter("ignore")  # of constant rows, which give NaN
         few = len(right) < 2
-        pearson = math.nan if few else float(pearsonr(said, right)[0])
-        spearman = math.nan if few else float(spearmanr(said, right)[0])
+        pearson = math.nan if few else float(pearsonr(predicted, right)[0])
+        spearman = math.nan if few else float(spearmanr(predicted, right)[0])
     near = Measure(
         WITHIN,
-        [float(abs(a - b) <= NEAR) for a, b in zip(said, right, strict=True)],
+        [float(abs(a - b) <= NEAR) for a, b in zip(predicted, right, strict=True)],
         _rows(right),
         guess=lambda: _near_one_number(right),
     )
-    drawn = {PEARSON: drawn_pearson(said, right), SPEARMAN: drawn_spearman(said, right)}
+    drawn = {PEARSON: drawn_pearson(predicted, right), SPEARMAN: drawn_spearman(predicted, right)}
     drawn[BOTH] = drawn_mean(drawn[PEARSON], drawn[SPEARMAN])
     values = {BOTH: (pearson + spearman) / 2, PEARSON: pearson, SPEARMAN: spearman}
     return {**{name: _whole(name, near, value, 0.0, drawn[name]) for name, value in values.items()}, WITHIN: near}
@@ -165,7 +165,7 @@ def averages(of_tasks: Mapping[str, Mapping[str, float]], mismatched: Mapping[st
         of_tasks: by sub-task its figures; "MNLI" is the matched file.
         mismatched: figures of MNLI's other file.
     Returns:
-        those whose tasks are all there.
+        the averages whose tasks are all there.
     """
     found = {}
     for name, tasks, columns in (
@@ -193,7 +193,7 @@ def _near_one_number(right: Sequence[float]) -> float:
 
 
 def _rows(of: Sequence[float]) -> list[str]:
-    """Rows have no image: each moves by itself."""
+    """Names of rows in place of images, so that each row is drawn by itself."""
     return [str(row) for row in range(len(of))]
 
 
@@ -201,37 +201,37 @@ HEADER = "index\tprediction"
 SUBMISSION = "glue"  # the task of all tasks
 _HIGHEST = 5.0  # of STS-B
 _MOST_BYTES = 64 * 2**20  # of a file in a zip; the largest, of QQP's test rows, has 3.5 MB
-Said = tuple[str, str]  # index and prediction
+IndexedPrediction = tuple[str, str]  # index and prediction
 
 
 def prediction_text(task: GlueTask, value: float) -> str:
-    """Of a label's number, or of a similarity, which is cut to 0 to 5 and has three digits."""
+    """Text of a label's number, or of a similarity, which is cut to 0 to 5 and has three digits."""
     return task.labels[int(value)] if task.labels else f"{min(max(value, 0.0), _HIGHEST):.3f}"
 
 
-def write_glue_results(path: Path, said: Iterable[Said]) -> None:
-    lines = (f"{index}\t{prediction}\n" for index, prediction in [HEADER.split("\t"), *said])
+def write_glue_results(path: Path, rows: Iterable[IndexedPrediction]) -> None:
+    lines = (f"{index}\t{prediction}\n" for index, prediction in [HEADER.split("\t"), *rows])
     write_bytes_atomically(path, "".join(lines).encode())
 
 
-def read_glue_results(path: str, task: GlueTask) -> Iterator[Said]:
+def read_glue_results(path: str, task: GlueTask) -> Iterator[IndexedPrediction]:
     """Index and prediction of each line.
 
     Raises:
-        ValueError: naming the line that is none.
+        ValueError: naming the damaged line.
     """
     with open(path, "rb") as file:
-        yield from _said(file.read(), repr(path), task)
+        yield from _result_rows(file.read(), repr(path), task)
 
 
-def _said(content: bytes, where: str, task: GlueTask) -> Iterator[Said]:
+def _result_rows(content: bytes, where: str, task: GlueTask) -> Iterator[IndexedPrediction]:
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{where}: not UTF-8") from None
     if not lines or lines[0] != HEADER:
-        shown = printable(lines[0], 60) if lines else "nothing"
-        raise ValueError(f"{where}: expected a first line index<TAB>prediction, got {shown}")
+        first = printable(lines[0], 60) if lines else "nothing"
+        raise ValueError(f"{where}: expected a first line index<TAB>prediction, got {first}")
     for number, line in enumerate(lines[1:], 2):
         fields = line.split("\t")
         if len(fields) != 2 or not fields[0].isdigit() or not _is_prediction(fields[1], task):
@@ -251,16 +251,16 @@ def _is_prediction(text: str, task: GlueTask) -> bool:
         return False
 
 
-def said_measures(task: GlueTask, said: Iterable[str], right: Iterable[str]) -> Measures:
+def _written_measures(task: GlueTask, predicted: Iterable[str], right: Iterable[str]) -> Measures:
     """The figures of predictions and labels as they are written."""
     if not task.labels:
-        return number_measures([float(each) for each in said], [float(each) for each in right])
+        return number_measures([float(each) for each in predicted], [float(each) for each in right])
     number = {label: place for place, label in enumerate(task.labels)}
-    return label_measures(task.name, [number[each] for each in said], [number[each] for each in right])
+    return label_measures(task.name, [number[each] for each in predicted], [number[each] for each in right])
 
 
 def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
-    """What opens the label files of one task, see `ScoredTask.open`."""
+    """Function that opens the label files of one task, see `ScoredTask.open`."""
     task = GLUE_TASKS[name]
 
     def opened(folder: Path, split: str, rules: str) -> OpenTask:
@@ -285,17 +285,17 @@ def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
 _RULES = ("an index that is missing, doubled or unknown is an error", "of several lines of one index the last counts")
 
 
-def _by_index(rows: list[GlueRow], said: list[Said], where: str, rules: str) -> dict[str, str]:
+def _by_index(rows: list[GlueRow], predictions: list[IndexedPrediction], where: str, rules: str) -> dict[str, str]:
     ids = [row.id for row in rows]
-    check_row_ids(where, [index for index, _ in said], ids, unit="row", allow_doubled=rules == OFFICIAL)
-    return dict(said)
+    check_row_ids(where, [index for index, _ in predictions], ids, unit="row", allow_doubled=rules == OFFICIAL)
+    return dict(predictions)
 
 
-def _scored(task: GlueTask, rows: list[GlueRow], said: Mapping[str, str]) -> Measures:
+def _scored(task: GlueTask, rows: list[GlueRow], predictions: Mapping[str, str]) -> Measures:
     unknown = next((row.where for row in rows if row.label is None), None)
     if unknown is not None:
         raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
-    return said_measures(task, [said[row.id] for row in rows], [row.label or "" for row in rows])
+    return _written_measures(task, [predictions[row.id] for row in rows], [row.label or "" for row in rows])
 
 
 def _printed(column: str) -> str:
@@ -305,7 +305,7 @@ def _printed(column: str) -> str:
 
 
 def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
-    """A zip with the files of all tasks, or of some: figures of each, and the averages of those that are all there."""
+    """Opens the labels for a zip with files of all tasks or some: figures of each, and averages over complete sets."""
     opened = {name: _opened_file(folder, task, its_split) for name, task, its_split in _files(split)}
     files = tuple(path for _, paths, _ in opened.values() for path in paths)
 
@@ -321,15 +321,15 @@ def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
         for name, (task, _, rows) in opened.items():
             if name in given:
                 where = f"{results!r}, {name}"
-                found[name] = _by_index(rows, list(_said(given[name], where, task)), where, rules)
+                found[name] = _by_index(rows, list(_result_rows(given[name], where, task)), where, rules)
         return found
 
     def scored(results: str) -> Measures:
-        said = read(read_submission(results), results)
-        if not said:
+        predictions = read(read_submission(results), results)
+        if not predictions:
             raise ValueError(f"{results!r}: holds none of {', '.join(opened)}")
         return _submission_measures(
-            {name: _scored(opened[name][0], opened[name][2], own) for name, own in said.items()}
+            {name: _scored(opened[name][0], opened[name][2], own) for name, own in predictions.items()}
         )
 
     metric = (
@@ -357,10 +357,10 @@ def _opened_file(folder: Path, task: GlueTask, split: str) -> tuple[GlueTask, tu
 
 
 def read_submission(path: str) -> dict[str, bytes]:
-    """The tables of a zip by their names, in whatever folder of it they lie.
+    """The tables of a zip by their names, in any folder of it.
 
     Raises:
-        ValueError: for what is no zip, has a table twice, or one that is larger than any can be.
+        ValueError: for a file that is no zip, or a table that comes twice or is too large.
     """
     found: dict[str, bytes] = {}
     try:
@@ -396,7 +396,7 @@ def _submission_measures(of_files: Mapping[str, Measures]) -> Measures:
 
 
 def measures_of(task: GlueTask, values: Iterable[float], right: Iterable[str]) -> dict[str, Measure]:
-    """The figures of what a model says: numbers of labels, or similarities as they are."""
+    """The figures of predictions: numbers of labels, or similarities as they are."""
     if not task.labels:
         return number_measures(list(values), [float(each) for each in right])
     number = {label: place for place, label in enumerate(task.labels)}

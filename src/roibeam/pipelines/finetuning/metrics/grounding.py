@@ -38,7 +38,7 @@ UPPER_BOUND = "upper bound"
 
 @dataclass(frozen=True)
 class GroundingRule:
-    """When a box covers a chain.
+    """Rule by which a box covers a chain.
 
     Attributes:
         merged: the chain's boxes count as the one around them.
@@ -65,7 +65,7 @@ class GroundedPhrase:
     """One phrase that is counted.
 
     Attributes:
-        image: that it is about.
+        image: of the phrase.
         types: such as "people"; it counts once in each.
         covering: (P,) bool, of the proposals, the best first.
     """
@@ -95,7 +95,7 @@ def covering(proposals: np.ndarray, boxes: np.ndarray, rule: GroundingRule) -> n
 
 
 def region_shares(proposals: np.ndarray, boxes: np.ndarray, rule: GroundingRule) -> np.ndarray:
-    """(P,) float64, what is learned of a phrase: 1/n at each of the n proposals that cover it, or zeros."""
+    """(P,) float64, training target of a phrase: 1/n at each of the n proposals that cover it, or zeros."""
     covers = covering(proposals, boxes, rule)
     return covers / max(int(covers.sum()), 1)
 
@@ -106,7 +106,7 @@ def ranked(scores: Sequence[float]) -> np.ndarray:
 
 
 def grounding_measures(phrases: Iterable[GroundedPhrase], ranks: Sequence[int] = RANKS) -> dict[str, Measure]:
-    """By name, "R@1", "R@1 people", "upper bound" and so on: over all phrases, and over those of each type."""
+    """Measures "R@1", "R@1 people", "upper bound" and so on: over all phrases, and over those of each type."""
     counted = list(phrases)
     types = sorted({kind for phrase in counted for kind in phrase.types})
     measures = {}
@@ -116,12 +116,12 @@ def grounding_measures(phrases: Iterable[GroundedPhrase], ranks: Sequence[int] =
             rows = [phrase for phrase in counted if not kind or kind in phrase.types]
             values = [hit for hit, phrase in zip(hits, counted, strict=True) if not kind or kind in phrase.types]
             whole = f"{name} {kind}".strip()
-            guess = None if most is None else partial(_by_lot, rows, most)
+            guess = None if most is None else partial(_chance, rows, most)
             measures[whole] = Measure(whole, values, [phrase.image for phrase in rows], guess=guess)
     return measures
 
 
-def _by_lot(phrases: Sequence[GroundedPhrase], rank: int) -> float:
+def _chance(phrases: Sequence[GroundedPhrase], rank: int) -> float:
     """R@K of proposals in random order."""
     counts = Counter((int(phrase.covering.sum()), len(phrase.covering)) for phrase in phrases)
     found = sum(
@@ -150,7 +150,7 @@ class CountedPhrase(NamedTuple):
 
 
 def counted_phrases(images: Iterable[EntityImage]) -> dict[CaptionKey, list[CountedPhrase]]:
-    """The phrases that count, in reading order; a caption without one is not there."""
+    """The phrases that count, in reading order; captions without one are left out."""
     found: dict[CaptionKey, list[CountedPhrase]] = {}
     for image in images:
         for number, sentence in image.sentences.items():
@@ -170,7 +170,8 @@ def judged_phrases(
     rule: GroundingRule,
     where: str,
 ) -> list[GroundedPhrase]:
-    """
+    """Judges the phrases of captions.
+
     Args:
         predictions: as the file has them.
         where: the file, for errors.
@@ -200,7 +201,7 @@ def read_grounding_results(path: str) -> list[dict[str, Any]]:
     """The entries of a file.
 
     Raises:
-        ValueError: naming the entry that is not as above.
+        ValueError: naming an entry of another form.
     """
     entries = list(read_json_list(path, expected="a list of objects with image_id, sentence_id and boxes"))
     for place, each in enumerate(entries):
@@ -229,10 +230,10 @@ def write_grounding_results(path: Path, entries: Sequence[Any]) -> None:
 
 
 def both_protocols(judged: Callable[[str], list[GroundedPhrase]], first: str) -> dict[str, Measure]:
-    """The figures by one rule, overall and of each type, and beside "any" those of the merged boxes overall.
+    """The figures by one rule, overall and of each type; with "any" also those of the merged boxes overall.
 
     Args:
-        judged: name of a rule -> the phrases by it.
+        judged: name of a rule -> the phrases judged by it.
     """
     measures = grounding_measures(judged(first))
     if first == "any":
@@ -242,7 +243,7 @@ def both_protocols(judged: Callable[[str], list[GroundedPhrase]], first: str) ->
 
 
 def open_entities_labels(folder: Path, split: str, rules: str) -> OpenTask:
-    """The phrases of a split, see `ScoredTask.open`."""
+    """Opens the phrases of a split, see `ScoredTask.open`."""
     first = "any" if rules in (STRICT, OFFICIAL) else rules
     names = split_names(str(folder), split)
     expected = counted_phrases(read_entities(str(folder), EntityCounts(), names=names))

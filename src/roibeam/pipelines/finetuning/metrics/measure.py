@@ -26,10 +26,10 @@ class Measure:
     Attributes:
         name: such as "overall" or "answer type number".
         values: of the rows, 0..1.
-        images: of the rows; rows of one image move together when other images are imagined.
-        guess: gives what a model reaches on these rows that knows nothing: that always says the commonest answer, or
-            chooses among the candidates by lot. None where that is not defined. It may take as long as the metric, so
-            that it is computed when it is asked for.
+        images: of the rows; rows of one image are drawn together for intervals.
+        guess: computes the level of guessing on these rows: of always the commonest answer, or of a choice among the
+            candidates by lot. None where that is not defined. It may take as long as the metric, so it is computed on
+            demand.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Measure:
 
     @property
     def mean(self) -> float:
-        """NaN without a row."""
+        """Mean of the values; NaN without a row."""
         return sum(self.values) / len(self.values) if self.values else math.nan
 
     @property
     def percent(self) -> float:
-        """The mean in percent, computed in the order of the official codes, so that it rounds as theirs does."""
+        """The mean in percent, computed in the order of the official codes, so that it rounds as there."""
         return 100.0 * sum(self.values) / len(self.values) if self.values else math.nan
 
     def by_image(self, number_of_image: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +55,7 @@ class Measure:
         return sums, np.bincount(places, minlength=len(number_of_image))
 
     def figure(self, number_of_image: Mapping[str, int], bootstrap: Bootstrap, chance: float | None) -> Figure:
-        """With its interval over these images."""
+        """The measure with its interval over these images."""
         return mean_figure(self.name, *self.by_image(number_of_image), bootstrap, chance=chance)
 
 
@@ -64,9 +64,9 @@ class Whole(Measure):
     """A figure of all rows together, such as a correlation, and no mean over them.
 
     Attributes:
-        values: how right each row is; not what this is made of.
+        values: accuracy of each row; the figure is not computed from them.
         value: -1..1, or NaN where it is not defined.
-        drawn: (N, rows) int, how often each row was drawn -> (N,) the value in each draw; None where nothing draws it.
+        drawn: (N, rows) int, how often each row was drawn -> (N,) the value in each draw; None without intervals.
     """
 
     value: float = math.nan
@@ -87,7 +87,7 @@ class Whole(Measure):
 
 
 def numbers_of_images(measures: Iterable[Measure]) -> dict[str, int]:
-    """A number of each image that some row is about, in the order in which rows name them."""
+    """Numbers of the images of rows, in the order in which rows name them."""
     images = dict.fromkeys(image for measure in measures for image in measure.images)
     return {image: number for number, image in enumerate(images)}
 
@@ -95,10 +95,10 @@ def numbers_of_images(measures: Iterable[Measure]) -> dict[str, int]:
 def figures_of(
     measures: Mapping[str, Measure], chances: MutableMapping[str, float | None] | None = None
 ) -> list[Figure]:
-    """Each with its interval over the images of all of them, and beside chance.
+    """Figures of measures, each with its interval over the images of all of them, and beside chance.
 
     Args:
-        chances: by name, of an earlier call on the same rows; what is not there is computed, and put there.
+        chances: by name, of an earlier call on the same rows; missing ones are computed and added.
     """
     known = {} if chances is None else chances
     number_of = numbers_of_images(measures.values())
@@ -112,33 +112,33 @@ def figures_of(
 Drawn = Callable[[np.ndarray], np.ndarray]
 
 
-def drawn_matthews(said: Sequence[int], right: Sequence[int]) -> Drawn:
-    """Matthews correlation of labels; 0 where one of both is always alike, as scikit-learn has it."""
+def drawn_matthews(predicted: Sequence[int], right: Sequence[int]) -> Drawn:
+    """Matthews correlation of labels; 0 where either side is constant, as in scikit-learn."""
 
     def drawn(weights: np.ndarray) -> np.ndarray:
-        table = _confusion(weights, said, right)
-        of_right, of_said = table.sum(axis=2), table.sum(axis=1)
+        table = _confusion(weights, predicted, right)
+        of_right, of_predicted = table.sum(axis=2), table.sum(axis=1)
         total, hits = table.sum(axis=(1, 2)), np.trace(table, axis1=1, axis2=2)
-        spread = (total**2 - (of_said**2).sum(axis=1)) * (total**2 - (of_right**2).sum(axis=1))
-        together = hits * total - (of_right * of_said).sum(axis=1)
+        spread = (total**2 - (of_predicted**2).sum(axis=1)) * (total**2 - (of_right**2).sum(axis=1))
+        together = hits * total - (of_right * of_predicted).sum(axis=1)
         return np.divide(together, np.sqrt(spread), out=np.zeros(len(total)), where=spread > 0)
 
     return drawn
 
 
-def drawn_f1(said: Sequence[int], right: Sequence[int]) -> Drawn:
-    """F1 of label 1; 0 where nothing is of that label."""
+def drawn_f1(predicted: Sequence[int], right: Sequence[int]) -> Drawn:
+    """F1 of label 1; 0 without a row of that label."""
 
     def drawn(weights: np.ndarray) -> np.ndarray:
-        table = _confusion(weights, said, right)
+        table = _confusion(weights, predicted, right)
         both = table[:, 1].sum(axis=1) + table[:, :, 1].sum(axis=1)
         return np.divide(2 * table[:, 1, 1], both, out=np.zeros(len(both)), where=both > 0)
 
     return drawn
 
 
-def drawn_accuracy(said: Sequence[int], right: Sequence[int]) -> Drawn:
-    hits = np.asarray(said) == np.asarray(right)
+def drawn_accuracy(predicted: Sequence[int], right: Sequence[int]) -> Drawn:
+    hits = np.asarray(predicted) == np.asarray(right)
     return lambda weights: weights @ hits.astype(np.float64) / weights.sum(axis=1)
 
 
@@ -157,30 +157,30 @@ def drawn_balanced(hits: Sequence[float], labels: Sequence[str]) -> Drawn:
     return drawn
 
 
-def drawn_pearson(said: Sequence[float], right: Sequence[float]) -> Drawn:
-    """NaN where one of both is always alike."""
-    first, second = np.asarray(said, np.float64)[None], np.asarray(right, np.float64)[None]
+def drawn_pearson(predicted: Sequence[float], right: Sequence[float]) -> Drawn:
+    """Pearson correlation; NaN where either side is constant."""
+    first, second = np.asarray(predicted, np.float64)[None], np.asarray(right, np.float64)[None]
     return lambda weights: _correlation(weights, first, second)
 
 
-def drawn_spearman(said: Sequence[float], right: Sequence[float]) -> Drawn:
-    """As `drawn_pearson` of ranks; equal numbers share the mean of theirs."""
-    return lambda weights: _correlation(weights, _ranks(weights, said), _ranks(weights, right))
+def drawn_spearman(predicted: Sequence[float], right: Sequence[float]) -> Drawn:
+    """Pearson correlation of ranks; equal numbers share their mean rank."""
+    return lambda weights: _correlation(weights, _ranks(weights, predicted), _ranks(weights, right))
 
 
 def drawn_mean(first: Drawn, second: Drawn) -> Drawn:
     return lambda weights: (first(weights) + second(weights)) / 2
 
 
-def _confusion(weights: np.ndarray, said: Sequence[int], right: Sequence[int]) -> np.ndarray:
-    """(N, K, K) of labels 0..K - 1, at least two: rows that are right, columns that are said."""
-    count = max(2, 1 + max(*said, *right))
-    place = np.asarray(right, np.int64) * count + np.asarray(said, np.int64)
+def _confusion(weights: np.ndarray, predicted: Sequence[int], right: Sequence[int]) -> np.ndarray:
+    """(N, K, K) confusion tables of labels 0..K - 1, at least two: rows are right, columns predicted labels."""
+    count = max(2, 1 + max(*predicted, *right))
+    place = np.asarray(right, np.int64) * count + np.asarray(predicted, np.int64)
     return (weights @ np.eye(count * count)[place]).reshape(-1, count, count)
 
 
 def _ranks(weights: np.ndarray, values: Sequence[float]) -> np.ndarray:
-    """(N, rows) from 1, among the rows that were drawn."""
+    """(N, rows) ranks from 1, among the rows that were drawn."""
     group = np.unique(np.asarray(values, np.float64), return_inverse=True)[1]
     order, starts = _groups(group)
     counts = np.add.reduceat(weights[:, order], starts, axis=1)
@@ -195,12 +195,12 @@ def _groups(group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson's of (N, rows) or (1, rows) numbers."""
+    """Pearson correlation of (N, rows) or (1, rows) numbers."""
     total = weights.sum(axis=1, keepdims=True)
     first, second = (each - (weights * each).sum(axis=1, keepdims=True) / total for each in (first, second))
     spread = (weights * first**2).sum(axis=1) * (weights * second**2).sum(axis=1)
     together = (weights * first * second).sum(axis=1)
-    # What is always alike has a spread of rounding alone.
+    # A constant side has a spread of rounding alone.
     scale = (weights.sum(axis=1) * np.finfo(np.float64).eps) ** 2
     return np.divide(together, np.sqrt(spread), out=np.full(len(together), np.nan), where=spread > scale)
 
@@ -209,7 +209,7 @@ STRICT, OFFICIAL = "strict", "official"
 
 
 class RowsError(ValueError):
-    """Rows that are missing, doubled or unknown, told in one line.
+    """Error for rows that are missing, doubled or unknown.
 
     Attributes:
         missing, doubled, unknown: how many ids of each.
@@ -244,13 +244,13 @@ def check_row_ids(
     missing = [] if allow_missing else [each for each in expected if each not in given]
     doubled = [] if allow_doubled else [each for each, times in given.items() if times > 1]
     unknown = [] if allow_unknown else [each for each in given if each not in wanted]
-    said = [
+    problems = [
         f"{counted(len(found), unit)} {what} (first: {printable(str(found[0]))})"
-        for found, what in ((missing, "without a row"), (doubled, "with several rows"), (unknown, "that nobody asked"))
+        for found, what in ((missing, "without a row"), (doubled, "with several rows"), (unknown, "not in the split"))
         if found
     ]
-    if said:
-        message = f"{source}: {'; '.join(said)}; expected one row for each of {counted(len(wanted), unit)}"
+    if problems:
+        message = f"{source}: {'; '.join(problems)}; expected one row for each of {counted(len(wanted), unit)}"
         raise RowsError(message, len(missing), len(doubled), len(unknown))
 
 
@@ -262,14 +262,14 @@ class OpenTask:
     """The label files of one split, read.
 
     Attributes:
-        metric: what is computed and whose rule it is, for the card.
-        rules: what the chosen rules do, for the card.
-        files: that say what is right.
+        metric: the metric and the source of its rule, for the card.
+        rules: the effect of the chosen rules, for the card.
+        files: with labels.
         rows: of a result file.
-        check: reads a result file and raises ValueError for what is wrong with it.
+        check: reads a result file and raises ValueError for its faults.
         measures: scores a result file.
         is_own: whether the data are the user's, so that no official number of rows is known.
-        numbers: what of a result file is no mean over rows, for the card; None for nothing.
+        numbers: figures of a result file that are no means over rows, for the card; None for none.
     """
 
     metric: str
@@ -285,7 +285,7 @@ class OpenTask:
 @dataclass(frozen=True)
 class ScoredTask:
     """Attributes:
-    splits: the official ones with their numbers of rows, None where nobody knows; the first is the default.
+    splits: the official ones with their numbers of rows, None where unknown; the first is the default.
     rules: names of its rule sets.
     open: reads the label files of a folder by split and rules.
     """

@@ -18,7 +18,7 @@ from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, chec
 
 
 class JudgedStatement(NamedTuple):
-    """An identifier, whether its statement was judged rightly, and whether it is true; None where that is not told."""
+    """An identifier, whether its statement was judged rightly, and whether it is true; None without a label."""
 
     identifier: str
     is_right: bool
@@ -51,15 +51,15 @@ def nlvr2_measures(statements: Iterable[JudgedStatement]) -> dict[str, Measure]:
         return max(trues, 1 - trues)
 
     def consistent() -> float:
-        """Of always one label, or where groups have both of them, of a coin for each statement."""
+        """Consistency of always one label, or of a coin for each statement if that is better."""
         of_one = max(sum(set(own) == {label} for own in labels.values()) for label in (True, False))
         return max(of_one, sum(0.5 ** len(own) for own in labels.values())) / len(labels)
 
     consistency = [float(each) for each in groups.values()]
-    told = all(None not in own for own in labels.values())
+    labelled = all(None not in own for own in labels.values())
     return {
-        "accuracy": Measure("accuracy", rights, sets, guess=commonest if told else None),
-        "consistency": Measure("consistency", consistency, set_of_group, guess=consistent if told else None),
+        "accuracy": Measure("accuracy", rights, sets, guess=commonest if labelled else None),
+        "consistency": Measure("consistency", consistency, set_of_group, guess=consistent if labelled else None),
     }
 
 
@@ -67,14 +67,14 @@ _WORDS = ("true", "false")
 
 
 class JudgedLine(NamedTuple):
-    """What is said of one statement."""
+    """Prediction of one statement."""
 
     identifier: str
     is_true: bool
 
 
 def write_nlvr2_predictions(path: Path, lines: Iterable[Sequence[Any]]) -> None:
-    """A file of all lines, or none: parted by newlines, without one at the end, as uclanlp/visualbert writes.
+    """Writes a file, whole or not at all: lines parted by newlines, without one at the end, as uclanlp/visualbert.
 
     Args:
         lines: identifier and answer of each, as `JudgedLine` or as the list that json makes of one.
@@ -116,7 +116,7 @@ def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str
 
 
 def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) -> dict[str, str]:
-    """`predictions_of` the lines of a file."""
+    """Identifier -> "true" or "false" of the lines of a file, see `predictions_of`."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             return predictions_of(file, identifiers, repr(path), rules)

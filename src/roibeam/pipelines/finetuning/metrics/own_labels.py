@@ -25,17 +25,17 @@ from roibeam.messages import counted, printable
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole, drawn_balanced
 
 ACCURACY, BALANCED = "accuracy", "balanced accuracy"
-LISTED = 20  # labels; of more no figure of each is told
+LISTED = 20  # labels; of more no figure of each is listed
 
 
-def own_label_measures(said: Sequence[str], right: Sequence[str], images: Sequence[str]) -> dict[str, Measure]:
+def own_label_measures(predicted: Sequence[str], right: Sequence[str], images: Sequence[str]) -> dict[str, Measure]:
     """The accuracy of all rows, the headline. Where several labels are right, also the mean of their own accuracies, in
     which a rare label counts as much as a common one; and, of up to `LISTED` labels, that of each label's rows.
 
     Args:
-        said, right: (rows,) labels; images: (rows,) of the rows.
+        predicted, right: (rows,) labels; images: (rows,) of the rows.
     """
-    hits = [float(a == b) for a, b in zip(said, right, strict=True)]
+    hits = [float(a == b) for a, b in zip(predicted, right, strict=True)]
     measures: dict[str, Measure] = {
         ACCURACY: Measure(ACCURACY, hits, images, guess=lambda: max(Counter(right).values()) / len(right))
     }
@@ -62,7 +62,7 @@ def own_label_measures(said: Sequence[str], right: Sequence[str], images: Sequen
 
 
 def read_label_results(path: str) -> Iterator[tuple[str, str]]:
-    """Id and label of each line; ValueError naming the line that is no such object."""
+    """Id and label of each line. Raises ValueError naming a line that is no such object."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -71,15 +71,13 @@ def read_label_results(path: str) -> Iterator[tuple[str, str]]:
                 entry = None
             name, label = (entry.get("id"), entry.get("label")) if isinstance(entry, dict) else (None, None)
             if not (isinstance(name, str) and isinstance(label, str)):
-                shown = printable(line.decode("utf-8", "replace"), 60)
-                raise ValueError(
-                    f"{path!r}, line {number}: expected an object with the texts id and label, got {shown}"
-                )
+                text = printable(line.decode("utf-8", "replace"), 60)
+                raise ValueError(f"{path!r}, line {number}: expected an object with the texts id and label, got {text}")
             yield name, label
 
 
-def write_label_results(path: Path, said: Iterable[tuple[str, str]]) -> None:
-    lines = (f"{json.dumps({'id': name, 'label': label})}\n" for name, label in said)
+def write_label_results(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+    lines = (f"{json.dumps({'id': name, 'label': label})}\n" for name, label in rows)
     write_bytes_atomically(path, "".join(lines).encode())
 
 
@@ -90,18 +88,17 @@ _MEMBERS = {f"{name}.npy" for name in ("about", "ids", "labels", "scores")}
 
 
 def check_scores_file(file: Path) -> None:
-    """Raises ValueError for a file of another kind: such a one is not written over, and numpy looks at the name."""
+    """Raises ValueError for a file of another kind, which is not overwritten, or another suffix than numpy reads."""
     if file.suffix != SUFFIX:
         raise ValueError(f"--scores {str(file)!r}: call it {file.stem}{SUFFIX}, which numpy reads")
     if file.is_dir():
         raise ValueError(f"--scores {str(file)!r} is a folder; name a file to write")
-    if file.exists() and not _is_ours(file):
+    if file.exists() and not _is_scores_file(file):
         raise ValueError(f"--scores {str(file)!r} is there already, and roibeam did not write it; name another file")
 
 
 def check_texts(ids: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises ValueError for texts that numpy would cut, or that take many times their memory there: each takes that of
-    the longest."""
+    """Raises ValueError for texts that numpy would cut, or pad to many times their memory."""
     for name, texts in (("id", ids), ("label", labels)):
         cut = next((text for text in texts if text.endswith("\0")), None)
         if cut is not None:
@@ -120,7 +117,7 @@ def write_label_scores(
     """Writes the file, whole or not at all.
 
     Args:
-        parts: .npy files of (n, L) float32, the rows of each behind those of the one before.
+        parts: .npy files of (n, L) float32, in the order of the rows.
         about: of the model, plain data.
     """
     described = json.dumps({"format": FORMAT, **about})
@@ -139,7 +136,7 @@ def write_label_scores(
 
 
 def _write_texts(packed: zipfile.ZipFile, name: str, texts: str | Sequence[str]) -> None:
-    """A text, or a row of them, as numpy saves it; some thousand are in memory at a time."""
+    """Writes a text, or a row of them, as numpy saves it; some thousand are in memory at a time."""
     rows = [texts] if isinstance(texts, str) else texts
     descr = f"<U{max(1, max(map(len, rows), default=0))}"
     with packed.open(name, "w", force_zip64=True) as member:
@@ -149,7 +146,7 @@ def _write_texts(packed: zipfile.ZipFile, name: str, texts: str | Sequence[str])
             member.write(np.array(rows[start : start + _TEXTS_AT_ONCE], descr).tobytes())
 
 
-def _is_ours(file: Path) -> bool:
+def _is_scores_file(file: Path) -> bool:
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as packed:

@@ -60,7 +60,7 @@ def corner_iou(first: Box, second: Box) -> float:
 
 
 def corner_iou_float32(first: Box, second: Box) -> float:
-    """As `corner_iou`, in float32. Source: jackroos/VL-BERT's training label, jiasenlu/vilbert_beta."""
+    """`corner_iou` in float32. Source: jackroos/VL-BERT's training label, jiasenlu/vilbert_beta."""
     return _inclusive_iou(first, second, np.float32)
 
 
@@ -88,7 +88,7 @@ class BoxRule:
     words: str
 
     def hits(self, predicted: Box, right: Box) -> bool:
-        """Two boxes without area are a miss."""
+        """Whether the overlap hits; two boxes without area are a miss."""
         try:
             overlap = self.iou(predicted, right)
         except ValueError:
@@ -110,7 +110,7 @@ BOX_RULES: Mapping[str, BoxRule] = MappingProxyType(
 
 
 def _inclusive_iou(first: Box, second: Box, kind: type[np.floating]) -> float:
-    """Corners are added in float64, all else is computed in `kind`."""
+    """IoU with one pixel too many: corners are added in float64, all else is computed in `kind`."""
     (x1, y1, w1, h1), (x2, y2, w2, h2) = first, second
     start_1, start_2 = np.array([x1, y1], dtype=kind), np.array([x2, y2], dtype=kind)
     end_1, end_2 = np.array([x1 + w1, y1 + h1], dtype=kind), np.array([x2 + w2, y2 + h2], dtype=kind)
@@ -122,14 +122,14 @@ def _inclusive_iou(first: Box, second: Box, kind: type[np.floating]) -> float:
 
 
 def among_detections(detections: Sequence[Box], scores: Sequence[float]) -> Box | None:
-    """MAttNet and UNITER: a detection; None where there is none, which is a miss."""
+    """The chosen detection by MAttNet and UNITER; None without detections, which is a miss."""
     return detections[best_choice(scores)] if len(detections) else None
 
 
 def among_clamped(
     detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
 ) -> Box:
-    """VL-BERT: the whole photo (0, 0, w - 1, h - 1) first, then detections whose corners are clamped to it."""
+    """The chosen box by VL-BERT: of the whole photo (0, 0, w - 1, h - 1) and detections clamped to it."""
     height, width = image_hw
     candidates: list[Box] = [(0.0, 0.0, width - 1.0, height - 1.0)]
     for x, y, w, h in detections:
@@ -142,7 +142,7 @@ def among_clamped(
 def among_slots(
     detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
 ) -> tuple[int, Box]:
-    """ViLBERT: slot 0 is the whole photo (0, 0, w, h), the others are detections; the slot chosen, and its box."""
+    """The chosen slot and its box by ViLBERT: slot 0 is the whole photo (0, 0, w, h), the others are detections."""
     height, width = image_hw
     slot = best_choice([whole_image, *scores])
     return slot, detections[slot - 1] if slot else (0.0, 0.0, float(width), float(height))
@@ -164,7 +164,7 @@ class PredictedBoxes(NamedTuple):
 
 
 class ChosenBox(NamedTuple):
-    """The box x, y, width, height that is chosen for a sentence; None where there was nothing to choose."""
+    """The box x, y, width, height that is chosen for a sentence; None without candidates."""
 
     sent_id: int
     ref_id: int
@@ -201,14 +201,14 @@ def read_referring_results(path: str) -> PredictedBoxes:
     """The records of a file; all name sentences, or all name references.
 
     Raises:
-        ValueError: naming the entry that is not as above.
+        ValueError: naming an entry of another form.
     """
     entries = read_json_list(path, expected="a json list of predicted boxes")
     return predicted_boxes(entries, repr(path))
 
 
 def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
-    """See `read_referring_results`."""
+    """The records of entries, see `read_referring_results`."""
     key, records = "", list[tuple[int, PredictedBox | None]]()
     for index, entry in enumerate(entries):
         where = f"{source}, entry {index}"
@@ -251,12 +251,12 @@ def referring_measures(
         hits = [_hit(box_of[each.sent_id], each, rule) for each in sentences]
         return {"accuracy": Measure("accuracy", hits, images)}
     # A reference comes once for each of its sentences; all of them mean the same box, so that their order is free.
-    asked = Counter[int]()
-    places = [(each.ref_id, _next(asked, each.ref_id)) for each in sentences]
+    seen = Counter[int]()
+    places = [(each.ref_id, _next(seen, each.ref_id)) for each in sentences]
     given = Counter[int]()
-    told = [((number, _next(given, number)), box) for number, box in boxes.records]
-    check_row_ids(source, [place for place, _ in told], places, unit="sentence")
-    box_at = dict(told)
+    records = [((number, _next(given, number)), box) for number, box in boxes.records]
+    check_row_ids(source, [place for place, _ in records], places, unit="sentence")
+    box_at = dict(records)
     hits = [_hit(box_at[place], each, rule) for place, each in zip(places, sentences, strict=True)]
     return {"accuracy": Measure("accuracy", hits, images)}
 

@@ -38,7 +38,7 @@ IMAGE, TEXT = "image", "sentence"  # what is found: as the papers name their col
 
 @dataclass(frozen=True)
 class RankFigures:
-    """Of one direction.
+    """Figures of one direction.
 
     Attributes:
         r1, r5, r10: percent of queries whose right candidate is among the first 1, 5 and 10.
@@ -54,7 +54,7 @@ class RankFigures:
 
     @property
     def recalls(self) -> float:
-        """Their sum, in percent."""
+        """Sum of the recalls, in percent."""
         return self.r1 + self.r5 + self.r10
 
 
@@ -68,7 +68,7 @@ def rank_figures(ranks: np.ndarray) -> RankFigures:
 
 
 def mean_figures(folds: Sequence[RankFigures]) -> RankFigures:
-    """Of several folds the plain mean of every number, the median rank too (vsepp, "COCO 1k")."""
+    """Plain mean over folds of every number, the median rank too (vsepp, "COCO 1k")."""
     return RankFigures(*(sum(getattr(fold, each.name) for fold in folds) / len(folds) for each in fields(RankFigures)))
 
 
@@ -84,18 +84,18 @@ def recall_measures(
 
     Args:
         ranks_of: by `IMAGE` or `TEXT`, ranks from 1 and the image that each query is about.
-        folds: what is searched, each by itself; chance is the mean over them.
+        folds: searched each by itself; chance is the mean over them.
     """
     found = {}
     for what, (ranks, images) in ranks_of.items():
         for cut in CUTS:
             name = f"{what} R@{cut}"
             hits = (np.asarray(ranks) <= cut).astype(float).tolist()
-            found[name] = Measure(name, hits, images, guess=partial(_by_lot, what, cut, folds))
+            found[name] = Measure(name, hits, images, guess=partial(_chance, what, cut, folds))
     return found
 
 
-def _by_lot(what: str, cut: int, folds: Sequence[CaptionedImages]) -> float:
+def _chance(what: str, cut: int, folds: Sequence[CaptionedImages]) -> float:
     """R@K of candidates in random order."""
     recalls = []
     for fold in folds:
@@ -176,7 +176,7 @@ def folds_of(captions: Sequence[str], images: Sequence[str], folds: int) -> list
 
 
 def write_ids(path: Path, captions: Sequence[str], images: Sequence[str], folds: int) -> None:
-    """Beside the scores, whole or not at all."""
+    """Writes the ids beside the scores, whole or not at all."""
     content = {"captions": list(captions), "images": list(images), "folds": folds}
     write_bytes_atomically(ids_path(path), json.dumps(content).encode("utf-8"))
 
@@ -252,7 +252,7 @@ def fold_ranks(
 
 
 def retrieval_measures(found: PairScores, folds: int | None = None) -> dict[str, Measure]:
-    """R@K of both directions; of folds the plain mean, whatever the number of queries in each."""
+    """R@K of both directions; of several folds the plain mean, for any number of queries in each."""
     ranks = fold_ranks(found, folds)
     images = [found.images[number] for fold, _ in ranks for number in fold.images]
     of_captions = [image_of(found.captions[row]) for fold, _ in ranks for row in fold.captions]
@@ -278,15 +278,14 @@ def retrieval_measures(found: PairScores, folds: int | None = None) -> dict[str,
 
 
 def retrieval_numbers(found: PairScores, folds: int | None = None) -> dict[str, float]:
-    """What is no mean of hits: median and mean rank of both directions, the sum of the recalls, and what of that sum
-    equal scores could add."""
+    """Numbers that are not hit rates: median and mean ranks, and the sum of recalls, also with ties in favour."""
     figures = _figures(fold_ranks(found, folds))
-    ours = rsum(figures[TEXT], figures[IMAGE])
+    total = rsum(figures[TEXT], figures[IMAGE])
     best = _figures(fold_ranks(found, folds, ties_count=False))
     numbers: dict[str, float] = {}
     for what, each in figures.items():
         numbers |= {f"{what} {name.replace('_', ' ')}": asdict(each)[name] for name in ("median_rank", "mean_rank")}
-    return {**numbers, "rsum": ours, "rsum, ties in favour": rsum(best[TEXT], best[IMAGE])}
+    return {**numbers, "rsum": total, "rsum, ties in favour": rsum(best[TEXT], best[IMAGE])}
 
 
 def _figures(ranks: Sequence[tuple[FoldPairs, Ranks]]) -> Mapping[str, RankFigures]:

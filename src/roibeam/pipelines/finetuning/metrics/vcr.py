@@ -23,7 +23,7 @@ from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, VcrLabels
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
 
-# Of four answers and four rationales one each is right.
+# One of four answers and one of four rationales is right.
 CHANCE: Mapping[str, float] = MappingProxyType(
     {"Q->A": 1 / NUM_CHOICES, "QA->R": 1 / NUM_CHOICES, "Q->AR": 1 / NUM_CHOICES**2}
 )
@@ -32,7 +32,7 @@ CHANCE: Mapping[str, float] = MappingProxyType(
 class ChosenRow(NamedTuple):
     """A question: numbers of the choices taken, of the right ones, and its image.
 
-    `rationale` is what was taken when the right answer was given. None for what was not told.
+    `rationale` is what was taken when the right answer was given. None without a prediction.
     """
 
     answer: int | None
@@ -50,7 +50,7 @@ def best_choice(scores: Sequence[float]) -> int:
 def vcr_measures(rows: Iterable[ChosenRow]) -> dict[str, Measure]:
     """ "Q->A", "QA->R" and "Q->AR", by name. The last is counted question by question: no product of the other two.
 
-    Each over the rows that tell what it asks; left out where none does.
+    Each is over the rows with its predictions, and left out without any.
     """
     hits: dict[str, list[tuple[float, str]]] = {"Q->A": [], "QA->R": [], "Q->AR": []}
     for row in rows:
@@ -80,8 +80,7 @@ COLUMNS = (ID, *ANSWERS, *(name for group in RATIONALES for name in group))
 
 
 class VcrScores(NamedTuple):
-    """Of one question: those of the four answers, and of the four rationales for each answer that may be given; () for
-    what is not told."""
+    """Scores of the four answers of a question, and of the four rationales for each; () without predictions."""
 
     answers: tuple[float, ...]
     rationales: tuple[tuple[float, ...], ...]
@@ -91,7 +90,7 @@ def read_vcr_results(path: str, *, whole: bool = True) -> Iterator[tuple[str, Vc
     """(annot_id, scores) of each row.
 
     Args:
-        whole: whether answers and rationales must both be there, as the leaderboard asks; else a file of one of them is
+        whole: whether answers and rationales must both be there, as for the leaderboard; else a file of one of them is
             read too.
     Raises:
         ValueError: naming a column that is missing, doubled or unknown, or the line with a value that is no number.
@@ -100,7 +99,7 @@ def read_vcr_results(path: str, *, whole: bool = True) -> Iterator[tuple[str, Vc
         try:
             lines = csv.reader(file, strict=True)
             header = next(lines, [])
-            groups = _told_columns(header, path, whole=whole)
+            groups = _columns_of(header, path, whole=whole)
             place = {name: header.index(name) for group in groups for name in group}
             for cells in lines:
                 if not cells:
@@ -116,8 +115,7 @@ def read_vcr_results(path: str, *, whole: bool = True) -> Iterator[tuple[str, Vc
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
-    """(..., 4) scores -> as many probabilities of the choices, float32; also of a model that was trained with another
-    loss, as all releases write them."""
+    """(..., 4) float32 softmax probabilities of the choices, for a model of any loss, as all releases write them."""
     shifted = np.asarray(scores, np.float32)
     exponents = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
     return np.asarray(exponents / exponents.sum(axis=-1, keepdims=True))
@@ -126,9 +124,9 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
 def joined_scores(
     answers: Mapping[str, Any] | None, rationales: Mapping[str, Any] | None, questions: Sequence[str]
 ) -> Iterator[tuple[str, VcrScores]]:
-    """(annot_id, scores) of each question in order, from what was said of answers (4,) and of rationales (4, 4).
+    """(annot_id, scores) of each question in order, from scores of answers (4,) and of rationales (4, 4).
 
-    The two may be of one model or of two; None for one that is not told, whose scores are then ().
+    The two may be of one model or of two; None without predictions, whose scores are then ().
 
     Raises:
         ValueError: for a question that one of them lacks, or another number of values.
@@ -140,9 +138,9 @@ def joined_scores(
 
 
 def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None:
-    """The leaderboard's file, whole or not at all: (annot_id, scores) of each row, in their order.
+    """Writes the leaderboard's file, whole or not at all: (annot_id, scores) of each row, in their order.
 
-    Columns of answers or rationales that were not told are left out.
+    Columns of answers or rationales without predictions are left out.
 
     Raises:
         ValueError: without a row.
@@ -151,10 +149,13 @@ def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None
     if not given:
         raise ValueError(f"{str(path)!r}: no question to write")
     first = given[0][1]
-    told = [*(ANSWERS if first.answers else ()), *(name for group in RATIONALES for name in group if first.rationales)]
+    columns = [
+        *(ANSWERS if first.answers else ()),
+        *(name for group in RATIONALES for name in group if first.rationales),
+    ]
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([ID, *told])
+    lines.writerow([ID, *columns])
     for name, scores in given:
         lines.writerow([name, *scores.answers, *(value for group in scores.rationales for value in group)])
     write_bytes_atomically(path, text.getvalue().encode("utf-8"))
@@ -163,7 +164,7 @@ def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None
 def scores_by_question(
     rows: Iterable[tuple[str, VcrScores]], questions: Sequence[str], source: str
 ) -> dict[str, VcrScores]:
-    """annot_id -> scores; RowsError for missing, doubled and unknown ids. No public scorer says what else to do."""
+    """annot_id -> scores. Raises RowsError for missing, doubled and unknown ids; no public scorer has a rule."""
     given = list(rows)
     check_row_ids(source, [name for name, _ in given], questions, unit="question")
     return dict(given)
@@ -186,23 +187,23 @@ def chosen_rows(labels: Iterable[VcrLabels], scores: dict[str, VcrScores]) -> It
         )  # fmt: skip
 
 
-def _told_columns(header: Sequence[str], path: str, *, whole: bool) -> list[tuple[str, ...]]:
-    """The columns of answers, then those of rationales for each answer; () for what the file does not tell."""
+def _columns_of(header: Sequence[str], path: str, *, whole: bool) -> list[tuple[str, ...]]:
+    """The columns of answers, then those of rationales for each answer; () for columns that the file lacks."""
     parts = [[ANSWERS], list(RATIONALES)]
     kept = [whole or any(name in header for group in part for name in group) for part in parts]
     if not any(kept):
         kept = [True, True]
-    asked = [
+    expected = [
         ID,
         *(name for part, is_kept in zip(parts, kept, strict=True) for group in part for name in group if is_kept),
     ]
-    missing = [name for name in asked if name not in header]
+    missing = [name for name in expected if name not in header]
     odd = [name for name in dict.fromkeys(header) if name not in COLUMNS or header.count(name) > 1]
     if missing or odd:
-        said = [f"no column {missing[0]} ({len(missing)} missing)"] if missing else []
-        said += [f"column {printable(odd[0])!r} is unknown or doubled"] if odd else []
+        problems = [f"no column {missing[0]} ({len(missing)} missing)"] if missing else []
+        problems += [f"column {printable(odd[0])!r} is unknown or doubled"] if odd else []
         raise ValueError(
-            f"{path!r}: {' and '.join(said)}; expected {ID}, answer_0..3 and rationale_conditioned_on_a0_0..a3_3"
+            f"{path!r}: {' and '.join(problems)}; expected {ID}, answer_0..3 and rationale_conditioned_on_a0_0..a3_3"
         )
     return [group if is_kept else () for part, is_kept in zip(parts, kept, strict=True) for group in part]
 

@@ -2,7 +2,7 @@
 
 Source: Antol et al. (arXiv:1505.00468, section 5.1), as GT-Vision-Lab/VQA vqaEval.py computes it, with its rules for
 the text of an answer: signs, number words, articles, contractions. Its published numbers are those of Python 2, whose
-digits are only 0-9, and whose lower case and white space are those of older Unicode tables; so are ours.
+digits are only 0-9, and whose lower case and white space are those of older Unicode tables; so are these.
 
 The file is a json list of {"question_id": 42, "answer": "yes"}.
 """
@@ -78,18 +78,18 @@ def plain_words(text: str) -> str:
     return " ".join(_CONTRACTIONS.get(word, word) for word in words if word not in _ARTICLES)
 
 
-@lru_cache(maxsize=2**16)  # people of one data set say the same some hundred times
+@lru_cache(maxsize=2**16)  # people of one data set give the same answer some hundred times
 def plain_answer(text: str) -> str:
-    """`without_signs`, then `plain_words`: how answers are compared when the annotators do not all agree."""
+    """`without_signs`, then `plain_words`: the form in which answers are compared when annotators disagree."""
     return plain_words(without_signs(text))
 
 
 def _lower(text: str) -> str:
-    """Letter by letter, one for one: a last sigma stays a sigma, a dotted capital I becomes a plain i."""
+    """Lower case letter by letter: a last sigma stays a sigma, a dotted capital I becomes a plain i."""
     return text.lower() if text.isascii() else "".join(letter.lower()[0] for letter in text)
 
 
-ENOUGH = 3  # people who say the same make an answer wholly right
+ENOUGH = 3  # people with the same answer make it wholly right
 
 
 class HumanAnswer(NamedTuple):
@@ -101,7 +101,7 @@ class HumanAnswer(NamedTuple):
 
 
 class AnsweredQuestion(NamedTuple):
-    """A question with what was predicted for it and what people said."""
+    """A question with its prediction and people's answers."""
 
     predicted: str
     answers: Sequence[HumanAnswer]
@@ -118,37 +118,37 @@ def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
     changes its own, so that a second file scored with it gets another number).
 
     Raises:
-        ValueError: when nobody answered.
+        ValueError: without answers.
     """
     if not answers:
         raise ValueError("a question without any answer of a person has no accuracy")
-    told = [each._replace(answer=without_line_ends(each.answer)) for each in answers]
-    said = without_line_ends(predicted)
-    if len({each.answer for each in told}) > 1:
-        told = [each._replace(answer=plain_answer(each.answer)) for each in told]
-        said = plain_answer(said)
-    matching = [each for each in told if each.answer == said]
+    people = [each._replace(answer=without_line_ends(each.answer)) for each in answers]
+    own = without_line_ends(predicted)
+    if len({each.answer for each in people}) > 1:
+        people = [each._replace(answer=plain_answer(each.answer)) for each in people]
+        own = plain_answer(own)
+    matching = [each for each in people if each.answer == own]
     total = 0.0
-    for each in told:
+    for each in people:
         total += min(1.0, sum(other != each for other in matching) / ENOUGH)
-    return total / len(told)
+    return total / len(people)
 
 
 def few_accuracy(predicted: str, answers: Sequence[str]) -> float:
-    """As `answer_accuracy`, of people whose number is another in each data set.
+    """`answer_accuracy` for any number of people.
 
-    Of more than three people it is the same; of fewer, whom nobody could leave out, the share of those who said it.
+    For more than three people it is the same; for fewer, the share of those who gave the answer.
 
     Raises:
-        ValueError: when nobody answered.
+        ValueError: without answers.
     """
     if len(answers) > ENOUGH or not answers:
         return answer_accuracy(predicted, [HumanAnswer(each, "", number) for number, each in enumerate(answers)])
-    told = [without_line_ends(each) for each in answers]
-    said = without_line_ends(predicted)
-    if len(set(told)) > 1:
-        told, said = list(map(plain_answer, told)), plain_answer(said)
-    return told.count(said) / len(told)
+    people = [without_line_ends(each) for each in answers]
+    own = without_line_ends(predicted)
+    if len(set(people)) > 1:
+        people, own = list(map(plain_answer, people)), plain_answer(own)
+    return people.count(own) / len(people)
 
 
 def vqa_measures(questions: Iterable[AnsweredQuestion]) -> dict[str, Measure]:
@@ -157,49 +157,45 @@ def vqa_measures(questions: Iterable[AnsweredQuestion]) -> dict[str, Measure]:
     by_kind: dict[str, tuple[list[float], list[AnsweredQuestion]]] = {}
     for each in questions:
         accuracy = answer_accuracy(each.predicted, each.answers)
-        for values, asked in (
+        for values, group in (
             rows["overall"],
             by_kind.setdefault(f"answer type {each.answer_type}", ([], [])),
             by_kind.setdefault(f"question type {each.question_type}", ([], [])),
         ):
             values.append(accuracy)
-            asked.append(each)
+            group.append(each)
     found = rows | dict(sorted(by_kind.items()))
     return {
-        name: Measure(name, values, [each.image for each in asked], guess=partial(_commonest, asked))
-        for name, (values, asked) in found.items()
+        name: Measure(name, values, [each.image for each in group], guess=partial(_commonest, group))
+        for name, (values, group) in found.items()
     }
 
 
-def _commonest(asked: Sequence[AnsweredQuestion]) -> float:
-    """The accuracy of always the answer that most people gave, or the next one where that is right more often."""
+def _commonest(questions: Sequence[AnsweredQuestion]) -> float:
+    """Accuracy of always the answer that most people gave, or the second one if it is right more often."""
     return _best_of_commonest(
-        [[each.answer for each in row.answers] for row in asked],
-        [partial(answer_accuracy, answers=row.answers) for row in asked],
+        [[each.answer for each in row.answers] for row in questions],
+        [partial(answer_accuracy, answers=row.answers) for row in questions],
     )
 
 
 def _best_of_commonest(answers: Sequence[Sequence[str]], accuracies: Sequence[Callable[[str], float]]) -> float:
-    """
-    Args:
-        answers: of each question.
-        accuracies: of each question, of an answer.
-    """
-    counts = Counter(answer for told in answers for answer in told)
+    """Best accuracy of the two commonest answers; `accuracies` has for each question that of an answer."""
+    counts = Counter(answer for own in answers for answer in own)
     return max(sum(of(answer) for of in accuracies) / len(accuracies) for answer, _ in counts.most_common(2))
 
 
 def few_measures(questions: Iterable[tuple[str, Sequence[str], str]]) -> dict[str, Measure]:
-    """ "overall", by `few_accuracy`, of (what is predicted, what people said, image)."""
+    """ "overall", by `few_accuracy`, of (prediction, people's answers, image)."""
     rows = list(questions)
     values = [few_accuracy(predicted, answers) for predicted, answers, _ in rows]
-    told = [answers for _, answers, _ in rows]
-    guess = partial(_best_of_commonest, told, [partial(few_accuracy, answers=each) for each in told])
+    people = [answers for _, answers, _ in rows]
+    guess = partial(_best_of_commonest, people, [partial(few_accuracy, answers=each) for each in people])
     return {"overall": Measure("overall", values, [image for _, _, image in rows], guess=guess)}
 
 
 def printed_percent(percent: float, decimals: int = 2) -> float:
-    """As the official code prints it: exact halves away from zero, as Python 2 rounds."""
+    """Percent as the official code prints it: exact halves away from zero, as Python 2 rounds."""
     return float(Decimal(percent).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
 
 
@@ -230,7 +226,7 @@ def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, 
 
 
 def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
-    """As `read_vqa_results`, of questions whose ids are texts; a whole number counts as its digits."""
+    """(question id, answer) of each entry, with ids that are texts; a whole number counts as its digits."""
     for index, entry in enumerate(read_json_list(path, expected="a json list of answers")):
         name, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
         if type(name) not in (str, int) or not isinstance(answer, str):
@@ -264,7 +260,7 @@ def answered_questions(labels: Iterable[VqaLabels], answers: dict[int, str]) -> 
     for each in labels:
         if not each.answers:
             raise ValueError(f"{each.where}: no answer of a person, so that no accuracy can be computed")
-        told = [HumanAnswer(*record) for record in each.answers]
+        people = [HumanAnswer(*record) for record in each.answers]
         yield AnsweredQuestion(
-            answers[each.question_id], told, each.question_type, each.answer_type, str(each.image_id)
+            answers[each.question_id], people, each.question_type, each.answer_type, str(each.image_id)
         )

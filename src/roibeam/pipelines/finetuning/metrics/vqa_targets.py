@@ -17,12 +17,12 @@ _SCORES = (0.0, 0.3, 0.6, 0.9, 1.0)  # of 0, 1, 2, 3, more people
 
 
 def label_of(majority_answer: str) -> str:
-    """What compute_softscore.py makes of a `multiple_choice_answer`: `plain_answer` without the commas left in it."""
+    """Label of a `multiple_choice_answer` by compute_softscore.py: `plain_answer` without the commas left in it."""
     return plain_answer(majority_answer).replace(",", "")
 
 
 def soft_score(people: int) -> float:
-    """How right an answer of that many of ten people is."""
+    """Score of an answer that `people` of ten people gave."""
     return _SCORES[min(people, len(_SCORES) - 1)]
 
 
@@ -48,7 +48,7 @@ def soft_target(answers: Iterable[str], labels: Iterable[str]) -> dict[str, floa
 
 
 def few_target(answers: Sequence[str], labels: Iterable[str]) -> dict[str, float]:
-    """As `soft_target`, of any number of people: each left out in turn; of three and fewer, the share who said it."""
+    """`soft_target` for any number of people: each left out in turn; for three and fewer, the share who gave it."""
     known, of = set(labels), len(answers)
     return {
         answer: _left_out(people, of) if of > ENOUGH else people / of
@@ -76,7 +76,7 @@ def vlbert_soft_target(answers: Sequence[str], vocabulary: Sequence[str]) -> dic
 
 
 def _left_out(people: int, of: int) -> float:
-    """Mean over all of min(1, others who agree / 3): who agrees has one fewer beside them."""
+    """Mean over all people of min(1, others who gave the answer / 3)."""
     return (people * min(1.0, (people - 1) / ENOUGH) + (of - people) * min(1.0, people / ENOUGH)) / of
 
 

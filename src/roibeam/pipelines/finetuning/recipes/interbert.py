@@ -63,7 +63,7 @@ _ROWS = (
 
 
 def _vcr(problem: str, release: str = "") -> TaskRecipe:
-    """Of the paper; both problems, which one model learns in turn, or one of them alone.
+    """The paper's run of both problems, which one model learns in turn, or of one of them alone.
 
     Args:
         release: "-release" in the names of the release's runs.
@@ -118,7 +118,7 @@ def _released(problem: str) -> TaskRecipe:
 
 
 def _figures(problem: str, paper: str, row: str) -> tuple[PaperFigure, ...]:
-    """Those of one problem, or the whole row, both problems right together included."""
+    """Figures of one problem, or of the whole row, both problems right together included."""
     return figures_of(paper, row, "VCR" if problem == BOTH else f"VCR, {PROBLEM_NAMES[problem]}")
 
 

@@ -29,7 +29,7 @@ TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(
 
 
 def task_recipe_named(name: str) -> TaskRecipe:
-    """Raises ValueError for an unknown name."""
+    """The recipe of a name. Raises ValueError for an unknown one."""
     if name not in TASK_RECIPES:
         listed = "roibeam recipes lists all; those of pre-training are for roibeam pretrain"
         raise ValueError(f"--recipe {name!r}: {name_hint(name, TASK_RECIPES, listed_by=listed)}")
@@ -45,7 +45,7 @@ class StepRate(NamedTuple):
 
     Attributes:
         task, system: by name.
-        model: a pre-training recipe whose model has the size that was measured.
+        model: a pre-training recipe whose model has the measured size.
         end_to_end: whether from photos; else on stored features.
         questions_per_second: median of the rounds.
         problem: of VCR; rows of rationales are longer than those that were measured.
@@ -67,11 +67,11 @@ RATES = (
 
 
 class GpuHours(NamedTuple):
-    """What the steps of a run take, without loading, evaluation and checkpoints.
+    """GPU hours of the steps of a run, without loading, evaluation and checkpoints.
 
     Attributes:
         hours: on one card.
-        card: that the rate was measured on.
+        card: of the measured rate.
         questions: of an epoch.
         questions_per_second: the rate.
     """
@@ -83,7 +83,7 @@ class GpuHours(NamedTuple):
 
 
 def gpu_hours(recipe: TaskRecipe) -> GpuHours | None:
-    """None where no rate was measured for its task, system, size and kind of features."""
+    """GPU hours of a recipe; None without a measured rate for its task, system, size and kind of features."""
     questions = _questions(recipe)
     rate = next((each for each in RATES if _fits(each, recipe)), None)
     if rate is None or questions is None:
@@ -101,7 +101,7 @@ def _fits(rate: StepRate, recipe: TaskRecipe) -> bool:
 
 
 def _questions(recipe: TaskRecipe) -> int | None:
-    """Of an epoch, by the data set; None where nobody knows."""
+    """Questions of an epoch, by the data set; None if unknown."""
     rows = SCORED_TASKS[recipe.task].splits
     if recipe.task != "vqa":
         return rows["train"]

@@ -149,24 +149,24 @@ class TaskRecipe:
         source: paper section, or file of the released code, that the settings are from.
         task, system: by name.
         model: the pre-training recipe whose model it has.
-        start: that model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
+        start: the model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
             pre-training have it.
         model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
-        features: that it needs of the images; None for a task of texts alone.
+        features: of the images; None for a task of texts alone.
         options: of the task.
         layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
         settings: fields of `TrainConfig` beside steps, rate and warm-up, by which steps are right.
         accidents: the fields by which the release's steps are not, see training/step_policies.py; empty where the
             source is a paper alone.
-        updates_apart: how its release makes an update for each of several problems; None for one of them together.
+        updates_apart: rule by which its release updates each of several problems apart; None for one update of all.
         learning_rate: peak, for the whole batch.
         batch_size: groups of a step over all processes.
         epochs: over the groups.
         warmup: steps, or below 1 the share of all steps.
         decays_at: shares of all steps after which the rate falls, for the schedule "steps".
-        end_to_end: whether features were made of photos in every step, through the detector's network, and whatever of
-            it was not frozen was trained along.
+        end_to_end: whether features were made of photos in every step, through the detector's network, whose unfrozen
+            parts were trained along.
         detector: of such a run, the preset of its network; "" for the usual one.
         encoder: of such a run, fields of `EncoderOptions`.
         photos: of such a run, fields of `TaskPhotos`.
@@ -177,7 +177,7 @@ class TaskRecipe:
             of them, and the last one counts.
         in_turn_with: the recipe of the other task that the same model learned in turn with this one; "" for none.
         figures: what was printed for it, of paper_figures.csv.
-        left_open: what the source does not say or says differently elsewhere, and what is done here.
+        left_open: open and contradictory points of the source, and the choice made here.
     """
 
     summary: str
@@ -214,7 +214,7 @@ class TaskRecipe:
 
     @property
     def parameters(self) -> int:
-        """That are trained, the head's among them and a detector's not; of the published size."""
+        """Number of trained parameters of the published size, with the head's and without a detector's."""
         return PARAMETERS[self.model, self.task]
 
     def options_for(self, end_to_end: bool) -> Any:
@@ -223,7 +223,7 @@ class TaskRecipe:
 
     @property
     def schedule(self) -> PublishedSchedule:
-        """Of its steps, in epochs and shares."""
+        """Schedule of its steps, in epochs and shares."""
         return PublishedSchedule(self.epochs, self.warmup, self.decays_at, self.judged_by)
 
     @property
@@ -237,32 +237,32 @@ class TaskRecipe:
         return (CORRECT, *released)
 
     def step_rule(self, name: str) -> StepRule:
-        """Raises ValueError for a rule that it does not have."""
+        """The rule of a name. Raises ValueError for a rule that the recipe does not have."""
         if name not in self.step_rules:
             raise ValueError(f"steps.rule {name!r}: this recipe has {' and '.join(self.step_rules)}")
         return STEP_RULES[name]
 
-    def options_by(self, rule: StepRule, begun: Any, options: Any) -> Any:
+    def options_by(self, rule: StepRule, own: Any, options: Any) -> Any:
         """The task's options as the rule has them: by a release's, each of several problems has its own update.
 
         Args:
-            begun: the options of the recipe, see `options_for`.
+            own: the options of the recipe, see `options_for`.
             options: the same with the user's settings.
         """
         apart = self.updates_apart
         if apart is None or not rule.as_released or not _has(options, apart.where):
-            return begun
-        return replace(begun, **apart.fields)
+            return own
+        return replace(own, **apart.fields)
 
     def problems_apart(self, rule: StepRule, options: Any) -> int:
-        """How many problems have updates of their own, by the rule and the options that a run has; 1 for none."""
+        """Number of problems with updates of their own, by the rule and the options of a run; 1 for none."""
         apart = self.updates_apart
         if apart is None or not rule.as_released:
             return 1
         return apart.problems if _has(options, {**apart.where, **apart.fields}) else 1
 
     def at_once(self, processes: int, *, most: int = 32) -> int:
-        """Groups that each process takes at once where the user does not say: as many as divide the batch."""
+        """Default number of groups that each process takes at once: the most that divide the batch."""
         fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
         return max(fitting, default=most)
 
@@ -280,7 +280,7 @@ class TaskRecipe:
         return self.batch_size // (batch_size * processes)
 
     def start_notes(self, *, pretrained: bool, from_bert: bool, end_to_end: bool, alone: bool) -> tuple[str, ...]:
-        """What a run that begins otherwise than the published one must be told.
+        """Notes on differences between the start of a run and that of the published one.
 
         Args:
             pretrained: whether it starts from a model that was pre-trained.

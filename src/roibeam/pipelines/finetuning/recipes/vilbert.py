@@ -84,7 +84,7 @@ _PROBLEMS = (*PROBLEM_NAMES, BOTH)
 
 
 def _vcr(problem: str) -> TaskRecipe:
-    """Both problems, which one model learns in turn, or one of them alone."""
+    """The run of both problems, which one model learns in turn, or of one of them alone."""
     pieces = 60 if problem != RATIONALE else 80
     other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")
     return TaskRecipe(
@@ -197,12 +197,12 @@ _ROWS = (
 
 
 def _vcr_column(problem: str) -> str:
-    """Of one problem, or of the whole row, both problems right together included."""
+    """Columns of one problem, or of the whole row, both problems right together included."""
     return "VCR" if problem == BOTH else f"VCR, {PROBLEM_NAMES[problem]}"
 
 
-def _of_row(recipe: TaskRecipe, row: _Row, column: str) -> TaskRecipe:
-    """The run of that row. The baseline has names of its own, by which its rules for parameters go."""
+def _row_recipe(recipe: TaskRecipe, row: _Row, column: str) -> TaskRecipe:
+    """The run of a row. The baseline has names of its own, by which its rules for parameters go."""
     is_single, turn = row.model == _SINGLE, recipe.in_turn_with
     settings, accidents = dict(recipe.settings), dict(recipe.accidents)
     if is_single:
@@ -223,7 +223,7 @@ def _of_row(recipe: TaskRecipe, row: _Row, column: str) -> TaskRecipe:
     )
 
 
-def _of_paper(recipe: TaskRecipe, **changes: Any) -> TaskRecipe:
+def _paper_recipe(recipe: TaskRecipe, **changes: Any) -> TaskRecipe:
     """The first row as the paper has it, where the release does otherwise."""
     left_open = (*(each for each in recipe.left_open if "-paper" not in each and each != _SCHEDULE_OPEN), PAPER_OPEN)
     return replace(
@@ -243,19 +243,19 @@ def _named(name: str, row: _Row) -> str:
 
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for row in _ROWS:
-        yield _named("vilbert-vqa", row), _of_row(_VQA, row, "VQA")
+        yield _named("vilbert-vqa", row), _row_recipe(_VQA, row, "VQA")
     for problem in _PROBLEMS:
         name = "vilbert-vcr" if problem == BOTH else f"vilbert-vcr-{problem}"
         for row in _ROWS:
-            yield _named(name, row), _of_row(_vcr(problem), row, _vcr_column(problem))
+            yield _named(name, row), _row_recipe(_vcr(problem), row, _vcr_column(problem))
         yield f"{name}-without-bert", _without_bert(problem)
     for row in _ROWS:
-        yield _named("vilbert-refcoco+-detected", row), _of_row(_REFERRING, row, "RefCOCO+")
-    yield "vilbert-vqa-paper", _of_paper(_of_row(_VQA, _ROWS[0], "VQA"))
+        yield _named("vilbert-refcoco+-detected", row), _row_recipe(_REFERRING, row, "RefCOCO+")
+    yield "vilbert-vqa-paper", _paper_recipe(_row_recipe(_VQA, _ROWS[0], "VQA"))
     yield (
         "vilbert-refcoco+-detected-paper",
-        _of_paper(
-            _of_row(_REFERRING, _ROWS[0], "RefCOCO+"),
+        _paper_recipe(
+            _row_recipe(_REFERRING, _ROWS[0], "RefCOCO+"),
             features=Features("butd-10-100", boxes="mattnet"),
             options=replace(
                 _REFERRING.options,
@@ -280,7 +280,7 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
 
 
 def _without_bert(problem: str) -> TaskRecipe:
-    """What InterBERT's authors measured."""
+    """The run that InterBERT's authors measured."""
     recipe = _vcr(problem)
     return replace(
         recipe,

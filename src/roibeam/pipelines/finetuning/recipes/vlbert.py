@@ -110,8 +110,8 @@ _VCR_TEXTS: Mapping[str, Any] = MappingProxyType(
 )
 _VCR_OPEN = (
     "People's names go on from one question to the next, so they depend on the order of the file: by the release.",
-    "That a long choice shortens the question of all four is by the release, and that rationales are not cut where "
-    "nobody tells the answer (test).",
+    "That a long choice shortens the question of all four is by the release, and that rationales are not cut without "
+    "labels (test).",
     "Photos of half of the questions are mirrored, without a change of words; stored features are not.",
     _STORED_OPEN,
 )
@@ -155,7 +155,7 @@ def _vcr(problem: str, name: str, **fields: Any) -> TaskRecipe:
 
 
 def _vcr_figures(problem: str, paper: str, row: str) -> tuple[PaperFigure, ...]:
-    """Those of a problem; both together stand with the first."""
+    """Figures of a problem; those of both together stand with the first."""
     own = {"answer": ("VCR, Q->A", "VCR, Q->AR"), "rationale": ("VCR, QA->R",)}[problem]
     return figures_of(paper, row, *own)
 
@@ -189,7 +189,7 @@ def _vcr_paper(problem: str) -> TaskRecipe:
 
 
 class _Track(NamedTuple):
-    """Which candidates a sentence has."""
+    """Candidates of a sentence."""
 
     boxes: str
     words: str

@@ -36,10 +36,10 @@ SECTIONS = ("detector", "encoder", "photos", "end_to_end")
 
 @dataclass(frozen=True)
 class EncoderRequest:
-    """Names are those of the options.
+    """Photos and region encoder of a run, by the names of the options.
 
     Attributes:
-        photos: their folder; None where the store says that they lie.
+        photos: their folder; None for the places that the store records.
         detector, weights, conventions: of an encoder that does not come with the model, see `choose_encoder`.
     """
 
@@ -49,13 +49,13 @@ class EncoderRequest:
     conventions: str | None = None
 
     def refuse(self) -> None:
-        """Raises ValueError where something is given, for a run on stored features."""
+        """Raises ValueError for options that a run on stored features does not have."""
         given = [field.name for field in fields(self) if getattr(self, field.name)]
         if given:
             raise ValueError(f"--{given[0]} is for --end-to-end; stored features need no photos and no encoder")
 
     def need(self, named: NamedFiles) -> None:
-        """Looks for the files."""
+        """Checks that the files exist."""
         named.need("--photos", self.photos, FOLDER)
         named.need("--weights", self.weights)
         named.look(lambda: check_weight_file(self.weights))
@@ -63,11 +63,11 @@ class EncoderRequest:
 
 @dataclass(frozen=True)
 class TaskPhotos:
-    """How photos of a task become batches.
+    """Options of batches from photos.
 
     Attributes:
-        flip: whether every other photo of training, by chance, is mirrored left to right, its boxes with it. What then
-            becomes of the words the task says; photos of a task that says nothing of it are not mirrored.
+        flip: whether every other photo of training, by chance, is mirrored left to right, its boxes with it, and its
+            words by the rule of the task; photos of a task without such a rule are not mirrored.
         fixed_size: whether every photo is padded to the encoder's short edge x long edge (VL-BERT on VCR), instead of
             to the largest of its batch.
         outlines: whether regions count inside the outlines of their objects alone, where a task has some (VCR).
@@ -87,28 +87,28 @@ class TaskPhotos:
 
     def __post_init__(self) -> None:
         if self.read_ahead < 1:
-            raise ValueError(f"TaskPhotos: read_ahead must be at least 1, got {self.read_ahead}")
+            raise ValueError(f"{type(self).__name__}: read_ahead must be at least 1, got {self.read_ahead}")
 
     def described(self) -> dict[str, Any]:
-        """What a resumed run must have alike."""
+        """Settings that must match on resume."""
         return {name: value for name, value in asdict(self).items() if name != "read_ahead"}
 
 
-def encoder_sections(asked: EncoderRequest, start: str, whole_image: str) -> dict[str, Any]:
+def encoder_sections(request: EncoderRequest, start: str, whole_image: str) -> dict[str, Any]:
     """The sections of `--set`, by `SECTIONS`, with their defaults: those of the run that this one starts from, if any.
 
     Args:
-        start: that the model comes from; of anything but a run end to end only the model.
+        start: of the model; its encoder is taken from a run end to end.
         whole_image: see `EndToEndChoices`.
     Raises:
         ValueError: when options are missing or contradict each other.
     """
     own = joint_start(start)
     if own is None:
-        sizes = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions).config
+        sizes = choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions).config
         options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
     else:
-        named = [name for name in ("detector", "weights", "conventions") if getattr(asked, name) is not None]
+        named = [name for name in ("detector", "weights", "conventions") if getattr(request, name) is not None]
         if named:
             raise ValueError(
                 f"--{named[0]}: {start} brings its region encoder; leave it out, or start from a model alone"
@@ -118,20 +118,20 @@ def encoder_sections(asked: EncoderRequest, start: str, whole_image: str) -> dic
     return dict(zip(SECTIONS, (sizes, options, TaskPhotos(), choices), strict=True))
 
 
-def asked_encoder(asked: EncoderRequest, start: str, published: str) -> EncoderRequest:
-    """What is asked for, or of the published run where neither the user nor the start says which encoder it is.
+def asked_encoder(request: EncoderRequest, start: str, published: str) -> EncoderRequest:
+    """The request, with the published run's encoder where neither the user nor the start has one.
 
     Args:
-        start: as of `encoder_sections`.
+        start: of `encoder_sections`.
         published: preset of its detector; "" for none of its own.
     """
-    if asked.detector is not None or not published or joint_start(start) is not None:
-        return asked
-    return replace(asked, detector=published)
+    if request.detector is not None or not published or joint_start(start) is not None:
+        return request
+    return replace(request, detector=published)
 
 
 def joint_start(start: str) -> JointSettings | None:
-    """What a run end to end says of its encoder; None for anything else that a run may start from.
+    """Settings of the encoder of a run end to end; None for any other start.
 
     Raises:
         ValueError: for a folder without a model, or a config.json that cannot be read.
@@ -144,7 +144,7 @@ def joint_start(start: str) -> JointSettings | None:
 
 
 def check_tells_photos(store: FeatureStore, photos: str | None) -> None:
-    """Raises ValueError where neither the user nor the store says where the photos lie."""
+    """Raises ValueError if neither the user nor the store gives the place of the photos."""
     if photos is None and not tells_photos(store):
         raise ValueError(
             f"--end-to-end reads photos, and {store.path} does not say where its photos lie; name their folder with "
@@ -157,7 +157,7 @@ NEW = "none"  # in place of a model to start from
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRequest:
-    """As of `roibeam finetune`.
+    """Request of `roibeam finetune`.
 
     Attributes:
         out: run folder to write; with several seeds the folder that holds a run for each.
@@ -169,17 +169,17 @@ class FinetuneRequest:
         recipe: a published run; None for none.
         toy: the recipe's choices in a small model, for a few steps.
         system, size: of a model with new weights.
-        from_bert: what such a model starts from, see `read_bert`; None for none.
+        from_bert: weights that such a model starts from, see `read_bert`; None for none.
         tokenizer: see `load_tokenizer`; None for that of the start, else one made from the texts.
         min_match: least share of the images of a split that the store must have, 0..1.
         steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 groups for each
             micro-batch and process, 0.00005 and a tenth of the steps.
         epochs: passes over the training groups, in place of steps; None for those.
-        device, threads, seed, settings, resume: as of `RequestedTraining`.
+        device, threads, seed, settings, resume: of `RequestedTraining`.
         held_out: images that must not be trained on, beside those of the task's own files.
-        command: as it was typed, for the cards of predictions.
+        command: as typed, for the cards of predictions.
         seeds: runs with seeds `seed`, `seed` + 1, ...
-        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
+        end_to_end: train through the region encoder of `encoder`; else on stored features.
     """
 
     out: Path
@@ -219,7 +219,7 @@ SEEDS_NAME = "seeds.json"
 
 
 def seed_requests(request: FinetuneRequest) -> list[FinetuneRequest]:
-    """One for each seed: OUT itself for one, OUT/seed-N for several."""
+    """Requests of the seeds: in OUT itself for one, OUT/seed-N for several."""
     if request.seeds == 1:
         return [request]
     numbers = range(request.seed, request.seed + request.seeds)
@@ -233,12 +233,13 @@ def seed_summary(
     *,
     chances: Mapping[str, float | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """
+    """Summary of the results of several seeds.
+
     Args:
         results: folder of each run and its measures.
         main: measure by which the best is chosen.
         steps: of each run, the checkpoint that `train.best_by` chose and the measures are of; None for the last ones.
-        chances: by measure, what guessing reaches.
+        chances: value of guessing, by measure.
     Returns:
         for each measure that all have: mean, median, sd (of a sample, None for one run), values, chance (None where it
         is not known); and the best run's folder.
@@ -267,7 +268,7 @@ def write_seeds(out: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def seeds_of(run: Path) -> dict[str, Any] | None:
-    """Of a run that is one of several seeds: how many, mean and sd of the main measure, and whether it is the best."""
+    """Facts of a run that is one of several seeds: count, mean and sd of the main measure, whether it is the best."""
     path = run.parent / SEEDS_NAME
     check_run_file(path)
     summary = read_json_object(path) if path.is_file() else {}

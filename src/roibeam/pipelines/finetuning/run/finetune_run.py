@@ -107,11 +107,11 @@ class FinetuneResult:
         training: where the loop ended.
         figures: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
             `train.best_by`, each beside chance; empty where nothing was judged.
-        evaluated_step: that they are of.
-        last_evaluation: those at the end.
+        evaluated_step: step of these measures.
+        last_evaluation: measures at the end.
         main: name of the main one; "" for none.
-        asked: groups that were asked about.
-        notes: what was left out, and what of the validation images the start was trained on.
+        asked: number of evaluated groups.
+        notes: on what was left out, and on validation images that the start was trained on.
         encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
             None on stored features, and in other processes than the main one.
     """
@@ -137,7 +137,7 @@ class FinetuneResult:
         return self.training.best is not None
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The result as plain data."""
         return {
             "run": str(self.run_dir),
             "checkpoint": str(self.training.checkpoint),
@@ -156,10 +156,10 @@ class FinetuneResult:
 
 
 def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
-    """Runs what is asked for with one seed, and writes the run folder.
+    """Runs fine-tuning with one seed, and writes the run folder.
 
     Raises:
-        ValueError: whatever does not fit, named as the command's option, saying what to do.
+        ValueError: for a request that does not fit; the message names the command's option and what to do.
     """
     check_finetune(request)
     resume: Resume = "auto" if request.resume is None else request.resume
@@ -177,8 +177,8 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     with waiting("reading the task"):
         task = named.open(request.data, sections[task_name(request.task)], None)
     check_annotated(task, request.annotated_store, from_photos=request.end_to_end)
-    if start.found is not None and task.told_classes is not None:
-        check_object_classes(start.found, task.told_classes.names)
+    if start.found is not None and task.input_classes is not None:
+        check_object_classes(start.found, task.input_classes.names)
     with opened_store(request.store) as store, opened_store(request.annotated_store) as annotated:
         stores = [each for each in (store, annotated) if each is not None]
         for line in unfinished_lines(stores) if is_main_process() else ():  # it may be why images are missing
@@ -186,13 +186,13 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         read = [] if request.end_to_end or start.found is None else stores  # photos take its boxes alone
         choices = [note for each in read for note in (check_feature_space(start.found, each) if start.found else [])]
         choices += _recipe_notes(recipe, request, store, annotated)
-        shown = store if annotated is None or store is None else StorePair(store, annotated)
-        data = joined_data(task, store, shown, request.min_match)
-        told: list[str] = []
+        source = store if annotated is None or store is None else StorePair(store, annotated)
+        data = joined_data(task, store, source, request.min_match)
+        leaks: list[str] = []
         if store is not None:
-            data, told = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        begun = begun_notes(request, named.options, recipe)
-        notes = [*begun, *choices, *_start_notes(recipe, request, start, task), *data.notes, *told]
+            data, leaks = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
+        resumed = begun_notes(request, named.options, recipe)
+        notes = [*resumed, *choices, *_start_notes(recipe, request, start, task), *data.notes, *leaks]
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)
@@ -201,7 +201,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         if request.epochs is not None and steps is not None:
             words = f"{request.epochs:g} epochs of {counted(groups, 'group')} are {counted(steps, 'step')}"
             logger.info("%s", f"{words} of {step_groups:,}")
-        judged = min(len(data.asked), sections["data"].validation_groups or len(data.asked))
+        judged = min(len(data.evaluated), sections["data"].validation_groups or len(data.evaluated))
         sections = sections_of(
             request,
             named.options,
@@ -210,11 +210,11 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
             evaluate_every=evaluation_pause(steps or sections["train"].steps, step_groups, judged),
             whole_image=start.system.photo_whole_image,
         )
-        return _trained(request, resume, sections, start, task, shown, data, notes)
+        return _trained(request, resume, sections, start, task, source, data, notes)
 
 
 def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
-    """Groups of an epoch: of problems that make one update together a step has its batch of each."""
+    """Number of groups of an epoch: a step has a batch of each of several problems that make one update together."""
     if task.turns is None or task.updates != "step":
         return len(groups)
     return len(groups) // len(set(map(task.turns, groups)))
@@ -223,7 +223,7 @@ def _groups_of_steps(task: DownstreamTask, groups: Sequence[TaskGroup]) -> int:
 def _recipe_notes(
     recipe: TaskRecipe | None, request: FinetuneRequest, store: FeatureStore | None, annotated: FeatureStore | None
 ) -> list[str]:
-    """Where the stores were made otherwise than the recipe has it; a toy's are never as it has them."""
+    """Notes on stores that differ from those of the recipe; none for a toy, whose stores always differ."""
     if recipe is None or recipe.features is None or request.toy:
         return []
     notes = [
@@ -253,18 +253,18 @@ def _trained(
     sections: Mapping[str, Any],
     start: TaskStart,
     task: DownstreamTask,
-    store: FeatureStore | StorePair | None,
+    source: FeatureStore | StorePair | None,
     data: TaskData,
     notes: Sequence[str],
 ) -> FinetuneResult:
     tokenizer, unknown = _tokenizer(request, resume, start, data)
-    task, data = _with_draws(task, data, store, request.out)
-    config, judged = _judged(request, sections, task, data)
-    asked = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
+    task, data = _with_draws(task, data, source, request.out)
+    config, judged = _validation_plan(request, sections, task, data)
+    output = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets, task.label_weights)
     torch.manual_seed(config.seed)
     with waiting("building the model"):
-        first = store.store if isinstance(store, StorePair) else store
+        first = source.store if isinstance(source, StorePair) else source
         width = sections["detector"].feature_dim if request.end_to_end else None if first is None else first.feature_dim
         if width is not None:
             width += BOX_NUMBERS * sections["layout"].box_numbers
@@ -272,16 +272,16 @@ def _trained(
         network = started_network(
             start.system,
             model,
-            asked,
+            output,
             sections["head"].kind,
             source=start.source,
             beside=task.beside,
-            num_told_classes=0 if task.told_classes is None else task.told_classes.num_classes,
+            num_told_classes=0 if task.input_classes is None else task.input_classes.num_classes,
             grounding=task.grounding,
         )
-        notes = [*notes, *_begun(network, sections, start, asked, task.labels, tokenizer)]
+        notes = [*notes, *_init_head_and_dropout(network, sections, start, output, task.labels, tokenizer)]
     batches = GroupBatches(
-        start.system, network.encoder_config, tokenizer, sections["layout"], asked, store, loss=loss,
+        start.system, network.encoder_config, tokenizer, sections["layout"], output, source, loss=loss,
         task=task,
     )  # fmt: skip
     if request.end_to_end and first is not None:
@@ -289,17 +289,20 @@ def _trained(
         batches = batches.with_photos(photos)
     batches.check(data.train.groups[0])
     with waiting("looking for boxes"):
-        batches.check_boxes([*data.train.groups, *data.asked])
+        batches.check_boxes([*data.train.groups, *data.evaluated])
     with waiting("looking for long texts"):
-        cuts = [*batches.notes_of_cuts(data.train.groups, "training"), *batches.notes_of_cuts(data.asked, "validation")]
+        cuts = [
+            *batches.notes_of_cuts(data.train.groups, "training"),
+            *batches.notes_of_cuts(data.evaluated, "validation"),
+        ]
     cuts = [*unknown, *cuts]
     for note in cuts:
         logger.warning("%s", note)
     _write_first(request, resume, tokenizer, data, start)
     notes = [*notes, *cuts]
     scale = sections["encoder"].learning_rate_scale if request.end_to_end else 1.0
-    trained = _what_is_learned(network, batches, task, asked, loss, data, sections["data"], config.seed, scale)
-    described = _described(request.task, task, sections, start, tokenizer, _stores_of(store), data)
+    trained = _build_train_task(network, batches, task, output, loss, data, sections["data"], config.seed, scale)
+    described = _described(request.task, task, sections, start, tokenizer, _stores_of(source), data)
     moved = _encoder_change(request, start, network, task, trained)
     result = train(
         trained,
@@ -311,7 +314,7 @@ def _trained(
             "task_options": defaults_of(sections[task_name(request.task)]),
             "model": _model_defaults(network.encoder_config),
         },
-        recorded={**_recorded(request, start, task, store, data, notes), "start_tells_images": start.tells_images},
+        recorded={**_recorded(request, start, task, source, data, notes), "start_tells_images": start.tells_images},
         resume=resume,
     )
     evaluation = result.evaluation
@@ -329,7 +332,7 @@ def _trained(
 def _write_first(
     request: FinetuneRequest, resume: Resume, tokenizer: CaptionTokenizer, data: TaskData, start: TaskStart
 ) -> None:
-    """Into the folder, in the main process: the words of a new run, and which images are trained on."""
+    """Writes the tokenizer of a new run and the list of training images, in the main process."""
     if not is_main_process():
         return
     if not (resume and (request.out / "tokenizer").is_dir()):
@@ -345,7 +348,7 @@ def _encoder_change(
     task: DownstreamTask,
     trained: GroupTask | TurnsTask,
 ) -> EncoderChange | None:
-    """End to end, in the main process; a new run looks at its first batch."""
+    """Record of how far the encoder moves, end to end in the main process; a new run looks at its first batch."""
     if not request.end_to_end or not is_main_process():
         return None
     joint: Any = network.module
@@ -357,17 +360,16 @@ def _encoder_change(
     return change
 
 
-def _result(run_dir: Path, training: TrainResult, last: Judged, asked: int, notes: Sequence[str]) -> FinetuneResult:
-    """What is told of a run: the best checkpoint's evaluation by `train.best_by`, else that at the end. It is written
-    to the run's page."""
+def _result(run_dir: Path, training: TrainResult, last: Judged, evaluated: int, notes: Sequence[str]) -> FinetuneResult:
+    """Result of a run: evaluation of the best checkpoint (`train.best_by`), else of the last; also on its page."""
     best, figures, step = training.best_evaluation, last.figures, training.step
     if best is not None and best["step"] != step:
         step = best["step"]
         kept = zip(judged_line(best, last).figures, last.figures, strict=True)
-        # All of them are asked the same, so that chance, which old lines lack, is that of the last.
+        # All evaluations have the same groups, so that chance, which old lines lack, is that of the last.
         figures = tuple(replace(figure, chance=each.chance, items=each.items) for figure, each in kept)
     if figures and is_main_process():
-        words = f"{asked:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
+        words = f"{evaluated:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
         summary = RunSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
         write_summary(run_dir, summary)
         best_step = None if training.best is None else checkpoint_step(training.best)
@@ -379,50 +381,50 @@ def _result(run_dir: Path, training: TrainResult, last: Judged, asked: int, note
         evaluated_step=step,
         last_evaluation=last,
         main=next(iter(last), ""),
-        asked=asked,
+        asked=evaluated,
         notes=tuple(notes),
     )
 
 
-def _judged(
+def _validation_plan(
     request: FinetuneRequest, sections: Mapping[str, Any], task: DownstreamTask, data: TaskData
 ) -> tuple[TrainConfig, Sequence[TaskGroup]]:
-    """How the run is trained, and the groups that its evaluations ask about; what these will cost is told."""
-    judged = data.asked[: sections["data"].validation_groups or None]
+    """The training settings, and the groups that evaluations predict; logs what these will cost."""
+    judged = data.evaluated[: sections["data"].validation_groups or None]
     if not judged:
         logger.info("no evaluations: beside %s nothing is left to be judged on", task.train)
         return without_evaluations(sections["train"]), judged
     config = evaluated_as_begun(sections["train"], request.out, request.settings)
     check_best_by(task, judged, config.best_by)
     if config.evaluate_every and latest_checkpoint(request.out) is None:
-        words = evaluation_words(config, _step_groups(sections), len(judged), len(data.asked))
+        words = evaluation_words(config, _step_groups(sections), len(judged), len(data.evaluated))
         logger.info("%s", words)
     return config, judged
 
 
 def _step_groups(sections: Mapping[str, Any]) -> int:
-    """Groups that a step trains on, of each of several problems that make one update together."""
+    """Number of groups of a step, of each of several problems that make one update together."""
     return int(sections["data"].batch_size * sections["train"].accumulation * num_processes())
 
 
-def _begun(
+def _init_head_and_dropout(
     network: TaskNetwork,
     sections: Mapping[str, Any],
     start: TaskStart,
-    asked: AskedForm,
+    output: AskedForm,
     labels: Sequence[str],
     tokenizer: CaptionTokenizer,
 ) -> list[str]:
-    """Gives the network its dropout, and its head what this begins with; a note of a start that was fine-tuned."""
+    """Sets dropout and initialises the head. Returns notes if the start was fine-tuned."""
     dropout, notes = sections["model"].dropout, list[str]()
     if dropout is not None:
         set_dropout(network, dropout)
-    if asked.num_heads > 1 and sections["head"].kind != OURS:
-        notes = [f"heads {asked.num_heads} change nothing: the head of the release is one; add --set head.kind=ours"]
+    if output.num_heads > 1 and sections["head"].kind != OURS:
+        notes = [f"heads {output.num_heads} change nothing: the head of the release is one; add --set head.kind=ours"]
         logger.warning("%s", notes[0])
     from_words = sections["head"].start == WORDS
     if start.first is not None:
-        notes.append(start.first.go_on(network, start.system, asked, digest_of_labels(labels), keeps=not from_words))
+        notes.append(start.first.go_on(network, start.system, output, digest_of_labels(labels), keeps=not from_words))
         logger.info("%s", notes[-1])
     if from_words:
         start_from_words(network, labels, tokenizer)
@@ -432,7 +434,7 @@ def _begun(
 def _with_draws(
     task: DownstreamTask, data: TaskData, store: FeatureStore | StorePair | None, run: Path
 ) -> tuple[DownstreamTask, TaskData]:
-    """The task that draws what training shows of a group, and validation groups with what is drawn for them."""
+    """The task that draws the rows of training groups, and validation groups with their drawn rows."""
     if task.drawn_from is None or store is None:
         return task, data
     with waiting("looking for distractors"):
@@ -463,45 +465,46 @@ def _from_photos(
 
 
 def _model_defaults(config: Any) -> dict[str, Any]:
-    """Wherever the model's configuration stands in what describes a network: alone, beside a head, or an encoder."""
+    """Defaults of the model config at each place where a network's description may hold it."""
     own = defaults_of(config)
     return {**own, "model": {**own, "model": own}}
 
 
-def _what_is_learned(
+def _build_train_task(
     network: TaskNetwork,
     batches: GroupBatches,
     task: DownstreamTask,
-    asked: AskedForm,
+    output: AskedForm,
     loss: TaskLoss,
     data: TaskData,
     options: FinetuneData,
     seed: int,
     encoder_scale: float,
 ) -> GroupTask | TurnsTask:
-    """One problem, or several in turn, each in an order of its own."""
+    """The `TrainTask`: one problem, or several in turn, each in an order of its own."""
     kind: Callable[..., GroupTask] = GroupTask
     if batches.photos is not None:
         kind = partial(PhotoTask, encoder_scale=encoder_scale)
     if task.turns is None:
-        return kind(network, batches, task, asked, loss, data.train.groups, data.asked, options, seed=seed)
+        return kind(network, batches, task, output, loss, data.train.groups, data.evaluated, options, seed=seed)
     problems: dict[str, list[TaskGroup]] = {}
     for group in data.train.groups:
         problems.setdefault(task.turns(group), []).append(group)
     tasks: dict[str, GroupTask] = {}
     for number, (name, groups) in enumerate(problems.items()):
-        judged = () if tasks else data.asked
-        tasks[name] = kind(network, batches, task, asked, loss, groups, judged, options, seed=(seed, number))
+        judged = () if tasks else data.evaluated
+        tasks[name] = kind(network, batches, task, output, loss, groups, judged, options, seed=(seed, number))
     return TurnsTask(tasks, task.updates, task.loss_scales)
 
 
 def _tokenizer(
     request: FinetuneRequest, resume: Resume, start: TaskStart, data: TaskData
 ) -> tuple[CaptionTokenizer, list[str]]:
-    """The one that a resumed run saved, else that of the start or of the texts; and whether it knows these.
+    """The tokenizer: saved by the resumed run, else of the start, else built from the texts; and warnings about unknown
+    words.
 
     Raises:
-        ValueError: when a new run's does not know most of the words.
+        ValueError: when a new run's tokenizer does not know most of the words.
     """
     saved = request.out / "tokenizer"
     goes_on = bool(resume) and saved.is_dir()
@@ -510,7 +513,7 @@ def _tokenizer(
     else:
         tokenizer = start.tokenizer(request.tokenizer, _texts(data.train.groups))
     unknown = []
-    for what, groups in (("training texts", data.train.groups), ("validation texts", data.asked)):
+    for what, groups in (("training texts", data.train.groups), ("validation texts", data.evaluated)):
         texts = list(_texts(evenly(groups, MOST_TEXTS)))
         unknown += unknown_notes(tokenizer, what, texts, stops=groups is data.train.groups and not goes_on)
     return tokenizer, unknown
@@ -529,9 +532,9 @@ def _described(
     stores: Sequence[FeatureStore],
     data: TaskData,
 ) -> dict[str, Any]:
-    """What a resumed run must have alike, and predicting asks for."""
+    """Settings that must match on resume, and that predicting needs."""
     kept = {each: value for each, value in asdict(sections["data"]).items() if each != "validation_groups"}
-    # Of imported features nobody knows who made them: their bytes have to do.
+    # The origin of imported features is unknown: their bytes have to do.
     imported = [each for each in stores if each.fingerprint.feature_space.startswith(IMPORTED_PREFIX)]
     return {
         "kind": FINETUNING,
@@ -555,14 +558,14 @@ def _described(
 
 
 def _described_photos(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a run from photos, beside what its model's own config says."""
+    """Settings of a run from photos, beside the config of its model."""
     if "photos" not in sections:
         return {}
     return {"photos": sections["photos"].described(), **sections["encoder"].described()}
 
 
-def _stores_of(shown: FeatureStore | StorePair | None) -> list[FeatureStore]:
-    both = (shown.store, shown.second) if isinstance(shown, StorePair) else (shown,)
+def _stores_of(source: FeatureStore | StorePair | None) -> list[FeatureStore]:
+    both = (source.store, source.second) if isinstance(source, StorePair) else (source,)
     return [each for each in both if each is not None]
 
 
@@ -570,12 +573,12 @@ def _recorded(
     request: FinetuneRequest,
     start: TaskStart,
     task: DownstreamTask,
-    shown: FeatureStore | StorePair | None,
+    source: FeatureStore | StorePair | None,
     data: TaskData,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Facts that may differ on resume."""
-    stores = _stores_of(shown)
+    stores = _stores_of(source)
     return {
         "labels": list(task.labels),
         "command": request.command,
@@ -597,7 +600,7 @@ def _recorded(
 
 
 def _encoder_weights(request: FinetuneRequest, start: TaskStart) -> str:
-    """What the region encoder starts from: that of the run, or a file."""
+    """Start of the region encoder: the folder of a run, or a file."""
     return str(start.source) if start.encoder is not None else chosen_encoder(request.encoder).weights
 
 
@@ -607,7 +610,7 @@ def digest_of_labels(labels: Sequence[str]) -> str:
 
 
 def _digest_of_groups(groups: Iterable[TaskGroup]) -> str:
-    """SHA-256 (hex) of what is trained on: ids, images, texts and targets."""
+    """SHA-256 (hex) of the training groups: ids, images, texts and targets."""
     found = hashlib.sha256()
     for group in groups:
         texts = [[part.words for part in row.parts] for row in group.rows]

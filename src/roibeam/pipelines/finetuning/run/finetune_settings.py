@@ -53,10 +53,10 @@ from roibeam.pipelines.training.train_config import BY_NAME, OPTIONS, TrainConfi
 
 MODEL_WHOLE_IMAGE = "model"
 BATCH_SIZE, STEPS, RATE, WARMUP = 32, 1000, 5e-5, 0.1
-# Evaluations where nobody sets `train.evaluate_every`: at so many points, which all together ask at most a share of as
-# many groups as are trained on; or so many, which cost a short run little.
-POINTS, SHARE_ASKED, ASKED_ANYHOW = 10, 0.1, 20_000
-# Of a recipe's toy: a minute on 2 cores, at a rate that small models need.
+# Evaluations where `train.evaluate_every` is not set: at POINTS points, which all together evaluate at most a share of
+# the number of trained groups; or ALWAYS_EVALUATED groups, which cost a short run little.
+POINTS, EVALUATED_SHARE, ALWAYS_EVALUATED = 10, 0.1, 20_000
+# The toy of a recipe: a minute on 2 cores, at a rate that small models need.
 TOY_STEPS, TOY_STEPS_END_TO_END, TOY_RATE = 60, 10, 1e-3
 _NOT_COUNTED = 10**9  # steps of epochs whose groups are not counted yet: settings that count steps fit in
 
@@ -79,8 +79,8 @@ class StepOptions:
 class ModelOptions:
     """
     Attributes:
-        dropout: of model and head while they are trained, wherever they have any, 0 to below 1; None leaves to each
-            what it has, of pre-training and of the kind of head.
+        dropout: of model and head in training, wherever they have any, 0 to below 1; None keeps the model's, from
+            pre-training, and the default of the kind of head.
     """
 
     dropout: float | None = None
@@ -90,20 +90,20 @@ class ModelOptions:
             raise ValueError(f"ModelOptions: dropout must be from 0 to below 1, got {self.dropout}")
 
     def described(self) -> dict[str, Any]:
-        """What a resumed run must have alike; nothing where nothing is asked for, as in runs from before."""
+        """Settings that must match on resume. Empty for defaults, so that older runs still match."""
         return {} if self.dropout is None else {"dropout": self.dropout}
 
 
 @dataclass(frozen=True)
 class FinetuneData:
-    """How groups become batches.
+    """Options of batches of groups.
 
     Attributes:
         batch_size: groups (questions, statements, expressions) for each micro-batch and process.
         workers: processes that make batches ahead; 0 makes them in the one that trains. Changes nothing but the time.
-        validation_groups: how many groups each evaluation asks about, the first ones of the split; 0 = all.
-        shared_images: train although images of the validation split are trained on too; what it measures then is not
-            held out.
+        validation_groups: how many groups each evaluation predicts, the first ones of the split; 0 = all.
+        shared_images: train although images of the validation split are trained on too; its measures then are not held
+            out.
     """
 
     batch_size: int = 32
@@ -128,15 +128,15 @@ def sections_of(
     evaluate_every: int | None = None,
     whole_image: str = MODEL_WHOLE_IMAGE,
 ) -> dict[str, Any]:
-    """The sections of settings with all that the request changes; that of the task is called by its name.
+    """The sections of settings as changed by the request; the section of the task has its name.
 
     Args:
         options: dataclass of the task's settings.
         steps: of a recipe or a request that counts in epochs, once the groups are counted.
-        evaluate_every: what `evaluation_pause` says, then; a recipe or a setting may say otherwise.
+        evaluate_every: result of `evaluation_pause`, then; a recipe or a setting may overrule it.
         whole_image: see `TaskSystem`, where the system is known.
     Raises:
-        ValueError: for a setting that is none.
+        ValueError: for an unknown setting.
     """
     _check_epochs(request)
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
@@ -149,14 +149,14 @@ def sections_of(
         task_name(request.task): _task_options(request, options, recipe),
     }
     if request.end_to_end:
-        asked = asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
-        sections |= encoder_sections(asked, request.start, whole_image)
+        encoder = asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        sections |= encoder_sections(encoder, request.start, whole_image)
         if recipe is not None:
             sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
             sections["photos"] = replace(sections["photos"], **recipe.photos)
             edges = {} if request.toy else dict(zip(("short_edge", "long_edge"), recipe.edges, strict=False))
             sections["detector"] = replace(sections["detector"], **edges)
-    sections |= _as_begun(sections, request)
+    sections |= _recorded_sections(sections, request)
     refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
@@ -169,35 +169,35 @@ def sections_of(
 
 
 def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> str:
-    """The detector whose encoder a run of the recipe has where nobody says it; "" for the usual one."""
+    """Default detector whose encoder a run of the recipe has; "" for the usual one."""
     if recipe is None:
         return ""
     return TOY_ENCODER if request.toy else recipe.detector
 
 
 def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> Any:
-    """Of the recipe, or the defaults; a toy world has too few questions for an answer to come up several times."""
+    """Task options of the recipe, or the defaults; a toy world has too few questions to repeat an answer often."""
     if recipe is None:
         return options()
     found = recipe.options_for(request.end_to_end)
     return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
 
 
-def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
-    """What the run that goes on in OUT began with, where its recipe may have been another; settings win over it."""
+def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
+    """Sections of the run that is resumed in OUT, whose recipe may have been another; settings win over them."""
     if request.recipe is None or request.resume is False or not (request.out / CONFIG_NAME).is_file():
         return {}
     saved, name = saved_config(request.out), task_name(request.task)
-    begun = saved["task"]
-    if (begun.get("task"), saved["recorded"].get("recipe")) != (name, request.recipe):
+    recorded = saved["task"]
+    if (recorded.get("task"), saved["recorded"].get("recipe")) != (name, request.recipe):
         return {}
     places = {name: "task_options", "layout": "layout", "photos": "photos"}
     found = {
-        each: with_saved(sections[each], begun[where])
+        each: with_saved(sections[each], recorded[where])
         for each, where in places.items()
-        if each in sections and where in begun
+        if each in sections and where in recorded
     }
-    encoder = begun.get("model", {}).get("region_encoder")
+    encoder = recorded.get("model", {}).get("region_encoder")
     if encoder is not None and "detector" in sections:
         edges = {each: encoder["detector"][each] for each in ("short_edge", "long_edge")}
         found["detector"] = replace(sections["detector"], **edges)
@@ -205,7 +205,7 @@ def _as_begun(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str
 
 
 def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
-    """In what a run goes on as it began, and its recipe is another by now; arguments as `sections_of`."""
+    """Notes on settings that a resumed run keeps and its recipe has changed since; arguments as `sections_of`."""
     kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
     return [
         f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
@@ -220,7 +220,7 @@ def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | No
 def _by_step_rule(
     sections: Mapping[str, Any], settings: Sequence[str], recipe: TaskRecipe | None, task: str
 ) -> dict[str, Any]:
-    """The sections with the settings applied; what a step rule changes of the task's options, settings win over."""
+    """The sections with the settings applied, which win over what a step rule changes of the task's options."""
     changed = apply_overrides(sections, settings)
     name = changed["steps"].rule
     if recipe is None:
@@ -232,7 +232,7 @@ def _by_step_rule(
 
 
 def _check_epochs(request: FinetuneRequest) -> None:
-    """Raises ValueError for epochs that are none, or beside a number of steps."""
+    """Raises ValueError for epochs that are not above 0, or beside a number of steps."""
     if request.epochs is None:
         return
     named = [setting for setting in request.settings if setting.partition("=")[0].strip() == "train.steps"]
@@ -244,10 +244,10 @@ def _check_epochs(request: FinetuneRequest) -> None:
 
 
 def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: int, step_groups: int = 0) -> int | None:
-    """Of a request in epochs, or of a recipe, on so many groups; None where the request, or no recipe, says them.
+    """Steps of a request in epochs, or of a recipe; None if the request names steps, or without a recipe.
 
     Args:
-        num_groups: where several problems make one update together, those of one of them.
+        num_groups: of an epoch; where several problems make one update together, those of one of them.
         step_groups: of a step, by the settings; a recipe's own epochs go by its batch.
     """
     if request.epochs is not None:
@@ -257,40 +257,40 @@ def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: i
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
 
 
-def evaluation_pause(steps: int, step_groups: int, asked: int) -> int:
-    """Steps between two evaluations where nobody says it.
+def evaluation_pause(steps: int, step_groups: int, evaluated: int) -> int:
+    """Default number of steps between evaluations.
 
     Args:
-        steps: of the run; step_groups: that each trains on.
-        asked: groups that an evaluation asks about.
+        steps: of the run; step_groups: groups of a step.
+        evaluated: groups of an evaluation.
     """
-    most = max(SHARE_ASKED * steps * step_groups, ASKED_ANYHOW)
-    points = min(POINTS, max(1, int(most / max(asked, 1))))
+    most = max(EVALUATED_SHARE * steps * step_groups, ALWAYS_EVALUATED)
+    points = min(POINTS, max(1, int(most / max(evaluated, 1))))
     return max(1, steps // points)
 
 
-def evaluation_words(config: TrainConfig, step_groups: int, asked: int, of: int) -> str:
-    """What the evaluations of a run will ask, and how to ask less where that is much.
+def evaluation_words(config: TrainConfig, step_groups: int, evaluated: int, of: int) -> str:
+    """Log line on the evaluations of a run, with a hint to evaluate less where they cost much.
 
     Args:
-        step_groups: that each step trains on.
-        asked, of: groups that an evaluation asks about, of the whole split.
+        step_groups: groups of a step.
+        evaluated, of: groups of an evaluation, of the whole split.
     """
     every, pause = config.evaluate_every, counted(config.evaluate_every, "step")
     count = 1 + -(-config.steps // every)
-    share = f"{asked:,}" if asked == of else f"{asked:,} of {of:,}"
+    share = f"{evaluated:,}" if evaluated == of else f"{evaluated:,} of {of:,}"
     words = f"{count:,} evaluations of {share} groups: before the first step, every {pause}, at the end"
-    if count * asked <= max(SHARE_ASKED * config.steps * step_groups, ASKED_ANYHOW):
+    if count * evaluated <= max(EVALUATED_SHARE * config.steps * step_groups, ALWAYS_EVALUATED):
         return words
     return (
-        f"{words}; {count * asked / (config.steps * step_groups):.0%} of the groups trained on: "
-        f"--set data.validation_groups=N asks about fewer, --set train.evaluate_every=N less often"
+        f"{words}; {count * evaluated / (config.steps * step_groups):.0%} of the groups trained on: "
+        f"--set data.validation_groups=N takes fewer, --set train.evaluate_every=N evaluates less often"
     )
 
 
 def evaluated_as_begun(config: TrainConfig, run: Path, settings: Sequence[str]) -> TrainConfig:
-    """The settings with which a run goes on being evaluated, where the defaults, or its recipe, were others when it
-    began and no setting says otherwise: of as many steps at the same ones, and without patience where it had none.
+    """The evaluation settings that a resumed run recorded, unless a setting overrules them: evaluations at the same
+    steps if the number of steps is the same, and no patience if it had none.
 
     Args:
         run: its folder, perhaps a new one.
@@ -339,14 +339,14 @@ def _train_config(
 
 
 def _unnamed_steps(request: FinetuneRequest) -> int:
-    """Where neither the user nor an earlier part of the run says how many."""
+    """Default number of steps."""
     if not request.toy:
         return STEPS
     return TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS
 
 
 def without_evaluations(config: TrainConfig) -> TrainConfig:
-    """Of a run that has nothing to be judged on.
+    """Settings of a run that has nothing to be judged on.
 
     Raises:
         ValueError: where its rate falls by evaluations.
@@ -360,7 +360,7 @@ def without_evaluations(config: TrainConfig) -> TrainConfig:
 
 
 def check_finetune(request: FinetuneRequest) -> None:
-    """Raises ValueError with all that is wrong with what was named."""
+    """Raises ValueError with all faults of the request."""
     task, recipe = task_named(request.task), recipe_of(request)
     if request.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
@@ -401,7 +401,7 @@ def check_finetune(request: FinetuneRequest) -> None:
 
 
 def _check_store(request: FinetuneRequest, task: NamedTask) -> None:
-    """Raises ValueError for a task of texts alone that is given what has images, or another one without a store."""
+    """Raises ValueError for options of images with a task of texts alone, or another task without a store."""
     if task.reads_images and request.store is None:
         raise ValueError(STORE_MISSING)
     if not task.reads_images:
@@ -415,7 +415,7 @@ def _check_store(request: FinetuneRequest, task: NamedTask) -> None:
 
 
 def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
-    """Raises ValueError for an unknown recipe, or one of another task."""
+    """The recipe of the request. Raises ValueError for an unknown one, or one of another task."""
     if request.recipe is None:
         return None
     recipe = task_recipe_named(request.recipe)
@@ -432,12 +432,12 @@ def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecip
             if check is not None:
                 check(options)
     except ValueError as error:
-        said = "" if recipe is None else f"--recipe {request.recipe}: "
-        raise ValueError(f"{said}{error}") from None
+        start = "" if recipe is None else f"--recipe {request.recipe}: "
+        raise ValueError(f"{start}{error}") from None
 
 
 def _check_encoder(request: FinetuneRequest) -> None:
-    """Raises ValueError for what only a run end to end has, or a start that only such a run goes on from."""
+    """Raises ValueError for options that only a run end to end has, or a start that needs such a run."""
     if request.end_to_end and request.annotated_store is not None:
         raise ValueError(
             "--annotated-store: --end-to-end cuts the boxes of one store out of the photos; leave it out, and name the "

@@ -81,7 +81,7 @@ class TaskBatch:
     Attributes:
         inputs: the rows of all groups, one after the other.
         group_sizes: how many rows of the task each group has; a row may take several of `inputs`.
-        targets: (G, A) float or (G,) long, by the task's loss; of regions (G, R) float. None where nobody knows.
+        targets: (G, A) float or (G,) long, by the task's loss; of regions (G, R) float. None without labels.
         ids: of the groups.
         images: the photos of a run through the region encoder; None on stored features.
         placed_boxes: (I, R, 4) float, boxes as they are in those photos: clipped to them, mirrored where these are;
@@ -97,7 +97,7 @@ class TaskBatch:
 
     @property
     def model_inputs(self) -> tuple[VLBatch] | tuple[VLBatch, ImageBatch]:
-        """What the network is called with."""
+        """Arguments of the network."""
         if self.images is None or self.placed_boxes is None:
             return (self.inputs,)
         return replace(self.inputs, region_boxes=self.placed_boxes), self.images
@@ -116,7 +116,7 @@ _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PhotoSide(AskedImage):
-    """What a batch has of an image whose photo a thread reads; its features are none yet, (R, 0)."""
+    """An image of a batch whose photo a thread reads; its features are empty, (R, 0)."""
 
     photo: Future[PhotoInput]
 
@@ -126,12 +126,12 @@ class GroupBatches:
 
     Args:
         config: of the pre-trained model, whatever head it has.
-        asked: what is asked of a row.
-        store: that every image of every group is in, under the group's own name for it, or its records by that name;
+        output: of each row.
+        store: of every image of every group, under the group's own name for it, or its records by that name;
             None for texts alone.
-        task: that says which regions are shown, how texts are cut and what is learned beside; None leaves all of that
-            to the options.
-        blind: shows nothing of the images: no regions, and of regions that are to be chosen among only their boxes.
+        task: gives the input regions, the cuts of texts and the auxiliary targets; None leaves all of that to the
+            options.
+        blind: without images: no regions, and only the boxes of regions that are to be chosen among.
     Raises:
         ValueError: when tokenizer, options or regions of the task do not fit the model.
     """
@@ -142,7 +142,7 @@ class GroupBatches:
         config: Any,
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
-        asked: AskedForm,
+        output: AskedForm,
         store: FeatureStore | StorePair | Mapping[str, RegionRecord] | None,
         *,
         loss: TaskLoss | None,
@@ -153,7 +153,7 @@ class GroupBatches:
         positions = system.positions(config)
         check_positions(positions, options.max_pieces)
         check_task(config, options.task_token if options.task_token >= 0 else None)
-        self._system, self._config, self._options, self._asked = system, config, options, asked
+        self._system, self._config, self._options, self._output = system, config, options, output
         self._pieces, self._pad_id = Pieces(tokenizer), tokenizer.pad_id
         self._max_pieces = options.max_pieces or positions
         self._loss, self._blind, self._task = loss, blind, task
@@ -172,13 +172,13 @@ class GroupBatches:
         self._photos: GroupPhotos | None = None
         self._reads_cut_phrases = system.reads_cut_phrases and options.cut == BEFORE_SEP
         self._grounds_words = bool(system.grounding) and (task is None or task.grounding != UNGROUNDED)
-        self._tells_words = self._grounds_words and getattr(config, "text_visual", "") == "grounded"
+        self._grounds_by_number = self._grounds_words and getattr(config, "text_visual", "") == "grounded"
 
     def without_regions(self, image_id: str) -> GroupBatches:
-        """The same for groups whose images are nowhere: they are shown nothing, as by a blind one.
+        """The same for groups whose images are missing: without regions, as a blind one.
 
         Args:
-            image_id: of an image that is there; rows without regions have its size.
+            image_id: of an image of the store; rows without regions have its size.
         """
         made = copy.copy(self)
         record = NoRegions.like(self._read(image_id))
@@ -188,7 +188,7 @@ class GroupBatches:
 
     @property
     def photos(self) -> GroupPhotos | None:
-        """Of a run through the region encoder; None on stored features."""
+        """Photos of a run through the region encoder; None on stored features."""
         return self._photos
 
     def with_photos(self, photos: GroupPhotos) -> GroupBatches:
@@ -198,9 +198,9 @@ class GroupBatches:
         Raises:
             ValueError: for a system that reads several images in one row, or box numbers behind features.
         """
-        if self._system.joins_images and self._asked.num_images > 1:
+        if self._system.joins_images and self._output.num_images > 1:
             raise ValueError(
-                f"--end-to-end: {self._system.name} reads {self._asked.num_images} images in one row, which is not "
+                f"--end-to-end: {self._system.name} reads {self._output.num_images} images in one row, which is not "
                 f"made of photos; take stored features, or a system with a row for each image, such as vilbert"
             )
         if self._options.box_numbers:
@@ -224,8 +224,8 @@ class GroupBatches:
             self._regions.check(groups)
 
     def notes_of_cuts(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
-        """A note where texts are longer than a row, so that the model reads only a part of them, and one for each kind
-        of piece on which more hangs: words of phrases, words that name a box, [MASK].
+        """Notes on texts that are longer than a row and are cut, also on cut words of phrases, words that name a box,
+        and [MASK].
 
         Args:
             what: the groups are, such as "training".
@@ -244,15 +244,15 @@ class GroupBatches:
         return [note, *self._notes_of_lost_words([group for _, group in cut], what)]
 
     def _notes_of_lost_words(self, groups: Iterable[TaskGroup], what: str) -> list[str]:
-        """What else is to be said of texts that are cut."""
+        """Notes on words of phrases, words that name a box, and [MASK] in texts that are cut."""
         phrases = naming = masks = 0
-        told = self._grounds_words and getattr(self._config, "text_visual", "grounded") == "grounded"
+        names_boxes = self._grounds_words and getattr(self._config, "text_visual", "grounded") == "grounded"
         for group in groups:
             for row, parts in zip(group.rows, self._parts(group), strict=True):
                 text = self._text(parts, len(row.images))
                 whole = self._text(row.parts, len(row.images), whole=True)
                 phrases += cut_words(row.phrases, whole, text)
-                naming += told * (naming_words(whole) - naming_words(text))
+                naming += names_boxes * (naming_words(whole) - naming_words(text))
                 masks += self._mask_id in whole.ids and self._mask_id not in text.ids
         place = "where that stood, [SEP] or a region, as by VisualBERT's release"
         place = place if self._reads_cut_phrases else "at the last piece that is left"
@@ -264,7 +264,7 @@ class GroupBatches:
         return [note for number, note in zip((phrases, naming, masks), notes, strict=True) if number]
 
     def _lengths_if_cut(self, group: TaskGroup) -> tuple[int, int] | None:
-        """Pieces of the longest of its rows that is cut, and how many of them are read; None where all are."""
+        """Pieces of the group's longest cut row, and how many of them are read; None if no row is cut."""
         if self._task is not None and self._task.lengths is not None:
             most = self._max_pieces - _SPECIAL
             lengths = self._task.lengths(group, self._pieces.coder, self._context_separator)
@@ -273,7 +273,7 @@ class GroupBatches:
         for row in group.rows:
             # A piece has a character at least.
             if sum(len(part.text) for part in row.parts) + _MOST_SPECIAL > self._max_pieces:
-                spans = self._system.text(self._pieces, row.parts, self._asked.form, len(row.images))
+                spans = self._system.text(self._pieces, row.parts, self._output.form, len(row.images))
                 longest = max(longest, sum(len(span.ids) for span in spans))
         return (longest, self._max_pieces) if longest > self._max_pieces else None
 
@@ -287,7 +287,7 @@ class GroupBatches:
     def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
         """The batch of groups whose rows are made, once their photos are read."""
         inputs = self._with_task_token(rows.collate(pad_id=self._pad_id))
-        if not self._asked.num_images:
+        if not self._output.num_images:
             inputs = replace(inputs, text_only=torch.ones(len(rows.texts), dtype=torch.bool))
         sizes = tuple(len(group.rows) for group in groups)
         targets = self._targets(groups, inputs, sizes)
@@ -302,38 +302,38 @@ class GroupBatches:
         return replace(batch, targets=targets, images=images, placed_boxes=placed)
 
     def _targets(self, groups: Sequence[TaskGroup], inputs: VLBatch, sizes: tuple[int, ...]) -> torch.Tensor | None:
-        """What is right; None where nobody knows, or nobody asks."""
+        """Targets of a batch; None without labels or a loss."""
         if self._loss is None or any(group.target is None for group in groups):
             return None
-        asked = self._asked
-        real = real_scores(asked.form, inputs, sizes, asked.num_labels, whole_image=asked.whole_image)
+        output = self._output
+        real = real_scores(output.form, inputs, sizes, output.num_labels, whole_image=output.whole_image)
         # Of photos, boxes and the right one are both of the photo as it is, or both as the network sees them.
         known = groups if self._photos is None else [replace(group, mirrored=False) for group in groups]
         return self._loss.targets(known, inputs, real.shape[1])
 
     def rows(self, groups: Sequence[TaskGroup]) -> SharedRows:
-        """The rows of the groups before padding. An image is there once for each group that shows it."""
+        """The rows of the groups before padding. An image is there once for each group that has it."""
         rows = SharedRows()
         for place, group in enumerate(groups):
             self._add(rows, place, group)
         return rows
 
     def texts(self, groups: Sequence[TaskGroup]) -> VLBatch:
-        """The text of each group, which has one row, beside the image of the first: to be read without one."""
+        """The text of each group, which has one row, beside the image of the first, which is not read."""
         rows = SharedRows()
-        image = rows.image(0, partial(self._image, [self._shown(groups[0], 0)]))
+        image = rows.image(0, partial(self._image, [self._input_image(groups[0], 0)]))
         for group in groups:
             text = self.row_text(group)
             rows.row(group.id, rows.text(text.ids, text.segments), image, self._no_words())
         return self._with_task_token(rows.collate(pad_id=self._pad_id))
 
     def images(self, groups: Sequence[TaskGroup]) -> VLBatch:
-        """The image of each group beside the text of the first: to be read without one."""
+        """The image of each group beside the text of the first, which is not read."""
         rows = SharedRows()
         text = self.row_text(groups[0])
         number = rows.text(text.ids, text.segments)
         for place, group in enumerate(groups):
-            image = rows.image(place, partial(self._image, [self._shown(group, 0)]))
+            image = rows.image(place, partial(self._image, [self._input_image(group, 0)]))
             rows.row(group.id, number, image, self._no_words())
         return self._with_task_token(rows.collate(pad_id=self._pad_id))
 
@@ -343,12 +343,12 @@ class GroupBatches:
         return self._text(parts, 1)
 
     def num_regions(self, group: TaskGroup) -> int:
-        """Regions of a group's first image that are shown."""
-        return len(self._shown(group, 0).regions)
+        """Input regions of a group's first image."""
+        return len(self._input_image(group, 0).regions)
 
     def _no_words(self) -> np.ndarray | None:
-        """Of an image none of whose regions is named, for a model that is told which words name them."""
-        return np.full((1, 1), -1) if self._tells_words else None
+        """Alignment of an image without named regions, for a model that reads which words name them."""
+        return np.full((1, 1), -1) if self._grounds_by_number else None
 
     def _with_task_token(self, inputs: VLBatch) -> VLBatch:
         if self._options.task_token < 0:
@@ -356,12 +356,12 @@ class GroupBatches:
         return replace(inputs, task_ids=torch.full((len(inputs.text_ids),), self._options.task_token))
 
     def _add(self, rows: SharedRows, place: int, group: TaskGroup) -> None:
-        """The rows of a group; each is one of the batch, or one for each of its images."""
-        if self._asked.form != CHOICE and len(group.rows) != 1:
-            raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._asked.form} has one")
-        images = [self._shown(group, number) for number in range(len(group.images))]
-        if self._task is not None and self._task.told_classes is not None:
-            classes = self._task.told_classes.of(group)
+        """Adds the rows of a group; each is one of the batch, or one for each of its images."""
+        if self._output.form != CHOICE and len(group.rows) != 1:
+            raise ValueError(f"{group.id}: {len(group.rows)} rows; a group of the form {self._output.form} has one")
+        images = [self._input_image(group, number) for number in range(len(group.images))]
+        if self._task is not None and self._task.input_classes is not None:
+            classes = self._task.input_classes.of(group)
             images = [told_classes(each, classes) for each in images]
         beside = None if self._task is None else self._task.beside
         generator = None
@@ -369,27 +369,30 @@ class GroupBatches:
             generator = np.random.default_rng(group.draws)
             images = [asked_beside(each, group, beside, generator) for each in images]
         for row, parts in zip(group.rows, self._parts(group), strict=True):
-            if len(row.images) != self._asked.num_images:
+            if len(row.images) != self._output.num_images:
                 raise ValueError(
-                    f"{group.id}: a row with {len(row.images)} images; the task has {self._asked.num_images}"
+                    f"{group.id}: a row with {len(row.images)} images; the task has {self._output.num_images}"
                 )
             text, ids, labels = self._text(parts, len(row.images)), None, None
             if generator is not None and beside is not None and beside.hidden_words:
-                ids, labels = self._with_hidden_words(text, beside.hidden_words, generator)
+                ids, labels = mask_words(
+                    text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size,
+                    probability=beside.hidden_words,
+                )  # fmt: skip
             number = rows.text(text.ids if ids is None else ids, text.segments)
             if not row.images:
                 rows.row(group.id, number, rows.image((place, number), self._no_image), None, labels)
                 continue
             for together in [row.images] if self._system.joins_images else [(each,) for each in row.images]:
-                shown = [images[each] for each in together]
-                image = rows.image((place, *together), partial(self._image, shown))
-                words = self._aligned(group.id, text, shown[0]) if self._grounds_words else None
+                chosen = [images[each] for each in together]
+                image = rows.image((place, *together), partial(self._image, chosen))
+                words = self._aligned(group.id, text, chosen[0]) if self._grounds_words else None
                 rows.row(group.id, number, image, words, labels)
-                if self._asked.form == PHRASE:
-                    rows.row_phrases.append(self._phrases(row, text, len(shown[0].regions)))
+                if self._output.form == PHRASE:
+                    rows.row_phrases.append(self._phrases(row, text, len(chosen[0].regions)))
 
     def _parts(self, group: TaskGroup) -> list[Sequence[TaskText | PartPieces]]:
-        """Of each row; those that the task cuts are what stands before the choice, and the choice."""
+        """Parts of each row; of rows that the task cuts, the context and the choice."""
         if self._task is None or self._task.pieces is None:
             return [row.parts for row in group.rows]
         rows = self._task.pieces(group, self._pieces.coder, self._context_separator)
@@ -401,127 +404,121 @@ class GroupBatches:
         return None if self._system.joins_context else self._separator
 
     def _text(self, parts: Sequence[TaskText | PartPieces], num_images: int, *, whole: bool = False) -> RowText:
-        """A row's text; `whole` is before it is cut."""
+        """A row's text; with `whole` before it is cut."""
         if num_images:
-            spans = self._system.text(self._pieces, parts, self._asked.form, num_images)
+            spans = self._system.text(self._pieces, parts, self._output.form, num_images)
         else:
             spans = self._system.text_alone(self._pieces, parts)
         return lay_out(spans, sys.maxsize if whole else self._max_pieces, self._options.cut)
 
     def _phrases(self, row: TaskRow, text: RowText, num_regions: int) -> list[int]:
-        """See `VLBatch.phrase_positions`. A row that was cut has all the pieces that any row of its batch can have."""
+        """`VLBatch.phrase_positions` of a row. A row that was cut is as long as any row of its batch can be."""
         if not self._reads_cut_phrases or len(text.ids) < self._max_pieces:
             return places_of_phrases(row.phrases, text)
         return places_in_row(row.phrases, self._text(row.parts, 1, whole=True), len(text.ids), num_regions)
 
-    def _with_hidden_words(
-        self, text: RowText, share: float, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Pieces, and what is predicted of them."""
-        return mask_words(
-            text.ids, text.words, generator, mask_id=self._mask_id, vocab_size=self._vocab_size, probability=share
-        )
-
-    def _shown(self, group: TaskGroup, number: int) -> ShownImage:
+    def _input_image(self, group: TaskGroup, number: int) -> ShownImage:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._read(group.images[number])
         chosen = self._regions.of(group, number, record, from_photos=self._photos is not None)
         record, regions, named = chosen.record, chosen.regions, chosen.named
-        if self._blind and self._asked.form not in (REGION, PHRASE):
+        if self._blind and self._output.form not in (REGION, PHRASE):
             regions, named = np.arange(0), {}
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
-        shown = ShownImage(
+        image = ShownImage(
             record, regions, named, chosen.num_boxes, boxes, whole=chosen.whole, mirrored=group.mirrored,
             swapped=group.swapped,
         )  # fmt: skip
         if self._task is None or not self._task.whole_region or self._blind:
-            return shown
-        return with_whole_region(shown, self._whole_image(shown))
+            return image
+        return with_whole_region(image, self._whole_image(image))
 
-    def _image(self, shown: Sequence[ShownImage]) -> AskedImage:
-        """What a row shows: an image, or several that are read together."""
-        several = len(shown) > 1
-        boxes = np.concatenate([_boxes_beside(shown[0], each) for each in shown])
+    def _image(self, images: Sequence[ShownImage]) -> AskedImage:
+        """The image of a row, or several that are read together."""
+        several = len(images) > 1
+        boxes = np.concatenate([_boxes_in_first(images[0], each) for each in images])
         nothing = np.zeros(len(boxes), bool)
-        classes = [each.classes for each in shown if each.classes is not None]
-        told = [each.told for each in shown if each.told is not None]
+        classes = [each.classes for each in images if each.classes is not None]
+        input_classes = [each.input_classes for each in images if each.input_classes is not None]
         side = AskedImage(
-            features=self._features(shown),
+            features=self._features(images),
             boxes=boxes,
-            masked=flags_of([each.hidden for each in shown], nothing),
-            predicted=flags_of([each.asked for each in shown], nothing),
+            masked=flags_of([each.hidden for each in images], nothing),
+            predicted=flags_of([each.predicted for each in images], nothing),
             region_targets=torch.cat(classes) if classes else None,
-            region_classes=np.concatenate(told) if told else None,
-            whole_image=None if several else self._whole_image(shown[0]),
-            global_feature=self._global_feature(shown[0].record),
-            region_images=np.repeat(np.arange(len(shown)), [len(each.regions) for each in shown]) if several else None,
-            height=shown[0].record.height,
-            width=shown[0].record.width,
+            region_classes=np.concatenate(input_classes) if input_classes else None,
+            whole_image=None if several else self._whole_image(images[0]),
+            global_feature=self._global_feature(images[0].record),
+            region_images=np.repeat(np.arange(len(images)), [len(each.regions) for each in images])
+            if several
+            else None,
+            height=images[0].record.height,
+            width=images[0].record.width,
         )
         if self._photos is None or self._blind:
             return side
-        (one,) = shown
+        (one,) = images
         cut = ShownRegions(one.record, one.regions, boxes, side.masked)
         return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
 
     def _no_image(self) -> AskedImage:
-        """In the place of an image, of a row that shows none."""
+        """Empty image of a row of text alone."""
         nothing, width = np.zeros(0, bool), self._config.region_feature_size
         boxes = np.zeros((0, 4), np.float32)
         return AskedImage(
             features=torch.zeros(0, width), boxes=boxes, masked=nothing, predicted=nothing, height=1, width=1
         )
 
-    def _features(self, shown: Sequence[ShownImage]) -> torch.Tensor:
-        """(R, D) of what is shown together; none, (R, 0), where the encoder makes them of photos."""
+    def _features(self, images: Sequence[ShownImage]) -> torch.Tensor:
+        """(R, D) features of images that are read together; (R, 0) where the encoder makes them of photos."""
         if self._photos is not None:
-            count = sum(len(each.regions) for each in shown)
+            count = sum(len(each.regions) for each in images)
             return torch.zeros(count, self._config.region_feature_size if self._blind else 0)
-        parts = [as_tensor(each.record.features[each.regions]) for each in shown]
+        parts = [as_tensor(each.record.features[each.regions]) for each in images]
         if self._options.box_numbers:
             parts = [
                 with_box_numbers(part, each.boxes, each.record.width, each.record.height)
-                for part, each in zip(parts, shown, strict=True)
+                for part, each in zip(parts, images, strict=True)
             ]
         features = torch.cat(parts) if len(parts) > 1 else parts[0]
         return torch.zeros_like(features) if self._blind else features
 
-    def _aligned(self, name: str, text: RowText, shown: ShownImage) -> np.ndarray | None:
-        """See `PretrainSample.aligned_words`; a word names a box by its number: of those that the task gives, else of
-        the record's regions.
+    def _aligned(self, name: str, text: RowText, image: ShownImage) -> np.ndarray | None:
+        """`PretrainSample.aligned_words` of a row; a word names a box by its number, of those that the task gives, else
+        of the record's regions.
 
         Raises:
             ValueError: for a word that names a box that is not there.
         """
         named = np.flatnonzero(text.tags >= 0)
-        if not len(named) and not self._tells_words:
+        if not len(named) and not self._grounds_by_number:
             return None
-        words: list[list[int]] = [[] for _ in shown.regions]
+        words: list[list[int]] = [[] for _ in image.regions]
         for piece in named:
             region = int(text.tags[piece])
-            if region >= shown.num_boxes and not shown.swapped:
+            if region >= image.num_boxes and not image.swapped:
                 raise ValueError(
-                    f"{name}: a word names box {region}, the image {shown.record.image_id!r} has {shown.num_boxes}; "
+                    f"{name}: a word names box {region}, the image {image.record.image_id!r} has {image.num_boxes}; "
                     f"extract with --boxes of the task"
                 )
-            if region in shown.named:
-                words[shown.named[region]].append(int(piece))
+            if region in image.named:
+                words[image.named[region]].append(int(piece))
         most = max([1, *map(len, words)])
         rows = [each + [-1] * (most - len(each)) for each in words]
         return np.array(rows, np.int64).reshape(len(words), most)
 
-    def _whole_image(self, shown: ShownImage) -> torch.Tensor | None:
-        """(D,), see `LayoutOptions.whole_image`; None where it is made of what is shown."""
-        if self._photos is not None:  # the encoder makes it; a model that would read it is shown zeros if it is blind
+    def _whole_image(self, image: ShownImage) -> torch.Tensor | None:
+        """(D,), see `LayoutOptions.whole_image`; None where it is made of the input regions."""
+        if self._photos is not None:  # the encoder makes it; a blind model that reads it gets zeros
             hidden = self._blind and self._photos.has_whole_image
             return torch.zeros(self._config.region_feature_size) if hidden else None
         if self._options.whole_image == SHOWN or self._blind:
             return None
-        if self._options.whole_image == ALL and shown.whole is not None:
-            return as_float32(shown.whole)
-        return whole_image_feature(shown.record, stored=self._options.whole_image == STORED)
+        if self._options.whole_image == ALL and image.whole is not None:
+            return as_float32(image.whole)
+        return whole_image_feature(image.record, stored=self._options.whole_image == STORED)
 
     def _global_feature(self, record: RegionRecord) -> torch.Tensor | None:
         """(G,) for a model that reads one; ValueError where the record has none of that width."""
@@ -539,12 +536,12 @@ class GroupBatches:
 
 
 def _no_record(image_id: str) -> RegionRecord:
-    raise AssertionError(f"a task of texts alone asks for the image {image_id}")
+    raise AssertionError(f"a task of texts alone needs the image {image_id}")
 
 
-def _boxes_beside(first: ShownImage, shown: ShownImage) -> np.ndarray:
-    """(R, 4) boxes of what is shown, in pixels of the first image of the row: a row has one size."""
-    boxes, own, other = shown.boxes, shown.record, first.record
+def _boxes_in_first(first: ShownImage, image: ShownImage) -> np.ndarray:
+    """(R, 4) boxes of an image, in pixels of the first image of the row: a row has one size."""
+    boxes, own, other = image.boxes, image.record, first.record
     if (own.width, own.height) == (other.width, other.height):
         return boxes
     return boxes * np.array([other.width / own.width, other.height / own.height] * 2, np.float32)

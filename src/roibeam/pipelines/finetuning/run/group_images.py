@@ -42,9 +42,9 @@ class ChosenRegions:
     """
     Attributes:
         record: the image's own, or one that is made of it.
-        regions: (R,) int64, their numbers in the record, in the order in which they are shown.
+        regions: (R,) int64, their numbers in the record, in the order of the input.
         named: number of a box, as words name it -> its place among these.
-        num_boxes: that words may name.
+        num_boxes: number of boxes that words may name.
         whole: (D,) feature of the whole image where it is of more than the record.
     """
 
@@ -59,7 +59,7 @@ class RegionChoice:
     """
     Args:
         store: of all images, or their records by their names; None for texts alone.
-        task: that may choose; None leaves all to the options.
+        task: may choose regions; None leaves all to the options.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RegionChoice:
         self._store, self._task, self._options = store, task, options
 
     def of(self, group: TaskGroup, number: int, record: RegionRecord, *, from_photos: bool = False) -> ChosenRegions:
-        """Of an image of a group.
+        """Regions of an image of a group.
 
         Args:
             record: of the image.
@@ -96,9 +96,9 @@ class RegionChoice:
         return ChosenRegions(record, regions, {place: place for place in range(len(regions))}, len(regions))
 
     def check(self, groups: Iterable[TaskGroup]) -> None:
-        """Looks once at the boxes of every image whose regions the task gives or joins, without any feature.
+        """Checks the boxes of every image whose regions the task gives or joins, without reading features.
 
-        Groups that no model is asked about need no record.
+        Groups that are not open need no record.
 
         Raises:
             ValueError: naming the first group whose boxes a store lacks, or whose records in two stores are of photos
@@ -106,7 +106,7 @@ class RegionChoice:
         """
         if self._store is None:
             return
-        assert not isinstance(self._store, BoxRecords | NoRegions | Mapping), "boxes are asked of stores alone"
+        assert not isinstance(self._store, BoxRecords | NoRegions | Mapping), "only stores have boxes to check"
         light = boxes_alone(self._store)
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()
@@ -161,18 +161,18 @@ class ShownImage:
 
     Attributes:
         record: of the image.
-        regions: (R,) int64, numbers of the record's regions that are shown, in their order.
-        named: number of a box, as words name it -> its place among these; a box that is not there is not shown.
-        num_boxes: that words may name.
-        boxes: (R, 4) float32, of these regions, where they are shown: those of a mirrored image are mirrored; before a
-            photo is read they are those of the photo as it is.
+        regions: (R,) int64, numbers of the record's regions that are inputs, in their order.
+        named: number of a box, as words name it -> its place among these; boxes that are no inputs are left out.
+        num_boxes: number of boxes that words may name.
+        boxes: (R, 4) float32, of these regions: those of a mirrored image are mirrored; before a photo is read they are
+            those of the photo as it is.
         swapped: whether boxes that words name need not be there.
         whole: (D,) float32, feature of the whole image where it is of more than the record.
-        hidden: (R,) bool, of `regions`, which the model must not see.
-        classes: (R, C) float32, 1 at the class of each region that is asked for it; None where nothing is asked.
-        asked: (R,) bool.
-        mirrored: whether the image is shown mirrored.
-        told: (R,) int64, the class of each region, as the model is told; None where it is told nothing.
+        hidden: (R,) bool, `regions` that are hidden from the model.
+        classes: (R, C) float32, targets: 1 at the class of each predicted region; None without such targets.
+        predicted: (R,) bool, regions whose class is predicted.
+        mirrored: whether the image is mirrored.
+        input_classes: (R,) int64, class of each region as an input; None for none.
     """
 
     record: RegionRecord
@@ -184,13 +184,13 @@ class ShownImage:
     whole: np.ndarray | None = None
     hidden: np.ndarray | None = None
     classes: torch.Tensor | None = None
-    asked: np.ndarray | None = None
+    predicted: np.ndarray | None = None
     mirrored: bool = False
-    told: np.ndarray | None = None
+    input_classes: np.ndarray | None = None
 
 
 def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
-    """Parts one after the other; words keep apart."""
+    """Concatenates parts; words keep apart."""
     words, before = [], 0
     for part in parts:
         words.append(np.where(part.words < 0, -1, part.words + before))
@@ -202,46 +202,46 @@ def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
     )
 
 
-def asked_beside(shown: ShownImage, group: TaskGroup, beside: BesideTask, generator: np.random.Generator) -> ShownImage:
-    """The image with what is hidden of it, and the classes that are asked of its boxes."""
+def asked_beside(image: ShownImage, group: TaskGroup, beside: BesideTask, generator: np.random.Generator) -> ShownImage:
+    """The image with its auxiliary targets: classes of its boxes, and the boxes that are hidden."""
     if beside.classes is None or not beside.class_names:
-        return shown
-    classes = torch.zeros(len(shown.regions), len(beside.class_names))
-    known = np.zeros(len(shown.regions), bool)
+        return image
+    classes = torch.zeros(len(image.regions), len(beside.class_names))
+    known = np.zeros(len(image.regions), bool)
     for number, kind in enumerate(beside.classes(group)):
-        if number in shown.named:
-            classes[shown.named[number], int(kind)], known[shown.named[number]] = 1.0, True
+        if number in image.named:
+            classes[image.named[number], int(kind)], known[image.named[number]] = 1.0, True
     if not beside.hidden_regions:
-        return replace(shown, classes=classes, asked=known)
+        return replace(image, classes=classes, predicted=known)
     hidden = known & (generator.random(len(known)) < beside.hidden_regions)
-    return replace(shown, classes=classes, asked=hidden, hidden=hidden)
+    return replace(image, classes=classes, predicted=hidden, hidden=hidden)
 
 
-def told_classes(shown: ShownImage, classes: np.ndarray) -> ShownImage:
-    """The image with the class of each region; 0 for a region that is no box of the task.
+def told_classes(image: ShownImage, classes: np.ndarray) -> ShownImage:
+    """The image with the class of each region as an input; 0 for a region that is no box of the task.
 
     Args:
         classes: of the boxes, by the number that words name them by.
     """
-    told = np.zeros(len(shown.regions), np.int64)
-    for number, place in shown.named.items():
+    input_classes = np.zeros(len(image.regions), np.int64)
+    for number, place in image.named.items():
         if number < len(classes):
-            told[place] = classes[number]
-    return replace(shown, told=told)
+            input_classes[place] = classes[number]
+    return replace(image, input_classes=input_classes)
 
 
-def with_whole_region(shown: ShownImage, feature: torch.Tensor | None) -> ShownImage:
+def with_whole_region(image: ShownImage, feature: torch.Tensor | None) -> ShownImage:
     """The image with the whole of it as its first region, which no word names and whose class is 0.
 
     In the record it stands last, so that numbers of regions stay what they are.
 
     Args:
-        feature: (D,) of the whole image; None for the mean of the regions that are shown, zeros where there is none.
+        feature: (D,) of the whole image; None for the mean of the input regions, zeros where there is none.
     """
-    record, count = shown.record, shown.record.num_regions
+    record, count = image.record, image.record.num_regions
     whole = np.array([[0, 0, record.width, record.height]], np.float32)
     if feature is None:
-        own = record.features[shown.regions].astype(np.float32)
+        own = record.features[image.regions].astype(np.float32)
         mean = own.sum(axis=0) / max(len(own), 1)
     else:
         mean = feature.numpy()
@@ -256,11 +256,11 @@ def with_whole_region(shown: ShownImage, feature: torch.Tensor | None) -> ShownI
         class_distribution=None,
     )
     return replace(
-        shown,
+        image,
         record=more,
-        regions=np.concatenate([[count], shown.regions]),
-        named={number: place + 1 for number, place in shown.named.items()},
-        boxes=np.concatenate([whole, shown.boxes]),
+        regions=np.concatenate([[count], image.regions]),
+        named={number: place + 1 for number, place in image.named.items()},
+        boxes=np.concatenate([whole, image.boxes]),
     )
 
 
@@ -275,13 +275,13 @@ Outlines = Callable[[str, RegionRecord, int], np.ndarray]
 
 
 class ShownRegions(NamedTuple):
-    """What is cut out of a photo.
+    """Regions that are cut out of a photo.
 
     Attributes:
         record: of the photo.
-        regions: (R,) int64, numbers of the record's regions that are shown.
+        regions: (R,) int64, numbers of the regions in the record.
         boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the photo as it is.
-        masked: (R,) bool, what of them the model must not see.
+        masked: (R,) bool, regions that are hidden from the model.
     """
 
     record: RegionRecord
@@ -295,11 +295,11 @@ class GroupPhotos:
 
     Args:
         image_ids: of all groups, as in the store.
-        folder: of the photos; None where the store says that they lie.
-        encoder: that will read them.
+        folder: of the photos; None for the places that the store records.
+        encoder: of the photos.
         outlines: of the task's objects; None for a task without.
     Raises:
-        ValueError: when a photo is missing, or nobody says where they lie.
+        ValueError: when a photo is missing, or the place of photos is unknown.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class GroupPhotos:
         return self._choices.whole_image == "box"
 
     def likeness(self, image_ids: Iterable[str]) -> list[float] | None:
-        """For each image its width by its height; None where photos come in any order."""
+        """Width divided by height of each image; None where photos come in any order."""
         if not self._options.aspect_buckets:
             return None
         metas = map(self._store.meta, image_ids)
@@ -357,23 +357,23 @@ class GroupPhotos:
         return int(height), int(width)
 
     def num_regions(self, group: TaskGroup) -> int:
-        """Of its image with the most: those that the task gives, else those of the store."""
+        """Regions of the group's image with the most: those that the task gives, else those of the store."""
         if len(group.boxes):
             return max(len(boxes) for boxes in group.boxes)
         return max(self._store.meta(image).num_regions for image in group.images)
 
-    def coming(self, shown: ShownRegions, *, mirrored: bool) -> Future[PhotoInput]:
-        """A photo that a thread reads.
+    def coming(self, crops: ShownRegions, *, mirrored: bool) -> Future[PhotoInput]:
+        """Starts reading a photo in a thread.
 
         Args:
             mirrored: whether the photo is mirrored left to right, and boxes and masks with it.
         """
-        record = shown.record
+        record = crops.record
         place = PhotoPlace(record.image_id, self._locations[record.image_id], (record.height, record.width))
-        return self._threads().submit(self._cut, place, shown, mirrored)
+        return self._threads().submit(self._cut, place, crops, mirrored)
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
-        """Photos padded to one batch, and (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
+        """Pads photos to one batch; also (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
         zeros at padding.
 
         Raises:
@@ -401,28 +401,28 @@ class GroupPhotos:
             found.append(replace(group, target=right, whole_image=whole[0] if whole else None))
         return found
 
-    def _cut(self, place: PhotoPlace, asked: ShownRegions, mirrored: bool) -> PhotoInput:
-        pixels, masks = self._photos.read(place), self._masks(place.location, asked)
+    def _cut(self, place: PhotoPlace, crops: ShownRegions, mirrored: bool) -> PhotoInput:
+        pixels, masks = self._photos.read(place), self._masks(place.location, crops)
         try:
             return prepare_input(
-                pixels, asked.boxes, asked.masked, self._config, self._conventions, self._choices, flip=mirrored,
+                pixels, crops.boxes, crops.masked, self._config, self._conventions, self._choices, flip=mirrored,
                 fixed_size=self._options.fixed_size, outlines=masks,
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"image {place.image_id!r}: {error}") from None
 
-    def _masks(self, location: str, asked: ShownRegions) -> np.ndarray | None:
+    def _masks(self, location: str, crops: ShownRegions) -> np.ndarray | None:
         if self._outlines is None:
             return None
         if parse_location(location) is not None or is_url(location):
             raise ValueError(
-                f"{location}: outlines are read beside photos in a folder; unpack them, or show whole boxes with "
+                f"{location}: outlines are read beside photos in a folder; unpack them, or take whole boxes with "
                 f"--set photos.outlines=false"
             )
-        return self._outlines(location, asked.record, self._mask_cells)[asked.regions]
+        return self._outlines(location, crops.record, self._mask_cells)[crops.regions]
 
     def _threads(self) -> ThreadPoolExecutor:
-        """Of this process, from the first photo on."""
+        """Threads of this process, started with the first photo."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
             weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)

@@ -32,16 +32,14 @@ from roibeam.pipelines.training.processes import shared_out
 from roibeam.pipelines.training.sample_order import SampleOrder
 from roibeam.pipelines.training.task import AlternatingTask, WorstBatch
 
-_ORDER = 3  # first number of a seed: keeps this random stream apart from those of pre-training
-_MIRRORED = 4  # the same of what is mirrored
-_HIDDEN = 5  # and of what is hidden
-_DRAWN = 6  # and of what a task draws for a group
+# First number of a seed, which keeps the random streams apart from those of pre-training:
+_ORDER, _MIRRORED, _HIDDEN, _DRAWN = 3, 4, 5, 6  # order, mirroring, hidden words and regions, draws of a task
 _LOSS = "task"
 
 
 @dataclass(frozen=True, eq=False)
 class TaskOutput:
-    """See `LossOutput`."""
+    """A `LossOutput`."""
 
     losses: Mapping[str, SumCount]
     metrics: Mapping[str, SumCount]
@@ -53,8 +51,8 @@ class GroupTask:
     Args:
         network: of a system, with its head.
         train: groups that are trained on, all with a target.
-        validation: that it is judged on, of the validation split; none for no evaluations.
-        seed: of the order, of what is mirrored, and of what is hidden; several numbers for one of several problems.
+        validation: groups of evaluations, of the validation split; none for no evaluations.
+        seed: of order, mirroring and hiding; several numbers for one of several problems.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class GroupTask:
         network: TaskNetwork,
         batches: GroupBatches,
         task: DownstreamTask,
-        asked: AskedForm,
+        output: AskedForm,
         loss: TaskLoss,
         train: Sequence[TaskGroup],
         validation: Sequence[TaskGroup],
@@ -72,7 +70,7 @@ class GroupTask:
     ) -> None:
         self._model, self._config = network.module, network.described
         self._batches, self._task = batches, task
-        self._asked, self._loss, self._train, self._data = asked, loss, train, data
+        self._output, self._loss, self._train, self._data = output, loss, train, data
         beside = task.beside
         self._beside: Any = None if beside is None else _reading_features(network.module)  # as `TaskModelBeside`
         self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
@@ -101,22 +99,22 @@ class GroupTask:
             return self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
 
         def batch(chosen: Sequence[tuple[int, int]]) -> TaskBatch:
-            return self._batches.batch([self._shown(epoch, place) for epoch, place in chosen])
+            return self._batches.batch([self._epoch_group(epoch, place) for epoch, place in chosen])
 
         if not self._data.workers:
             return map(batch, places()) if self._batches.photos is None else self._while_photos_are_read(places())
         return batches_ahead(places, batch, workers=self._data.workers)
 
     def _while_photos_are_read(self, places: Iterator[list[tuple[int, int]]]) -> Iterator[TaskBatch]:
-        """As `batches`: threads read the photos of the next batch while one is trained on."""
+        """Batches whose photos threads read while the previous one is trained on."""
         waiting: deque[tuple[list[TaskGroup], SharedRows]] = deque()
         for chosen in places:
-            groups = [self._shown(epoch, place) for epoch, place in chosen]
+            groups = [self._epoch_group(epoch, place) for epoch, place in chosen]
             waiting.append((groups, self._batches.rows(groups)))
             if len(waiting) > 1:
                 yield self._batches.finished(*waiting.popleft())
 
-    def _shown(self, epoch: int, place: int) -> TaskGroup:
+    def _epoch_group(self, epoch: int, place: int) -> TaskGroup:
         """A group as it is trained on; whether it is mirrored depends on seed, epoch and group alone."""
         group, mirrored = self._train[place], self._task.mirrored if self._mirrors else None
         if self._task.drawn is not None:
@@ -137,18 +135,19 @@ class GroupTask:
         losses: dict[str, SumCount] = {}
         metrics: dict[str, SumCount] = {}
         if self._beside is None:
-            scores = scores_of(model, batch, self._asked.form)
+            scores = scores_of(model, batch, self._output.form)
         else:
             inputs, *images = batch.model_inputs
-            said = model(in_float32(inputs), *images, beside=True)
-            scores = group_scores(self._asked.form, said.scores, batch.group_sizes)
-            losses = {name: _weighted(term, self._weights[name]) for name, term in said.losses.items()}
-            metrics = dict(said.metrics)
+            outputs = model(in_float32(inputs), *images, beside=True)
+            scores = group_scores(self._output.form, outputs.scores, batch.group_sizes)
+            for name, term in outputs.losses.items():
+                losses[name] = SumCount(term.total * self._weights[name], term.count, term.epsilon)
+            metrics = dict(outputs.metrics)
         losses[_LOSS] = self._loss.term(scores, batch.targets, self._real(batch))
         return TaskOutput(losses, {**metrics, self._loss.metric: self._loss.right(scores, batch.targets)})
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Matrices and tables decay, biases and LayerNorms do not; what the task does not read is left out."""
+        """Groups of trained parameters: matrices and tables decay, biases and LayerNorms do not."""
         decaying: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for parameter in self._model.parameters():
@@ -164,31 +163,33 @@ class GroupTask:
 
     def evaluate(self) -> Judged:
         """The task's own measures on the validation groups, 0..1, without dropout, each beside chance. All processes
-        ask together."""
+        share the work."""
         if not self._validation:
             return Judged([])
         kept = self._task.kept
 
-        def asked(groups: Sequence[TaskGroup]) -> Iterable[Any]:
-            said = predicted(self._model, self._batches, groups, self._asked.form, self.batch_size)
-            return said if kept is None else kept.of(said)
+        def evaluated(groups: Sequence[TaskGroup]) -> Iterable[Any]:
+            predictions = predicted(self._model, self._batches, groups, self._output.form, self.batch_size)
+            return predictions if kept is None else kept.of(predictions)
 
         judge: Callable[..., Mapping[str, Measure]] = self._task.judge if kept is None else kept.judge
-        measures = judge(self._validation, shared_out(self._validation, self.batch_size, asked))
+        measures = judge(self._validation, shared_out(self._validation, self.batch_size, evaluated))
         figures = figures_of(measures, self._chances)
         return Judged(replace(figure, name=logged_name(figure.name)) for figure in figures)
 
     def _real(self, batch: TaskBatch) -> Tensor:
-        asked = self._asked
-        return real_scores(asked.form, batch.inputs, batch.group_sizes, asked.num_labels, whole_image=asked.whole_image)
+        output = self._output
+        return real_scores(
+            output.form, batch.inputs, batch.group_sizes, output.num_labels, whole_image=output.whole_image
+        )
 
 
 class PhotoTask(GroupTask):
-    """From photos: the largest batch is tried before the first step (`RehearsedTask`).
+    """A `GroupTask` from photos: the largest batch is tried before the first step (`RehearsedTask`).
 
     Args:
-        given, named: as of `GroupTask`.
-        encoder_scale: the encoder's rate, of the run's.
+        given, named: of `GroupTask`.
+        encoder_scale: the encoder's rate as a share of the run's.
     """
 
     def __init__(self, *given: Any, encoder_scale: float = 1.0, **named: Any) -> None:
@@ -196,16 +197,16 @@ class PhotoTask(GroupTask):
         self._encoder_scale = encoder_scale
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """As of `GroupTask`; those of the encoder have a rate of their own."""
+        """Groups of `GroupTask`; parameters of the encoder have a rate of their own."""
         joint: Any = self._model
         encoder = region_encoder_of(joint).parameters()
         return with_scaled_part(super().parameter_groups(), encoder, self._encoder_scale)
 
     def first_photos(self) -> tuple[VLBatch, ImageBatch, list[str], list[Tensor]]:
-        """Of the first batch, as of `EncoderChange.before`: rows, photos, and of each image a row that shows it and its
-        boxes in the photo as it is."""
+        """The first batch for `EncoderChange.before`: rows, photos, and for each image the id of a row with it and its
+        boxes in the unmirrored photo."""
         places = next(self._order.batches(0, batch_size=self.batch_size, rank=0, num_ranks=1))
-        batch = self._batches.batch([self._shown(epoch, place) for epoch, place in places])
+        batch = self._batches.batch([self._epoch_group(epoch, place) for epoch, place in places])
         rows, images = batch.model_inputs  # type: ignore[misc]
         of_rows = list(range(rows.batch_size)) if rows.row_images is None else rows.row_images.tolist()
         boxes, mask = batch.inputs.region_boxes, batch.inputs.region_mask
@@ -213,12 +214,12 @@ class PhotoTask(GroupTask):
         return rows, images, names, [own[real] for own, real in zip(boxes, mask, strict=True)]
 
     def worst_batch(self) -> WorstBatch:
-        """As large as any: every photo in an input that holds them all, blank, and as many regions and rows as those of
-        the group with the most regions, shown as it is trained on, so that what is learned beside is asked too."""
+        """A batch as large as any: blank photos in an input that holds them all, with the rows and regions of the group
+        with the most regions, auxiliary targets included."""
         photos = self._batches.photos
         assert photos is not None
         most = max(range(len(self._train)), key=lambda place: photos.num_regions(self._train[place]))
-        batch = self._batches.batch([self._shown(0, most)] * self.batch_size)
+        batch = self._batches.batch([self._epoch_group(0, most)] * self.batch_size)
         assert batch.images is not None
         height, width = photos.largest_input()
         count, regions = batch.images.blanked_regions.shape
@@ -232,7 +233,7 @@ class PhotoTask(GroupTask):
 
 
 def drawn_once(groups: Sequence[TaskGroup], draw: DrawGroup) -> list[TaskGroup]:
-    """Groups that are asked about, each with what is drawn for it: the same in every run."""
+    """Groups of evaluations with their drawn rows: the same in every run."""
     return [draw(group, np.random.default_rng((_DRAWN, place))) for place, group in enumerate(groups)]
 
 
@@ -241,7 +242,7 @@ class TurnsTask(AlternatingTask):
 
     Args:
         tasks: by the name of the problem; the first one has the validation groups of all.
-        updates, loss_scales: as of `AlternatingTask`.
+        updates, loss_scales: of `AlternatingTask`.
     """
 
     def __init__(self, tasks: Mapping[str, GroupTask], updates: str, loss_scales: Mapping[str, float]) -> None:
@@ -249,17 +250,13 @@ class TurnsTask(AlternatingTask):
         self._judged = next(iter(tasks.values()))
 
     def first_photos(self) -> tuple[VLBatch, ImageBatch, list[str], list[Tensor]]:
-        """As of `PhotoTask`, of the first problem."""
+        """`PhotoTask.first_photos` of the first problem."""
         assert isinstance(self._judged, PhotoTask)
         return self._judged.first_photos()
 
     def evaluate(self) -> Judged:
-        """As `GroupTask.evaluate`."""
+        """`GroupTask.evaluate` of all problems."""
         return self._judged.evaluate()
-
-
-def _weighted(term: SumCount, weight: float) -> SumCount:
-    return SumCount(term.total * weight, term.count, term.epsilon)
 
 
 def _reading_features(model: nn.Module) -> nn.Module:
@@ -270,7 +267,7 @@ def _reading_features(model: nn.Module) -> nn.Module:
 def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
     """(G, N), see `group_scores`."""
     inputs, *images = batch.model_inputs
-    if not images:  # shown nothing, where it would read photos
+    if not images:  # a blind model from photos
         model = _reading_features(model)
     return group_scores(form, model(in_float32(inputs), *images), batch.group_sizes)
 
@@ -278,7 +275,7 @@ def scores_of(model: nn.Module, batch: TaskBatch, form: str) -> Tensor:
 def predicted(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, batch_size: int
 ) -> Iterator[Prediction]:
-    """What the model says to each group, in their order, in batches of so many groups; without dropout.
+    """Predictions of groups, in their order, in batches of `batch_size` groups; without dropout.
 
     A group that is not open has a prediction without scores.
     """
@@ -288,16 +285,16 @@ def predicted(
     with torch.no_grad():
         for start in range(0, len(groups), batch_size):
             chosen = groups[start : start + batch_size]
-            said = _said(model, batches, [group for group in chosen if group.is_open], form, device)
+            predictions = _predict_batch(model, batches, [group for group in chosen if group.is_open], form, device)
             for group in chosen:
-                yield next(said) if group.is_open else NOTHING_SAID
+                yield next(predictions) if group.is_open else NOTHING_SAID
     model.train(was_training)
 
 
-def _said(
+def _predict_batch(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, device: torch.device
 ) -> Iterator[Prediction]:
-    """What the model says to the groups of one batch."""
+    """Predictions of one batch."""
     if not groups:
         return
     batch = batches.batch(groups)

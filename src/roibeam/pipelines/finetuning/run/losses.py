@@ -49,10 +49,10 @@ Targets = Callable[[Sequence[TaskGroup], VLBatch, int], Tensor]
 class TaskLoss:
     """
     Attributes:
-        targets: of groups whose own are all known.
+        targets: of groups that all have labels.
         term: scores (G, N), targets, and which of the scores are real (G, N) bool -> the loss.
-        count: targets and which are real -> what its mean is taken over, known before the model runs.
-        metric: what is told of the training rows beside the loss.
+        count: targets and which are real -> the count that its mean is taken over, known before the model runs.
+        metric: name of the figure of training rows that is logged beside the loss.
         right: scores and targets -> its value.
     """
 
@@ -88,15 +88,15 @@ def _near(scores: Tensor, targets: Tensor) -> SumCount:
 
 
 def _grounded(groups: Sequence[TaskGroup], inputs: VLBatch, num: int) -> Tensor:
-    """(G, P, R): 1/n at each of the n regions that cover a phrase; a group's target says of each phrase its boxes, and
-    the rule by which one covers it stands in its facts."""
+    """(G, P, R): 1/n at each of the n regions that cover a phrase; a group's target has the boxes of each phrase, its
+    facts the rule by which one covers it."""
     assert inputs.phrase_positions is not None
     boxes, real = inputs.images_to_rows(inputs.region_boxes), inputs.rows_region_mask
     targets = torch.zeros(*inputs.phrase_positions.shape, num)
     for row, group in enumerate(groups):
-        shown = boxes[row, real[row]].numpy()
+        regions = boxes[row, real[row]].numpy()
         for place, right in enumerate(group.target):
-            shares = region_shares(shown, right, GROUNDING_RULES[group.facts["rule"]])
+            shares = region_shares(regions, right, GROUNDING_RULES[group.facts["rule"]])
             targets[row, place, : len(shares)] = torch.from_numpy(shares)
     return targets
 
@@ -107,10 +107,6 @@ def _grounding_term(per: str) -> Callable[[Tensor, Tensor, Tensor], SumCount]:
         return found if per == "captions" else SumCount(found.total, (targets.sum(dim=-1) > 0).sum())
 
     return term
-
-
-def _covered_phrases(targets: Tensor, real: Tensor) -> int:
-    return int((targets.sum(dim=-1) > 0).sum())
 
 
 def _best_covers(scores: Tensor, targets: Tensor) -> SumCount:
@@ -146,8 +142,8 @@ def _labelled(targets: Tensor, real: Tensor) -> int:
     return int((targets != IGNORE_INDEX).sum())
 
 
-def _with_any(targets: Tensor, real: Tensor) -> int:
-    return int((targets.sum(dim=1) > 0).sum())
+def _with_target(targets: Tensor, real: Tensor) -> int:
+    return int((targets.sum(dim=-1) > 0).sum())
 
 
 def _soft_ce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
@@ -160,7 +156,7 @@ def _choice_bce(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
 
 
 def _all_three(scores: Tensor, targets: Tensor, real: Tensor) -> SumCount:
-    """Per group: the mean of its pairs' binary losses, and the other two of ImageBERT (section 4.4)."""
+    """Sum over groups of the mean binary loss of pairs, and of ImageBERT's other two losses (section 4.4)."""
     logits = precise(scores)
     is_right = F.one_hot(targets, scores.shape[1]).to(logits.dtype)
     pairs = F.binary_cross_entropy_with_logits(logits, is_right, reduction="none")
@@ -177,7 +173,7 @@ def _regions(per: str, rules: Mapping[str, Any]) -> TaskLoss:
 
 
 def _best_is_right(scores: Tensor, targets: Tensor) -> SumCount:
-    """How right what is best by the scores is, mean over groups: of soft targets their value."""
+    """Mean over groups of the accuracy of the best score; of soft targets their value there."""
     if targets.ndim == 1:
         known = targets >= 0
         return accuracy(scores, targets, known)
@@ -192,7 +188,7 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
         LABEL: {
             "bce": TaskLoss(_soft, lambda scores, targets, real: answer_bce(scores, targets), _all),
             "kl": TaskLoss(_soft, lambda scores, targets, real: answer_kl(scores, targets), _all),
-            "ce": TaskLoss(_soft, _soft_ce, _with_any),
+            "ce": TaskLoss(_soft, _soft_ce, _with_target),
             "class": TaskLoss(_number, lambda scores, targets, real: cross_entropy(scores, targets), _labelled),
             NUMBER_LOSS: TaskLoss(
                 _value, lambda scores, targets, real: score_regression(scores, targets[:, 0]), _all, "near", _near
@@ -211,7 +207,7 @@ LOSSES: Mapping[str, Mapping[str, TaskLoss]] = MappingProxyType(
         },
         PHRASE: {
             "captions": TaskLoss(_grounded, _grounding_term("captions"), _all, "best_covers", _best_covers),
-            "phrases": TaskLoss(_grounded, _grounding_term("phrases"), _covered_phrases, "best_covers", _best_covers),
+            "phrases": TaskLoss(_grounded, _grounding_term("phrases"), _with_target, "best_covers", _best_covers),
         },
     }
 )
@@ -223,21 +219,22 @@ def loss_named(
     region_targets: Mapping[str, Any] = MappingProxyType({}),
     label_weights: Sequence[float] = (),
 ) -> TaskLoss:
-    """
+    """The loss of a form by its name.
+
     Args:
         name: of REGION one of `DENOMINATORS` of task_losses.py: summed over a row's regions (ViLBERT), or a mean over
             all "regions" (VL-BERT).
         region_targets: how `referred_targets` makes targets of right boxes.
         label_weights: see `DownstreamTask`.
     Raises:
-        ValueError: for an unknown one.
+        ValueError: for an unknown name.
     """
     known = DENOMINATORS if form == REGION else LOSSES[form]
     if name not in known:
         raise ValueError(f"no loss {name!r} of the form {form}; there are {', '.join(known)}")
     if label_weights:
         assert (form, name) == (LABEL, "class"), "the losses of other tasks have no weights"
-        return replace(LOSSES[form][name], term=lambda said, right, real: cross_entropy(said, right, label_weights))
+        return replace(LOSSES[form][name], term=lambda scores, right, real: cross_entropy(scores, right, label_weights))
     return _regions(name, {"kind": "binary", **region_targets}) if form == REGION else LOSSES[form][name]
 
 

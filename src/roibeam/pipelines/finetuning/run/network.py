@@ -34,9 +34,9 @@ from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 class TaskNetwork:
     """
     Attributes:
-        module: called with a `VLBatch` it gives the scores that `group_scores` takes.
+        module: maps a `VLBatch` to the scores that `group_scores` takes.
         encoder_config: of the pre-trained model in it.
-        described: what is needed to build it again; config.json beside its weights.
+        described: settings to build it again; config.json beside its weights.
     """
 
     module: nn.Module
@@ -50,7 +50,7 @@ _BESIDE = "region_class_head."  # parameters that no prediction reads
 def started_network(
     system: TaskSystem,
     model: Any,
-    asked: AskedForm,
+    output: AskedForm,
     head: str,
     *,
     source: object,
@@ -64,17 +64,17 @@ def started_network(
         model: of the system, with its pre-training heads, which are not trained.
         head: one of `HEAD_KINDS`.
         source: where the model came from, for people.
-        beside: what is learned beside the task.
-        num_told_classes: of regions, that the model is told; 0 for none.
+        beside: auxiliary targets.
+        num_told_classes: classes of regions, as inputs of the model; 0 for none.
         grounding: one of `GROUNDINGS`.
     Raises:
-        ValueError: when the system has no such head or place for classes or grounding, the model none for what is
-            learned beside, or the model must be told classes and is not.
+        ValueError: when system or model have no such head or no place for classes, grounding or auxiliary targets, or
+            the model reads classes and the task has none.
     """
-    changes = system.needed_fields(asked, grounding)
+    changes = system.needed_fields(output, grounding)
     if any(getattr(model.config, name) != value for name, value in changes.items()):
         model = changed_model(model, changes, source=source)
-    if asked.num_images > 1 and system.pair_start is not None:
+    if output.num_images > 1 and system.pair_start is not None:
         fields, state = system.pair_start(model)
         if any(getattr(model.config, name) != value for name, value in fields.items()):
             model = changed_model(model, fields, source=source, state=state)
@@ -86,30 +86,30 @@ def started_network(
             model = changed_model(model, fields, source=source, state=state)
     elif system.is_told_classes(model.config):
         raise ValueError(
-            f"{source}: this model is told the class of each region, and the task tells none; "
+            f"{source}: this model reads the class of each region, and the task has none; "
             "start from the model that it was fine-tuned from"
         )
     if head in (RELEASE, RELEASE_MT):
-        release = system.release_head(head, model.config, asked)
+        release = system.release_head(head, model.config, output)
         if beside is None:
-            config = release.config(model.config, asked.num_labels)
+            config = release.config(model.config, output.num_labels)
         elif release.beside is None:
             raise ValueError(f"{system.name}'s release learns nothing beside this task; set head.kind to 'ours'")
         else:
             config = release.beside(model.config, beside)
         module: Any = release.network(config)
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
-        return _of_release(module, release, system)
+        return _release_network(module, release, system)
     if head == MATCH:
-        return _matching(system, model, asked, beside, source)
-    own_head = system.new_head(model.config, asked)
+        return _new_match_network(system, model, output, beside, source)
+    own_head = system.new_head(model.config, output)
     if beside is not None:
-        return _of_ours(_beside(system, model, own_head, beside), system)
-    return _of_ours(_model_class(asked)(model, own_head), system)
+        return _task_network(_auxiliary_model(system, model, own_head, beside), system)
+    return _task_network(_model_class(output)(model, own_head), system)
 
 
 def set_dropout(network: TaskNetwork, share: float) -> None:
-    """Gives every dropout of model and head this share."""
+    """Sets the share of every dropout of model and head."""
     for module in network.module.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
@@ -120,7 +120,7 @@ def set_dropout(network: TaskNetwork, share: float) -> None:
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
-    """The last layer of a new head starts each label at the mean of the embeddings of its word pieces.
+    """Initialises the last layer of a new head: each label at the mean of the embeddings of its word pieces.
 
     Raises:
         ValueError: when the head has no such start, or a label has no piece.
@@ -136,7 +136,7 @@ def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: Cap
 
 
 def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEndChoices) -> TaskNetwork:
-    """The network with what makes its features of photos; its module is called with an `ImageBatch` too.
+    """The network with the encoder that makes its features of photos; its module takes an `ImageBatch` too.
 
     Raises:
         ValueError: as `EndToEndModel`.
@@ -145,19 +145,19 @@ def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEnd
     return TaskNetwork(joint, network.encoder_config, describe_joint(joint, network.described))
 
 
-def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetwork:
-    """What a checkpoint of a fine-tuning run holds, in evaluation mode; of a run from photos with its encoder.
+def read_network(folder: Path, system: TaskSystem, output: AskedForm) -> TaskNetwork:
+    """The network of a fine-tuning checkpoint, in evaluation mode; of a run from photos with its encoder.
 
     Args:
         folder: with config.json and weights.
     Raises:
-        ValueError: naming the folder, when its files are not there or do not fit.
+        ValueError: naming the folder, when its files are missing or do not fit.
     """
     settings = read_json_object(folder / CONFIG, max_bytes=MAX_CONFIG_BYTES)
     if "end_to_end" in settings:
         joint = load_joint(
             folder,
-            make_model=lambda described: _network(described, system, asked, lambda make: make(), folder).module,
+            make_model=lambda described: _network(described, system, output, lambda make: make(), folder).module,
             left_out=_BESIDE,
         )
         region_encoder_of(joint).to(memory_format=torch.channels_last)  # as it was trained
@@ -167,16 +167,16 @@ def read_network(folder: Path, system: TaskSystem, asked: AskedForm) -> TaskNetw
         for name, value in read_tensors(folder / WEIGHTS).items()
         if isinstance(value, Tensor) and not name.startswith(_BESIDE)
     }
-    return _network(settings, system, asked, lambda make: build_model(make, state), folder)
+    return _network(settings, system, output, lambda make: build_model(make, state), folder)
 
 
-def _matching(
-    system: TaskSystem, model: Any, asked: AskedForm, beside: BesideTask | None, source: object
+def _new_match_network(
+    system: TaskSystem, model: Any, output: AskedForm, beside: BesideTask | None, source: object
 ) -> TaskNetwork:
-    if asked.form != CHOICE or asked.num_images > 1 or beside is not None:
+    if output.form != CHOICE or output.num_images > 1 or beside is not None:
         raise ValueError("head.kind 'match' scores pairs of a text and an image: of retrieval; set it to 'ours'")
     try:
-        return _of_match(MatchModel(model), system)
+        return _match_network(MatchModel(model), system)
     except ValueError as error:
         raise ValueError(f"head.kind 'match': {source}: {error}; set head.kind to 'ours'") from None
 
@@ -184,45 +184,45 @@ def _matching(
 def _network(
     settings: Mapping[str, Any],
     system: TaskSystem,
-    asked: AskedForm,
+    output: AskedForm,
     build: Callable[[Callable[[], Any]], Any],
     folder: Path,
 ) -> TaskNetwork:
-    """One on stored features, or the part of one from photos that reads features.
+    """A network on stored features, or the part of one from photos that reads features.
 
     Args:
-        settings: what config.json says of the model with its head.
+        settings: config.json of the model with its head.
         build: a function that makes the module -> the module with its weights.
     """
     with naming_model(folder):
         if settings.get("model_type") != TASK_MODEL:
-            release = system.written_head("".join(settings["architectures"]), asked)
+            release = system.written_head("".join(settings["architectures"]), output)
             network_class: Any = release.network
             config = network_class.config_class.from_dict(settings)
-            return _of_release(build(lambda: network_class(config)), release, system)
+            return _release_network(build(lambda: network_class(config)), release, system)
         model_class: Any = system.model_class
         encoder = config_class_of(model_class).from_dict(settings["model"])
         if settings["head"]["model_type"] == MATCH:
-            return _of_match(build(lambda: MatchModel(model_class(encoder))), system)
+            return _match_network(build(lambda: MatchModel(model_class(encoder))), system)
         head_class = HEADS[settings["head"]["model_type"]]
         head: Any = head_class.config_class
-        module = build(lambda: _model_class(asked)(model_class(encoder), head_class(head.from_dict(settings["head"]))))
-    return _of_ours(module, system)
+        module = build(lambda: _model_class(output)(model_class(encoder), head_class(head.from_dict(settings["head"]))))
+    return _task_network(module, system)
 
 
-def _model_class(asked: AskedForm) -> type[TaskModel]:
-    return TaskModel if asked.num_images else TextTaskModel
+def _model_class(output: AskedForm) -> type[TaskModel]:
+    return TaskModel if output.num_images else TextTaskModel
 
 
-def _of_release(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
-    """Heads of other tasks stay as they are: this one does not read them."""
+def _release_network(module: Any, release: ReleaseHead, system: TaskSystem) -> TaskNetwork:
+    """A network with the head of a release, whose heads of other tasks are not trained."""
     if release.head:
         _train_only(module, (*system.trained, release.head))
     described = {**module.config.to_diff_dict(), "architectures": [release.official]}
     return TaskNetwork(module, module.config, described)
 
 
-def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
+def _auxiliary_model(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
     every = bool(beside.class_names) and not beside.hidden_regions
     return TaskModelBeside(
         model, head, num_classes=len(beside.class_names), with_whole_image=every and system.tells_whole_image,
@@ -230,8 +230,8 @@ def _beside(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> Ta
     )  # fmt: skip
 
 
-def _of_ours(module: TaskModel, system: TaskSystem) -> TaskNetwork:
-    """The pre-training heads stay with the model and are not trained, but for that of words that are learned beside."""
+def _task_network(module: TaskModel, system: TaskSystem) -> TaskNetwork:
+    """A network with roibeam's own head; pre-training heads are not trained, except that of auxiliary words."""
     model: Any = module.model
     kept = ("masked_word_head.",) if getattr(module, "with_words", False) else ()
     _train_only(model, (*system.trained, *kept))
@@ -246,8 +246,8 @@ def _of_ours(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     return TaskNetwork(module, model.config, described)
 
 
-def _of_match(module: MatchModel, system: TaskSystem) -> TaskNetwork:
-    """The other heads of pre-training are not trained."""
+def _match_network(module: MatchModel, system: TaskSystem) -> TaskNetwork:
+    """A network with the pre-training head for pairs; the other heads are not trained."""
     model: Any = module.model
     _train_only(model, (*system.trained, "match_head.", "relationship_head."))
     described = {

@@ -41,14 +41,14 @@ from roibeam.pipelines.finetuning.run.result_parts import ResultParts
 _OF_TEXTS = ("text_ids", "text_mask", "text_segments", "task_ids")
 
 
-class PairScorer(Protocol):
+class TaskPairScorer(Protocol):
     """Scores texts and images that were read once."""
 
     def read_texts(self, texts: VLBatch) -> Any:
-        """Of the C texts of a batch; its images are not read."""
+        """Reads the C texts of a batch; its images are not read."""
 
     def read_images(self, images: VLBatch) -> Any:
-        """Of the I images of a batch; its texts are not read."""
+        """Reads the I images of a batch; its texts are not read."""
 
     def score(self, texts: Any, images: Any, of_text: Tensor, of_image: Tensor) -> Tensor:
         """(N,) scores.
@@ -59,7 +59,7 @@ class PairScorer(Protocol):
 
 
 class JointPairs:
-    """For models that read both sides in one row, and any other.
+    """Scorer for models that read both sides in one row, and any other.
 
     Args:
         network: called with a batch it gives (N, 1) scores.
@@ -79,7 +79,7 @@ class JointPairs:
 
 
 class TwoStreamPairs:
-    """ViLBERT: each side up to the first co-attention once; and of the last layers only what the score is read from.
+    """Scorer for ViLBERT: runs each side up to the first co-attention once, and of the last layers only pooled vectors.
 
     Args:
         model: in whose `vilbert` the streams are; head: (batch, output) -> (N, 1) scores of pooled vectors.
@@ -99,8 +99,8 @@ class TwoStreamPairs:
         return self._head(output).squeeze(-1)
 
 
-def pair_scorer(network: Any) -> PairScorer:
-    """The quickest one of a network that scores rows.
+def pair_scorer(network: Any) -> TaskPairScorer:
+    """The quickest scorer of a network.
 
     Args:
         network: `TaskModel` of a choice, or a model with the head of its release; in evaluation mode.
@@ -119,14 +119,14 @@ _NO_BATCH: Any = None  # heads on pooled vectors read none
 
 
 def shared_batch(texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Tensor) -> VLBatch:
-    """Rows of the texts of one batch and the images of another."""
+    """Rows with the texts of one batch and the images of another."""
     of_texts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXTS}
     words = None if images.aligned_words is None else images.aligned_words[of_image]  # that name nothing
     return replace(images, **of_texts, aligned_words=words, sample_ids=(), row_texts=of_text, row_images=of_image)
 
 
 def score_block(
-    scorer: PairScorer, texts: Any, images: Any, num: tuple[int, int], at_once: int, device: torch.device
+    scorer: TaskPairScorer, texts: Any, images: Any, num: tuple[int, int], at_once: int, device: torch.device
 ) -> Tensor:
     """(C, I) scores of all pairs, on the CPU.
 
@@ -148,7 +148,7 @@ def score_block(
 
 
 def _tiles(captions: int, pictures: int, at_once: int) -> Iterator[tuple[range, range]]:
-    """Rectangles of at most so many pairs, as square as they can be: neighbours are of like length."""
+    """Rectangles of at most `at_once` pairs, as square as they can be: neighbours are of like length."""
     high = max(1, min(captions, int(at_once**0.5)))
     wide = max(1, at_once // high)
     for top in range(0, captions, high):
@@ -201,7 +201,8 @@ class Plan:
 def plan_pairs(
     batches: GroupBatches, captions: Sequence[TaskGroup], images: Sequence[TaskGroup], folds: Sequence[FoldPairs]
 ) -> Plan:
-    """
+    """Plans the parts of all pairs.
+
     Args:
         captions, images: a group for each, in the order of the split.
     """
@@ -228,12 +229,12 @@ class PairParts:
     Args:
         at_once: pairs in one call of the model.
         out: the file of all scores.
-        digest: of the weights and of what is asked.
+        digest: of the weights and the request.
     """
 
     def __init__(
         self,
-        scorer: PairScorer,
+        scorer: TaskPairScorer,
         batches: GroupBatches,
         plan: Plan,
         *,
@@ -248,7 +249,7 @@ class PairParts:
 
     @torch.inference_mode()
     def seconds_per_pair(self) -> float:
-        """Measured on texts and images of middle length and size."""
+        """Seconds of a pair, measured on texts and images of middle length and size."""
         part = self._plan.parts[len(self._plan.parts) // 2]
         side = max(1, int(self._at_once**0.5))
         texts, pictures = part.texts[:side], self._plan.images[part.fold]
@@ -263,7 +264,7 @@ class PairParts:
         return (time.perf_counter() - begin) / (size[0] * size[1])
 
     def write(self) -> int:
-        """The parts of this process that are not there yet; how many they were. The cost is logged first."""
+        """Writes the missing parts of this process; returns their number. The cost is logged first."""
         with self._parts.missing() as left:
             if left:
                 self._write(left)
@@ -285,7 +286,7 @@ class PairParts:
 
     @torch.inference_mode()
     def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
-        """(texts, images of the fold) in the type of the model, in the order of the fold's images.
+        """Scores (texts, images of the fold) in the type of the model, in the order of the fold's images.
 
         Raises:
             ValueError: where a score is not a finite number.

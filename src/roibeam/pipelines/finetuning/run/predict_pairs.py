@@ -63,7 +63,7 @@ class _Query:
 
     Attributes:
         rank: of its own image, from 1, ties against it.
-        found: numbers of the images that are shown and their scores; the right one last where it is not among the best.
+        found: numbers of the displayed images and their scores; the right one last where it is not among the best.
         right: number of its own image.
     """
 
@@ -78,7 +78,7 @@ def write_retrieval_page(
     path: Path,
     title: str,
     scores: PairScores,
-    shown: Mapping[str, TaskGroup],
+    groups: Mapping[str, TaskGroup],
     texts: Sequence[str],
     measures: Mapping[str, Measure],
     store: FeatureStore,
@@ -89,7 +89,7 @@ def write_retrieval_page(
     """Writes the page, whole or not at all; it stays below 2 MB.
 
     Args:
-        shown: by the scores' ids of images a group whose first image is what the store calls it.
+        groups: image id of the scores -> a group whose first image is its id in the store.
         texts: of the captions.
         measures: of the scores.
         facts: of the card, name and value.
@@ -103,7 +103,7 @@ def write_retrieval_page(
         f"{', '.join(f'{name} {value:,.1f}' for name, value in numbers.items())}."
     )
     queries = _chosen_queries(scores, texts)
-    ids = {image: group.images[0] for image, group in shown.items()}
+    ids = {image: group.images[0] for image, group in groups.items()}
     names = [scores.images[number] for each in queries.values() for query in each for number, _ in query.found]
     photos = stored_photos([store], dict.fromkeys(ids[name] for name in names))
     page = [
@@ -118,16 +118,16 @@ def write_retrieval_page(
 
 
 def _chosen_queries(scores: PairScores, texts: Sequence[str]) -> dict[str, list[_Query]]:
-    """Captions at even steps through those that were found at once, those whose image came last; one of an image."""
+    """Captions to display, one of an image: at even steps through those with rank 1, and those with the worst ranks."""
     queries = []
     for fold, ranks in fold_ranks(scores):
         for place, rank in enumerate(ranks.text_to_image):
             queries.append((int(rank), fold, place))
     order = np.argsort([rank for rank, _, _ in queries], kind="stable")
     of_image = [_image(fold, place) for _, fold, place in queries]
-    first = _one_each([int(number) for number in order if queries[number][0] == 1], of_image)
+    first = _one_per_image([int(number) for number in order if queries[number][0] == 1], of_image)
     found = first[:: max(1, len(first) // _QUERIES)][:_QUERIES]
-    missed = _one_each([int(number) for number in order[::-1] if queries[number][0] > TOP], of_image)[:_QUERIES]
+    missed = _one_per_image([int(number) for number in order[::-1] if queries[number][0] > TOP], of_image)[:_QUERIES]
     made: dict[str, list[_Query]] = {}
     for name, numbers in (("Found at once", found), ("Missed by the most", missed)):
         made[name] = []
@@ -147,8 +147,8 @@ def _image(fold: FoldPairs, place: int) -> int:
     return int(fold.images[fold.image_of_caption[place]])
 
 
-def _one_each(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
-    """The first of each image."""
+def _one_per_image(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
+    """The first number of each image."""
     return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
 
 
@@ -180,7 +180,7 @@ def _query(
     query: _Query, scores: PairScores, ids: Mapping[str, str], store: FeatureStore, photos: Mapping[str, Shown]
 ) -> Iterator[str]:
     yield (
-        f'<article class="query"><p class="asked"><bdi>{escaped(query.text, 600)}</bdi></p>\n'
+        f'<article class="query"><p class="question"><bdi>{escaped(query.text, 600)}</bdi></p>\n'
         f'<p class="quiet id">{escaped(query.caption, 80)}: its picture has rank {query.rank:,}</p>\n'
         f'<div class="found">'
     )
@@ -202,7 +202,7 @@ def _query(
 
 _STYLE = """
 .query { padding: 14px 0; border-top: 1px solid var(--line); break-inside: avoid; }
-.query .asked { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
+.query .question { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .query .found { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
 .query .found > div { padding: 4px; border: 3px solid transparent; border-radius: 4px; min-width: 0; }
 .query .found > .right { border-color: #2f9e5f; }
@@ -219,10 +219,10 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     """Scores every caption of a split with every image, and writes the file.
 
     Raises:
-        ValueError: whatever does not fit, named as the command's option, saying what to do.
+        ValueError: for a request that does not fit; the message names the command's option and what to do.
     """
     check_predict(request)
-    _check_asked(request)
+    _check_pair_request(request)
     store_path = request.store
     if store_path is None:
         raise ValueError(STORE_MISSING)
@@ -242,7 +242,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         notes = [*request.checkpoint_notes(), *check_feature_space(trained.found, store)]
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
-        folds = folds_of([group.id for group in captions], [_called(group) for group in images], request.folds)
+        folds = folds_of([group.id for group in captions], [_image_name(group) for group in images], request.folds)
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, trained.tokenizer(),
             trained.layout, trained.asked, store, loss=None, task=trained.task, blind=request.blind,
@@ -257,7 +257,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
                 made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
             if is_main_process():
                 facts = model_facts(trained.found, weights, seen, seeds_of(trained.run), precision)
-                _write_beside(request, store, captions, images, facts, seen.notes("the model", request.split))
+                _write_card(request, store, captions, images, facts, seen.notes("the model", request.split))
     return PredictResult(
         request.out,
         trained.task.name,
@@ -272,23 +272,23 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     )
 
 
-def _called(group: TaskGroup) -> str:
-    """What the data set calls the image of a group."""
+def _image_name(group: TaskGroup) -> str:
+    """The data set's name of a group's image."""
     return str(group.facts["called"])
 
 
-def _check_asked(request: PredictRequest) -> None:
-    """Raises ValueError for what is not asked of pairs."""
+def _check_pair_request(request: PredictRequest) -> None:
+    """Raises ValueError for options that pairs do not have."""
     if request.permute_images:
         raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
     if request.second is not None:
-        raise ValueError("RUN_2: a file of this task is told by one run; leave it out")
+        raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
 
 
 def _joined(
     request: PredictRequest, trained: TrainedTask, store: FeatureStore
 ) -> tuple[list[TaskGroup], list[TaskGroup], list[str], SeenBefore]:
-    """A group for each caption and each image of what is searched, notes, and what of it the model was trained on."""
+    """A group for each caption and each image, notes, and the images that the model was trained on."""
     what = f"{trained.task.name}, {request.split}"
     with waiting(f"joining {request.split} with the store"):
         read = trained.task.read(request.split)
@@ -297,18 +297,18 @@ def _joined(
         joined = StoreImages(store).join(_chosen(groups, request), what, min_match=1.0)
     seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
     captions = list(joined.groups)
-    images = list({_called(group): group for group in reversed(captions)}.values())[::-1]
+    images = list({_image_name(group): group for group in reversed(captions)}.values())[::-1]
     return captions, images, [*read.notes, *seen.notes(trained.run, request.split)], seen
 
 
 def _chosen(groups: Sequence[TaskGroup], request: PredictRequest) -> Sequence[TaskGroup]:
-    """Those of so many images, drawn by the seed, in their order."""
-    images = list(dict.fromkeys(_called(group) for group in groups))
+    """Groups of `max_images` images, drawn by the seed, in their order."""
+    images = list(dict.fromkeys(_image_name(group) for group in groups))
     if not request.max_images or request.max_images >= len(images):
         return groups
     drawn = np.random.default_rng(request.seed).permutation(len(images))[: request.max_images]
     kept = {images[number] for number in drawn}
-    return [group for group in groups if _called(group) in kept]
+    return [group for group in groups if _image_name(group) in kept]
 
 
 def _scored(
@@ -321,10 +321,10 @@ def _scored(
     digest: str,
     device: torch.device,
 ) -> int:
-    """Parts that this process made; the main one joins them.
+    """Number of parts that this process made; the main one joins them.
 
     Args:
-        digest: of the weights and of what is asked.
+        digest: of the weights and the request.
     """
     with waiting("laying out captions and images"):
         plan = plan_pairs(batches, captions, images, folds)
@@ -339,19 +339,21 @@ def _scored(
     made = parts.write()
     if is_main_process():
         parts.join(len(captions))
-        write_ids(request.out, [group.id for group in captions], [_called(group) for group in images], request.folds)
+        write_ids(
+            request.out, [group.id for group in captions], [_image_name(group) for group in images], request.folds
+        )
     return made
 
 
 def _digest(request: PredictRequest, contents: Sequence[str], captions: Sequence[TaskGroup]) -> str:
-    """Twelve hexadecimal digits of the weights, the store, and of what is asked."""
+    """Twelve hexadecimal digits of the digest of weights, store and request."""
     found = hashlib.sha256(repr([*contents, request.split, request.blind, request.folds, _PART_FORMAT]).encode())
     for group in captions:
         found.update(repr((group.id, group.images, group.rows[0].parts[0].text)).encode("utf-8", "surrogatepass"))
     return found.hexdigest()[:12]
 
 
-def _write_beside(
+def _write_card(
     request: PredictRequest,
     store: FeatureStore,
     captions: Sequence[TaskGroup],
@@ -359,7 +361,7 @@ def _write_beside(
     facts: Mapping[str, Any],
     remarks: Sequence[str],
 ) -> None:
-    """The card of the file, and the page where one is asked for.
+    """Writes the card of the file, and the page if requested.
 
     Args:
         facts: of the model.
@@ -368,16 +370,16 @@ def _write_beside(
     scores = read_pair_scores(request.out)
     measures = retrieval_measures(scores)
     main = next(iter(measures.values()))
-    told = {"measure": main.name, "judged": len(main.values), "sum": sum(main.values), "best_sum": len(main.values)}
+    summary = {"measure": main.name, "judged": len(main.values), "sum": sum(main.values), "best_sum": len(main.values)}
     settings = {name: getattr(request, name) for name in ("blind", "seed", "max_images", "folds", "batch_size")}
     card: dict[str, Any] = card_facts(
-        store, [facts], told, rows=len(captions),
-        split=request.split, asked=settings, annotated=None, command=request.command,
+        store, [facts], summary, rows=len(captions),
+        split=request.split, settings=settings, annotated=None, command=request.command,
     )  # fmt: skip
     write_card(request.out, card)
     if request.page is not None:
         write_retrieval_page(
-            request.page, f"Retrieval of {request.out.name}", scores, {_called(each): each for each in images},
+            request.page, f"Retrieval of {request.out.name}", scores, {_image_name(each): each for each in images},
             [str(group.rows[0].parts[0].text) for group in captions], measures, store, facts=card_lines(card),
             remarks=remarks,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from roibeam.pipelines.training.run_folder.folder import asked_checkpoint, saved
 from roibeam.pipelines.training.train_config import check_precision
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
-# What a run writes of its task.
+# Facts of the task that a run writes.
 _WRITTEN = MappingProxyType(
     {"task": str, "form": str, "labels": str, "system": str, "num_images": int, "task_options": dict, "layout": dict}
 )
@@ -33,30 +33,30 @@ STORE_MISSING = "--store is missing: it has the regions of the task's images; ro
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest:
-    """As of `roibeam predict`.
+    """Request of `roibeam predict`.
 
     Attributes:
         run: folder of a fine-tuning run, of several seeds (then the best of them), or of one of its checkpoints.
-        second: a run of the same task that tells what the first one does not, such as VCR's rationales; None for none.
-        store, data, annotated_store: as of `FinetuneRequest`.
-        photos: folder of the photos, for a model that was trained end to end; None where the store says that they lie.
+        second: a run of the same task for another problem, such as VCR's rationales; None for none.
+        store, data, annotated_store: of `FinetuneRequest`.
+        photos: folder of the photos, for a model that was trained end to end; None for the places that the store has.
         out: result file to write.
         split: of the task; "" for val, or what the task calls so.
-        blind: show no regions.
-        permute_images: show every group another group's images, drawn by `seed`.
+        blind: without regions.
+        permute_images: give every group another group's images, drawn by `seed`.
         min_match: least share of the images of the split that the store must have, 0..1, of a task of labels; groups
             of the others are answered without regions.
-        precision: "float32", "bf16" or "fp16" (autocast); None for what the run learned in on CUDA, float32 elsewhere,
-            and for a task that is asked of all pairs.
+        precision: "float32", "bf16" or "fp16" (autocast); None for that of training on CUDA, float32 elsewhere, and for
+            a task that scores all pairs.
         scores: .npz file to write the scores of all labels to, see metrics/own_labels.py; None for none.
         batch_size: groups at once.
-        device, threads: as of `RequestedTraining`.
-        max_images, folds: of a task that is asked of all pairs: how many images are searched, drawn by `seed`, 0 for
-            all; and in how many parts, each by itself.
+        device, threads: of `RequestedTraining`.
+        max_images, folds: of a task that scores all pairs: how many images are searched, drawn by `seed`, 0 for all;
+            and in how many parts, each by itself.
         task: file of a task of one's own that the run learned; None for one of `TASKS`.
         page: file to write a page of the best and the worst predictions to, of rows without an answer the surest and
             least sure; None for none.
-        command: as it was typed, for the card.
+        command: as typed, for the card.
     """
 
     run: Path
@@ -91,9 +91,9 @@ class PredictRequest:
         return [task_checkpoint(run) for run in self._runs()]
 
     def checkpoint_notes(self) -> list[str]:
-        """Of each run that was judged by `train.best_by`, which checkpoint is asked."""
-        told = [asked_checkpoint(best_of_seeds(run))[1] for run in self._runs()]
-        return [line for line in told if line]
+        """Notes on the chosen checkpoint of each run with `train.best_by`."""
+        notes = [asked_checkpoint(best_of_seeds(run))[1] for run in self._runs()]
+        return [line for line in notes if line]
 
     def _runs(self) -> list[Path]:
         return [run for run in (self.run, self.second) if run is not None]
@@ -121,7 +121,7 @@ def task_checkpoint(run: Path) -> FoundModel:
 
 
 def check_predict(request: PredictRequest) -> None:
-    """Raises ValueError with all that is wrong with what was named."""
+    """Raises ValueError with all faults of the request."""
     named = NamedFiles()
     has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.second, FOLDER)
     has_store = named.need("--store", request.store) and request.store is not None
@@ -152,7 +152,7 @@ def check_predict(request: PredictRequest) -> None:
     described = [each["task"] for each in saved]
     if len({each["task"] for each in described}) > 1:
         tasks = " and ".join(each["task"] for each in described)
-        raise ValueError(f"RUN and RUN_2 learned different tasks, {tasks}; one file tells of one task")
+        raise ValueError(f"RUN and RUN_2 learned different tasks, {tasks}; one file is of one task")
     if request.scores is not None and (described[0]["form"] != LABEL or not saved[0]["recorded"].get("labels")):
         raise ValueError(
             f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
@@ -181,13 +181,13 @@ def check_predict(request: PredictRequest) -> None:
 
 
 def asks_pairs(request: PredictRequest) -> bool:
-    """Whether the task of a run is asked of all texts with all images; ValueError as `PredictRequest.checkpoints`."""
+    """Whether the task of a run scores all texts with all images. Raises as `PredictRequest.checkpoints`."""
     task = saved_config(request.checkpoints()[0].source.parent)["task"]["task"]
     return task in TASKS and TASKS[task].all_pairs
 
 
 def _check_min_match(request: PredictRequest, described: Mapping[str, Any]) -> None:
-    """Raises ValueError where groups cannot be asked about without their images."""
+    """Raises ValueError where groups cannot be predicted without their images."""
     if request.min_match == 1:
         return
     if described["form"] != LABEL:
@@ -200,7 +200,7 @@ def _check_min_match(request: PredictRequest, described: Mapping[str, Any]) -> N
 
 
 def _check_text_alone(request: PredictRequest) -> None:
-    """Raises ValueError for what only a task has that shows images."""
+    """Raises ValueError for options of tasks with images."""
     given = {
         "--store": request.store,
         "--annotated-store": request.annotated_store,
@@ -225,7 +225,7 @@ def reads_photos(found: FoundModel) -> bool:
 
 
 def _check_results_file(file: Path) -> None:
-    """Predictions take the place of older ones of ours, which have a card, and of nothing else."""
+    """Checks that the result file is new or older predictions, which have a card."""
     if file.is_dir():
         raise ValueError(f"--out {str(file)!r} is a folder; name a file to write")
     if file.exists() and not card_path(file).is_file():

@@ -80,12 +80,12 @@ from roibeam.version import __version__
 def model_facts(
     found: FoundModel, weights: str, seen: SeenBefore, seeds: Mapping[str, Any] | None, precision: str
 ) -> dict[str, Any]:
-    """Of one model: where it lies, what it was trained on and started from, and what of the split it has seen before.
+    """Card facts of one model: its folder, training data and start, and the images of the split that it has seen.
 
     Args:
         weights: their digest.
         seeds: of `seeds_of`.
-        precision: that it was asked in.
+        precision: of the prediction.
     """
     saved = saved_config(found.source.parent)
     described, recorded = saved["task"], saved["recorded"]
@@ -107,29 +107,29 @@ def model_facts(
 def card_facts(
     store: FeatureStore | None,
     models: Sequence[Mapping[str, Any]],
-    told: Mapping[str, Any],
+    summary: Mapping[str, Any],
     *,
     rows: int,
     split: str,
-    asked: Mapping[str, Any],
+    settings: Mapping[str, Any],
     annotated: str | None,
     command: str,
 ) -> dict[str, Any]:
     """The card, see prediction_card.py.
 
     Args:
-        store: that has the images; None of a task of texts alone.
-        models: `model_facts` of each model; a second one tells another problem of the task.
-        told: of `joined_parts`.
-        rows: groups that were asked about.
-        asked: what of the request changes what the model says.
+        store: of the images; None of a task of texts alone.
+        models: `model_facts` of each model; a second one answers another problem of the task.
+        summary: of `joined_parts`.
+        rows: number of predicted groups.
+        settings: fields of the request that change predictions.
         annotated: second store; None for none.
         command: as it was typed.
     """
     first, second = models[0], models[1] if len(models) > 1 else None
     return {
         "split": split,
-        "asked": dict(asked),
+        "asked": dict(settings),
         **{name: first[name] for name in ("task", "options", "model", "leaks")},
         "second": None if second is None else {name: second[name] for name in ("options", "model", "leaks")},
         "store": {} if store is None else {
@@ -139,7 +139,7 @@ def card_facts(
             "annotated": annotated,
         },
         "rows": rows,
-        "told": {name: value for name, value in told.items() if name != "rows"},
+        "told": {name: value for name, value in summary.items() if name != "rows"},
         "commands": [each for each in (*(model["command"] for model in models), command) if each],
         "torch": torch.__version__,
         "roibeam": __version__,
@@ -158,14 +158,14 @@ class PredictResult:
     Attributes:
         out: result file; it is there in the main process alone, when the others may still be ending.
         task: its name.
-        split: whose rows were asked.
+        split: of the predicted rows.
         groups: questions, statements or expressions in it.
         judged, unjudged: those whose right answer is known, and the others; of phrase grounding, phrases.
         made: parts that this process made; the others were there, or are another's.
-        checkpoint: folder of the model that was asked.
+        checkpoint: folder of the model.
         notes: for people.
-        page: the page that was asked for.
-        scores: the file of scores that was asked for.
+        page: the page; None for none.
+        scores: the file of scores; None for none.
     """
 
     out: Path
@@ -183,7 +183,7 @@ class PredictResult:
 
 @dataclass(frozen=True, eq=False)
 class TrainedTask:
-    """A fine-tuned model with what its run wrote down.
+    """A fine-tuned model with the settings of its run.
 
     Attributes:
         run: folder of the run.
@@ -220,12 +220,12 @@ class TrainedTask:
             system = SYSTEMS[described["system"]]
             photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
         task = named.open(data, options, labels or None)
-        asked = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
-        network = read_network(found.source, system, asked)
-        return cls(found, network, system, asked, layout, task, found.source.parents[2], photos)
+        output = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
+        network = read_network(found.source, system, output)
+        return cls(found, network, system, output, layout, task, found.source.parents[2], photos)
 
     def tokenizer(self) -> CaptionTokenizer:
-        """Of its run; ValueError where that is not the one that the model was trained with."""
+        """The tokenizer of its run. Raises ValueError if the model was trained with another one."""
         own = load_tokenizer(str(self.run / "tokenizer"))
         check_tokenizer(self.found, own)
         return own
@@ -248,46 +248,46 @@ class TrainedTask:
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
-    """Asks the model about every group of a split, and writes the result file.
+    """Predicts every group of a split, and writes the result file.
 
     Raises:
-        ValueError: whatever does not fit, named as the command's option, saying what to do.
+        ValueError: for a request that does not fit; the message names the command's option and what to do.
     """
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
     task, chosen = trained[0].task, request.checkpoint_notes()
-    _check_told([each.task.tells for each in trained])
+    _check_problems([each.task.tells for each in trained])
     request = replace(request, split=task.asked_split(request.split))
     device = choose_device(request.device)
     logger.info("%s", device.words)
-    told: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     with ExitStack() as stores:
         ready = [_checked(request, each, stores) for each in trained]  # of both runs, before either writes
         with result_lock(request.out, request.scores, request.page):
-            asked = [_asked(request, each, device.name) for each in ready]
+            results = [_predict(request, each, device.name) for each in ready]
             if is_main_process():
-                told = _join_parts(request, trained[0], asked)
-                _write_card(request, trained, asked, told)
+                summary = _join_parts(request, trained[0], results)
+                _write_card(request, trained, results, summary)
     return PredictResult(
         out=request.out,
         task=task.name,
         split=request.split,
-        groups=len({name for each in asked for name in each.ids}),
-        judged=told.get("judged", 0),
-        unjudged=told.get("unjudged", 0),
-        made=sum(each.made for each in asked),
+        groups=len({name for each in results for name in each.ids}),
+        judged=summary.get("judged", 0),
+        unjudged=summary.get("unjudged", 0),
+        made=sum(each.made for each in results),
         checkpoint=trained[0].found.source,
-        notes=tuple(dict.fromkeys([*chosen, *(note for each in asked for note in each.notes)])),
+        notes=tuple(dict.fromkeys([*chosen, *(note for each in results for note in each.notes)])),
         page=request.page,
         scores=request.scores,
     )
 
 
-class _Asked(NamedTuple):
-    """What one model was asked: ids of the groups, its parts, how many this process made, notes, the digest of its
-    weights, what of the images it was trained on, which groups were answered without theirs, and the number type."""
+class _Predicted(NamedTuple):
+    """Predictions of one model: ids of the groups, its parts, how many this process made, notes, the digest of its
+    weights, images that it was trained on, groups without images in the store, and the number type."""
 
     ids: Sequence[str]
     parts: ResultParts
@@ -300,7 +300,7 @@ class _Asked(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """What one model will be asked: the groups as they are shown, their batches, and what is known of them."""
+    """Input of one model: the groups, their batches, and what is known of them."""
 
     trained: TrainedTask
     groups: Sequence[TaskGroup]
@@ -313,7 +313,7 @@ class _Ready(NamedTuple):
 
 
 def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -> _Ready:
-    """Reads and checks all that is asked.
+    """Reads and checks the input of a model.
 
     Args:
         stores: closes what is opened here.
@@ -327,7 +327,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     stored = [each for each in (store, annotated) if each is not None]
     features = [] if trained.photos else stored  # photos take its boxes alone
     notes = [note for each in features for note in check_feature_space(trained.found, each)]
-    read, joined, shown = _joined(request, task, store, annotated)
+    read, joined, source = _joined(request, task, store, annotated)
     notes += read.notes
     if request.scores is not None:
         check_texts([group.id for group in read.groups], task.labels)
@@ -342,7 +342,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
         groups = own = _permuted(own, request.seed)
     batches = GroupBatches(
         trained.system, trained.network.encoder_config, trained.tokenizer(),
-        trained.layout, trained.asked, shown, loss=None, blind=request.blind, task=task,
+        trained.layout, trained.asked, source, loss=None, blind=request.blind, task=task,
     )  # fmt: skip
     if trained.photos is not None and store is not None:
         batches = trained.from_photos(batches, store, own, request.photos)
@@ -360,7 +360,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
 def _joined(
     request: PredictRequest, task: DownstreamTask, store: FeatureStore | None, annotated: FeatureStore | None
 ) -> tuple[TaskSplit, JoinedGroups, FeatureStore | StorePair | None]:
-    """The split, the groups whose images the stores have, and what shows these."""
+    """The split, the groups whose images the stores have, and the source of their regions."""
     what = f"{task.name}, {request.split}"
     hint = ", or answer its rows without regions with a lower --min-match" if task.form == LABEL else ""
     with waiting(f"joining {request.split} with the store"):
@@ -369,14 +369,14 @@ def _joined(
         joined = JoinedGroups(read.groups, (), 0, 0)
         if store is not None:
             joined = StoreImages(store).join(read.groups, what, min_match=request.min_match, hint=hint)
-        shown = store if annotated is None or store is None else StorePair(store, annotated)
-        if isinstance(shown, StorePair):
-            joined = shown.with_both(joined, what, min_match=1.0)
-    check_num_boxes(task, joined.groups, shown)
-    return read, joined, shown
+        source = store if annotated is None or store is None else StorePair(store, annotated)
+        if isinstance(source, StorePair):
+            joined = source.with_both(joined, what, min_match=1.0)
+    check_num_boxes(task, joined.groups, source)
+    return read, joined, source
 
 
-def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
+def _predict(request: PredictRequest, ready: _Ready, device: str) -> _Predicted:
     trained, groups = ready.trained, ready.groups
     learned = learned_in(saved_config(trained.found.source.parent)["train"])
     precision, notes = precision_of(request.precision, learned, device), list(ready.notes)
@@ -390,57 +390,57 @@ def _asked(request: PredictRequest, ready: _Ready, device: str) -> _Asked:
     with computing_in(precision, device):
         made = _write_parts(request, ready, parts, count)
     trained.network.module.to("cpu")
-    return _Asked([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
+    return _Predicted([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
 
 
 def _write_card(
-    request: PredictRequest, trained: Sequence[TrainedTask], asked: Sequence[_Asked], told: Mapping[str, Any]
+    request: PredictRequest, trained: Sequence[TrainedTask], results: Sequence[_Predicted], summary: Mapping[str, Any]
 ) -> None:
-    """The card of the file, and the page where one is asked for."""
+    """Writes the card of the file, and the page if requested."""
     models = [
         model_facts(each.found, own.weights, own.seen, seeds_of(each.run), own.precision)
-        for each, own in zip(trained, asked, strict=True)
+        for each, own in zip(trained, results, strict=True)
     ]
     with opened_store(request.store) as store:
         settings = {name: getattr(request, name) for name in ("blind", "permute_images", "seed", "batch_size")}
-        settings |= asked[0].unseen.described()
+        settings |= results[0].unseen.described()
         card = card_facts(
-            store, models, told, rows=len({name for each in asked for name in each.ids}), split=request.split,
-            asked=settings, annotated=request.annotated_store, command=request.command,
+            store, models, summary, rows=len({name for each in results for name in each.ids}), split=request.split,
+            settings=settings, annotated=request.annotated_store, command=request.command,
         )  # fmt: skip
         write_card(request.out, card)
         if request.page is None:
             return
-        said_by = " and ".join(each.run.name for each in trained)
-        judged, unjudged = counted(told["judged"], "row"), counted(told["unjudged"], "row")
-        if not told["judged"]:
+        runs = " and ".join(each.run.name for each in trained)
+        judged, unjudged = counted(summary["judged"], "row"), counted(summary["unjudged"], "row")
+        if not summary["judged"]:
             figure, more = unjudged, " The right answers are not known, so nothing is judged."
         else:
-            figure = f"{told['measure']} {100 * told['sum'] / told['judged']:.2f} % of {judged}"
-            more = f" Of {unjudged} more the right answer is not known." if told["unjudged"] else ""
-        summary = f"{trained[0].task.name}, {request.split}: {figure}, said by {said_by}.{more}"
-        remarks = dict.fromkeys(note for each in asked for note in each.seen.notes("the model", request.split))
+            figure = f"{summary['measure']} {100 * summary['sum'] / summary['judged']:.2f} % of {judged}"
+            more = f" Of {unjudged} more the right answer is not known." if summary["unjudged"] else ""
+        line = f"{trained[0].task.name}, {request.split}: {figure}, predicted by {runs}.{more}"
+        remarks = dict.fromkeys(note for each in results for note in each.seen.notes("the model", request.split))
         write_prediction_page(
-            request.page, f"Predictions of {request.out.name}", summary, told, store, facts=card_lines(card),
+            request.page, f"Predictions of {request.out.name}", line, summary, store, facts=card_lines(card),
             remarks=list(remarks), banner=None if store is None else warning_of_store(store.manifest),
         )  # fmt: skip
 
 
-def _check_told(told: Sequence[Sequence[str]]) -> None:
-    """Raises ValueError for two runs that tell the same, or the task's whole file each."""
-    if len(told) < 2:
+def _check_problems(problems: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError for two runs that answer the same problem, or the whole task each."""
+    if len(problems) < 2:
         return
-    if not all(told):
-        raise ValueError("RUN_2: a file of this task is told by one run; leave it out")
-    twice = sorted(set(told[0]) & set(told[1]))
+    if not all(problems):
+        raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
+    twice = sorted(set(problems[0]) & set(problems[1]))
     if twice:
         raise ValueError(
-            f"RUN and RUN_2 both tell the {' and the '.join(twice)}; name a run of each problem, or one alone"
+            f"RUN and RUN_2 both predict the {' and the '.join(twice)}; name a run of each problem, or one alone"
         )
 
 
 def _write_parts(request: PredictRequest, ready: _Ready, parts: ResultParts, count: int) -> int:
-    """The parts of this process that are not there yet; how many they were."""
+    """Writes the missing parts of this process; returns their number."""
     groups, task = ready.groups, ready.trained.task
     with parts.missing() as missing:
         for number in missing:
@@ -448,36 +448,37 @@ def _write_parts(request: PredictRequest, ready: _Ready, parts: ResultParts, cou
             with waiting(f"predicting, part {number + 1} of {count}"):
                 answers = _answers(request, ready, chosen)
                 entries = list(task.answers(chosen, answers))
-                told = ready.unseen.told(told_part(task, chosen, answers))
+                summary = ready.unseen.without_images(told_part(task, chosen, answers))
             scores = None
             if request.scores is not None:
                 scores = np.stack([each.scores for each in answers]).astype("<f4")
-            parts.write(number, scores, entries=entries, told=told)
+            parts.write(number, scores, entries=entries, told=summary)
     return len(missing)
 
 
 def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]) -> list[Prediction]:
-    """What the model says to each group; to those whose images are not there without regions."""
+    """The prediction of each group; without regions where the store lacks the images."""
     module, form = ready.trained.network.module, ready.trained.asked.form
-    said: dict[bool, Iterator[Prediction]] = {}
+    predictions: dict[bool, Iterator[Prediction]] = {}
     for is_unseen, batches in ((False, ready.batches), (True, ready.without)):
         chosen = [group for group in groups if (group.id in ready.unseen.ids) == is_unseen]
-        said[is_unseen] = iter(list(predicted(module, batches, chosen, form, request.batch_size)))
-    return [next(said[group.id in ready.unseen.ids]) for group in groups]
+        predictions[is_unseen] = iter(list(predicted(module, batches, chosen, form, request.batch_size)))
+    return [next(predictions[group.id in ready.unseen.ids]) for group in groups]
 
 
-def _join_parts(request: PredictRequest, trained: TrainedTask, asked: Sequence[_Asked]) -> dict[str, Any]:
-    """Waits for the parts of all processes, and writes the result file, and those of the scores where it is asked for.
-    Gives what the parts tell."""
-    for each in asked:
+def _join_parts(request: PredictRequest, trained: TrainedTask, results: Sequence[_Predicted]) -> dict[str, Any]:
+    """Waits for the parts of all processes, and writes the result file and the requested file of scores. Returns the
+    summary of all parts."""
+    for each in results:
         each.parts.wait()
     if request.scores is not None:
         about = {
             "task": trained.task.name, "split": request.split, "model": str(trained.found.source),
-            "weights": asked[0].weights, "precision": asked[0].precision, "probability": probability_of(trained.task),
+            "weights": results[0].weights, "precision": results[0].precision,
+            "probability": probability_of(trained.task),
         }  # fmt: skip
-        write_label_scores(request.scores, asked[0].ids, trained.task.labels, asked[0].parts.arrays, about)
-    read = [part for each in asked for part in each.parts.facts()]
+        write_label_scores(request.scores, results[0].ids, trained.task.labels, results[0].parts.arrays, about)
+    read = [part for each in results for part in each.parts.facts()]
     with written_aside(request.out, replaces=True) as aside:
         trained.task.write(aside, [entry for part in read for entry in part["entries"]])
     return joined_parts(part["told"] for part in read)
@@ -491,20 +492,20 @@ def _digest(
     groups: Sequence[TaskGroup],
     precision: str,
 ) -> str:
-    """Twelve hexadecimal digits of the weights, of what is asked, what is shown and what is right."""
-    asked: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
-    asked += [request.permute_images, request.seed, request.batch_size, task.tells]
-    asked += [] if precision == FLOAT32 else [precision]
-    found = hashlib.sha256(repr(asked).encode())
+    """Twelve hexadecimal digits of the digest of weights, request, inputs and labels."""
+    inputs: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
+    inputs += [request.permute_images, request.seed, request.batch_size, task.tells]
+    inputs += [] if precision == FLOAT32 else [precision]
+    found = hashlib.sha256(repr(inputs).encode())
     for group in groups:
         right = task.right_words(group) if task.right_words is not None and task.is_told(group) else ""
-        shown = [[part.text for part in row.parts] for row in group.rows]
-        found.update(repr((group.id, group.images, shown, right)).encode())
+        texts = [[part.text for part in row.parts] for row in group.rows]
+        found.update(repr((group.id, group.images, texts, right)).encode())
     return found.hexdigest()[:12]
 
 
 def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
-    """Every group with the images of another one, never its own; equal images stay together.
+    """Gives every group the images of another one, never its own; equal images stay together.
 
     Raises:
         ValueError: when there is no other one.

@@ -28,10 +28,10 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction
 
-SHOWN = 8  # rows of a section of the page
+ROWS_OF_SECTION = 8
 BEST, WORST, CONFIDENT = "best", "worst", "confident"
 SUREST, UNSURE, FIRST = "surest", "unsure", "first"  # of rows whose right answer is not known
-_KEPT = 3 * SHOWN  # of each part: a row that several sections have is shown in one of them
+_KEPT = 3 * ROWS_OF_SECTION  # of each part: a row of several sections is displayed in one of them
 _TOP = 5
 _MOST_LETTERS = 600  # of a text of a row
 _NOTHING = {"measure": "", "judged": 0, "sum": 0.0, "best_sum": 0.0, "unjudged": 0}
@@ -40,30 +40,30 @@ UPPER_BOUND = "upper bound"
 _AND = " and "  # between the measures of several problems
 
 
-def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> dict[str, Any]:
-    """The summary of groups and what was said to them: counts, sums of the main measure, and rows that may be shown.
+def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Summary of groups and predictions: counts, sums of the main measure, and rows that may be displayed.
 
-    Of a task with several problems each problem is judged by itself. Groups whose right answer is not known are counted
-    as "unjudged", and have rows of their own.
+    Each of several problems of a task is judged by itself. Groups without a label are counted as "unjudged", and have
+    rows of their own.
     """
     problems: dict[tuple[str, bool], list[tuple[TaskGroup, Prediction]]] = {}
-    for group, each in zip(groups, said, strict=True):
+    for group, each in zip(groups, predictions, strict=True):
         problem = "" if task.turns is None else task.turns(group)
         problems.setdefault((problem, task.is_told(group)), []).append((group, each))
     return joined_parts(
-        _told_problem(task, pairs, problem) if is_told else _unjudged(task, pairs, problem)
-        for (problem, is_told), pairs in problems.items()
+        _labelled_problem(task, pairs, problem) if labelled else _unjudged(task, pairs, problem)
+        for (problem, labelled), pairs in problems.items()
     )
 
 
 def _unjudged(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str) -> dict[str, Any]:
-    """As `told_part`, of groups of one problem whose right answer is not known."""
+    """Summary of the groups of one problem that have no label."""
     single = [each for pair in pairs for each in (_phrases if task.form == PHRASE else _choices)(task, *pair)]
     rows = []
-    for group, said in single:
-        shares = probabilities(task, said.scores)
+    for group, prediction in single:
+        shares = probabilities(task, prediction.scores)
         # Of a number that is predicted, the number.
-        sure = float(said.scores[0] if _is_number(task) else shares.max(initial=0.0))
+        sure = float(prediction.scores[0] if _is_number(task) else shares.max(initial=0.0))
         rows.append({"id": group.id + (f", {problem}" if problem else ""), "value": None, "confidence": sure})
     pair_of = {row["id"]: pair for row, pair in zip(rows, single, strict=True)}
     chosen = {name: _sorted(rows, name)[:_KEPT] for name in (SUREST, UNSURE, FIRST)}
@@ -74,20 +74,25 @@ def _unjudged(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]
     }
 
 
-def _choices(task: DownstreamTask, group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
-    """The group; where it asks for a choice in several contexts, such as a rationale for each answer, one of each."""
+def _choices(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
+    """The group; one of each context if it has choices in several, such as a rationale for each answer."""
     if task.form != CHOICE:
-        yield group, said
+        yield group, prediction
         return
     contexts = [list(places) for _, places in groupby(range(len(group.rows)), lambda n: group.rows[n].parts[:-1])]
     for number, places in enumerate(contexts):
         name = group.id if len(contexts) == 1 else f"{group.id}, context {number + 1} of {len(contexts)}"
         first, last = places[0], places[-1] + 1
-        yield replace(group, id=name, rows=group.rows[first:last]), said._replace(scores=said.scores[first:last])
+        yield (
+            replace(group, id=name, rows=group.rows[first:last]),
+            prediction._replace(scores=prediction.scores[first:last]),
+        )
 
 
-def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str) -> dict[str, Any]:
-    """As `told_part`, of one problem."""
+def _labelled_problem(
+    task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str
+) -> dict[str, Any]:
+    """Summary of the labelled groups of one problem."""
     known, given = [group for group, _ in pairs], [each for _, each in pairs]
     measures = task.judge(known, given)
     main = _main(measures)
@@ -109,11 +114,11 @@ def _told_problem(task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Predict
     }
 
 
-def _phrases(task: DownstreamTask, group: TaskGroup, said: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
-    """Each phrase of a caption as a row of its own, in the order in which phrases are judged. What is right is the box
-    that a region covers best; None where it is not known."""
+def _phrases(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> Iterator[tuple[TaskGroup, Prediction]]:
+    """Each phrase of a caption as a row of its own, in the order in which phrases are judged. Its target is the box
+    that a region covers best; None if unknown."""
     caption = group.rows[0].parts[0]
-    boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
+    boxes = np.zeros((0, 4)) if prediction.boxes is None else prediction.boxes
     rights = group.target if task.is_told(group) else [None] * len(group.facts["phrases"])
     for place, (phrase, right) in enumerate(zip(group.facts["phrases"], rights, strict=True)):
         overlaps = [_overlaps(boxes, each).max(initial=0.0) for each in (() if right is None else right)]
@@ -125,12 +130,12 @@ def _phrases(task: DownstreamTask, group: TaskGroup, said: Prediction) -> Iterat
                 rows=(TaskRow(text),),
                 target=None if right is None else right[int(np.argmax(overlaps))],
             ),
-            Prediction(said.scores[place], said.boxes),
+            Prediction(prediction.scores[place], prediction.boxes),
         )
 
 
 def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One summary of those of all parts."""
+    """Joins the summaries of all parts to one."""
     found: dict[str, Any] = {**_NOTHING, "rows": {}}
     for part in parts:
         for name in part["measure"].split(_AND):
@@ -143,15 +148,14 @@ def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def sections(told: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each section of the page, none of them in two; sections take them in turn, so that few wrong rows
-    are not all in one."""
-    shown = (BEST, WORST, CONFIDENT, SUREST, UNSURE, FIRST)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in shown if name in told["rows"]}
-    seen: set[tuple[str, ...]] = set()  # two models of one question tell rows of one id
-    for _ in range(SHOWN):
+def sections(summary: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of each section of the page, none in two; sections take turns, so that few wrong rows are not all in one."""
+    order = (BEST, WORST, CONFIDENT, SUREST, UNSURE, FIRST)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in order if name in summary["rows"]}
+    seen: set[tuple[str, ...]] = set()  # two models of one question have rows of one id
+    for _ in range(ROWS_OF_SECTION):
         for name in (each for each in (CONFIDENT, WORST, BEST, SUREST, UNSURE, FIRST) if each in found):
-            row = next((each for each in told["rows"][name] if (each["id"], *each["text"]) not in seen), None)
+            row = next((each for each in summary["rows"][name] if (each["id"], *each["text"]) not in seen), None)
             if row is not None:
                 found[name].append(row)
                 seen.add((row["id"], *row["text"]))
@@ -159,7 +163,7 @@ def sections(told: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def probability_of(task: DownstreamTask) -> str:
-    """What makes scores probabilities, as the task's loss reads them: "sigmoid" of each, or "softmax"."""
+    """The function that makes the task's scores probabilities: "sigmoid" of each, or "softmax"."""
     return "sigmoid" if task.loss in _SIGMOID_LOSSES else "softmax"
 
 
@@ -173,7 +177,7 @@ def probabilities(task: DownstreamTask, scores: np.ndarray) -> np.ndarray:
 
 
 def _best_values(task: DownstreamTask, groups: Sequence[TaskGroup], measures: Mapping[str, Any]) -> Sequence[float]:
-    """The main measure of each group for a model that always says the best that it can say."""
+    """The main measure of each group for a model that always predicts the best possible answer."""
     if UPPER_BOUND in measures:
         return list(measures[UPPER_BOUND].values)
     if task.form != LABEL or not task.labels:
@@ -183,7 +187,7 @@ def _best_values(task: DownstreamTask, groups: Sequence[TaskGroup], measures: Ma
 
 
 def _main(measures: Mapping[str, Measure]) -> Measure:
-    """The first one that is a mean over rows."""
+    """The first measure that is a mean over rows."""
     return next(each for each in measures.values() if not isinstance(each, Whole))
 
 
@@ -194,10 +198,10 @@ def _ideal_scores(target: Any, count: int) -> np.ndarray:
     return scores
 
 
-def _row_facts(task: DownstreamTask, group: TaskGroup, said: Prediction, value: float) -> dict[str, Any]:
-    """What rows are sorted by; the rest is only made of those that are kept."""
-    shares = probabilities(task, said.scores[_judged(task, group)[0]])
-    right = _right_places(task, group, said)
+def _row_facts(task: DownstreamTask, group: TaskGroup, prediction: Prediction, value: float) -> dict[str, Any]:
+    """Sort keys of a row; `_filled` adds the rest to rows that are kept."""
+    shares = probabilities(task, prediction.scores[_judged(task, group)[0]])
+    right = _right_places(task, group, prediction)
     return {
         "id": group.id,
         "value": float(value),
@@ -207,7 +211,7 @@ def _row_facts(task: DownstreamTask, group: TaskGroup, said: Prediction, value: 
 
 
 def _is_number(task: DownstreamTask) -> bool:
-    """Whether a number is predicted, and no label."""
+    """Whether the task is a regression."""
     return task.form == LABEL and not task.labels
 
 
@@ -228,14 +232,14 @@ def _sorted(rows: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _judged(task: DownstreamTask, group: TaskGroup) -> tuple[slice, int | None]:
-    """Which of the scores are judged, and of choices which of these is right."""
+    """Slice of the scores that are judged, and for choices the number of the right one among them."""
     if task.form != CHOICE:
         return slice(None), None
     return (slice(None), group.target) if task.judged_rows is None else task.judged_rows(group)
 
 
-def _right_places(task: DownstreamTask, group: TaskGroup, said: Prediction) -> list[int]:
-    """Of the judged scores, those of what is right or best."""
+def _right_places(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> list[int]:
+    """Places of the right or best answers among the judged scores."""
     if task.form == CHOICE:
         right = _judged(task, group)[1]
         return [] if right is None else [right]
@@ -245,22 +249,22 @@ def _right_places(task: DownstreamTask, group: TaskGroup, said: Prediction) -> l
         if isinstance(group.target, Mapping):
             return [max(group.target, key=lambda place: group.target[place])] if group.target else []
         return [] if group.target is None else [int(group.target)]
-    if said.boxes is None or not len(said.boxes):
+    if prediction.boxes is None or not len(prediction.boxes):
         return []
-    overlaps = _overlaps(said.boxes, np.asarray(group.target, np.float64))
+    overlaps = _overlaps(prediction.boxes, np.asarray(group.target, np.float64))
     return [int(overlaps.argmax())] if overlaps.max() >= 0.5 else []
 
 
-def _filled(task: DownstreamTask, group: TaskGroup, said: Prediction, row: dict[str, Any]) -> dict[str, Any]:
-    """A row with all that a page shows of it."""
+def _filled(task: DownstreamTask, group: TaskGroup, prediction: Prediction, row: dict[str, Any]) -> dict[str, Any]:
+    """The row with everything that a page displays."""
     judged, _ = _judged(task, group)
     rows = group.rows[judged] if task.form == CHOICE else group.rows[:1]
-    shares = probabilities(task, said.scores[judged])
+    shares = probabilities(task, prediction.scores[judged])
     order = np.argsort(-shares, kind="stable")[:_TOP].tolist()
     is_judged = row["value"] is not None
-    right = _right_places(task, group, said) if is_judged else []
+    right = _right_places(task, group, prediction) if is_judged else []
     if _is_number(task):
-        words = {0: f"{float(said.scores[0]):.2f}"}
+        words = {0: f"{float(prediction.scores[0]):.2f}"}
     elif task.form == LABEL:
         words = {place: task.labels[place] for place in {*order, *right}}
     elif task.form == CHOICE:
@@ -268,18 +272,18 @@ def _filled(task: DownstreamTask, group: TaskGroup, said: Prediction, row: dict[
     else:
         words = {place: f"region {place}" for place in {*order, *right}}
     context = rows[0].parts[:-1] if task.form == CHOICE else rows[0].parts
-    told = task.right_words(group) if task.right_words is not None and is_judged else ""
+    right_words = task.right_words(group) if task.right_words is not None and is_judged else ""
     return {
         **row,
         "images": list(group.images),
         "text": [_short(part.text) for part in context],
         "said": _short(words[order[0]]) if order else "",
-        "right": _short(told or ", ".join(words[place] for place in right)),
+        "right": _short(right_words or ", ".join(words[place] for place in right)),
         "top": []
         if _is_number(task)
         else [[_short(words[place]), float(shares[place]), place in right] for place in order],
         "tags": _tags(rows, order[:1], right) if task.form == CHOICE else {},
-        "boxes": _boxes(group, said, order, is_judged) if task.form not in (LABEL, CHOICE) else None,
+        "boxes": _boxes(group, prediction, order, is_judged) if task.form not in (LABEL, CHOICE) else None,
     }
 
 
@@ -294,14 +298,14 @@ def _tags(rows: Sequence[TaskRow], *places: Iterable[int]) -> dict[str, str]:
     return found
 
 
-def _boxes(group: TaskGroup, said: Prediction, order: Sequence[int], is_judged: bool) -> dict[str, Any]:
-    boxes = np.zeros((0, 4)) if said.boxes is None else said.boxes
+def _boxes(group: TaskGroup, prediction: Prediction, order: Sequence[int], is_judged: bool) -> dict[str, Any]:
+    boxes = np.zeros((0, 4)) if prediction.boxes is None else prediction.boxes
     right = [] if not is_judged or group.target is None else np.asarray(group.target, np.float64).tolist()
     return {"right": right, "candidates": [np.asarray(boxes[place], np.float64).tolist() for place in order]}
 
 
 def _overlaps(boxes: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(n,) overlaps of boxes x1 y1 x2 y2 with one of them, for what a page calls right; metrics have their own."""
+    """(n,) overlaps of boxes x1 y1 x2 y2 with the right one, for the page alone; metrics have their own."""
     both = np.minimum(boxes[:, 2:], right[2:]) - np.maximum(boxes[:, :2], right[:2])
     shared = both.clip(min=0).prod(axis=1)
     area = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(axis=1) + (right[2:] - right[:2]).clip(min=0).prod()
@@ -312,20 +316,20 @@ def _short(text: str) -> str:
     return printable(text, _MOST_LETTERS)
 
 
-_SAID, _RIGHT, _QUIET, _NAMED = "#f3a800", "#2f9e5f", "#aeb6c2", "#4a7ab5"
+_PREDICTED, _RIGHT, _QUIET, _NAMED = "#f3a800", "#2f9e5f", "#aeb6c2", "#4a7ab5"
 _MOST_BYTES = 1_900_000  # of the rows of a page
 _REGIONS = 6  # of a photo
 _LEGENDS = {
-    "regions": "Boxes: what was said, what is right where that is known, and the next best candidates.",
+    "regions": "Boxes: the predicted one, the right one where that is known, and the next best candidates.",
     "named": "Boxes: those that the texts name, with their numbers.",
     "best": "Boxes: the regions of the store that have the best scores.",
 }
 _TITLES = {
     BEST: ("Best", "right, and surest of it"),
     WORST: ("Worst", "wrong, with the least on what is right"),
-    CONFIDENT: ("Most confidently wrong", "wrong, with the most on what was said"),
-    SUREST: ("Surest", "right answer not known, with the most on what was said; of numbers the highest"),
-    UNSURE: ("Least sure", "right answer not known, with the least on what was said; of numbers the lowest"),
+    CONFIDENT: ("Most confidently wrong", "wrong, with the most on the prediction"),
+    SUREST: ("Surest", "right answer not known, with the most on the prediction; of numbers the highest"),
+    UNSURE: ("Least sure", "right answer not known, with the least on the prediction; of numbers the lowest"),
     FIRST: ("Others", "right answer not known, in the order of the file"),
 }
 
@@ -334,7 +338,7 @@ def write_prediction_page(
     path: Path,
     title: str,
     summary: str,
-    told: Mapping[str, Any],
+    parts_summary: Mapping[str, Any],
     store: FeatureStore | None,
     *,
     facts: Sequence[tuple[str, str]] = (),
@@ -345,26 +349,26 @@ def write_prediction_page(
 
     Args:
         title, summary: plain texts.
-        told: of `joined_parts`.
-        store: that has the images; it tells where photos lie. None of a task of texts alone.
+        parts_summary: of `joined_parts`.
+        store: of the images, with the places of photos. None of a task of texts alone.
         facts: of the card, name and value.
         remarks: what a reader must not miss, such as images that were trained on.
         banner: why the regions mean nothing.
     """
-    page = "".join(_page(title, summary, told, store, facts, remarks, banner))
+    page = "".join(_page(title, summary, parts_summary, store, facts, remarks, banner))
     write_bytes_atomically(path, page.encode("utf-8"))
 
 
 def _page(
     title: str,
     summary: str,
-    told: Mapping[str, Any],
+    parts_summary: Mapping[str, Any],
     store: FeatureStore | None,
     facts: Sequence[tuple[str, str]],
     remarks: Sequence[str],
     banner: Banner | None,
 ) -> Iterator[str]:
-    chosen = sections(told)
+    chosen = sections(parts_summary)
     photos = stored_photos(
         [] if store is None else [store],
         dict.fromkeys(image for rows in chosen.values() for r in rows for image in r["images"]),
@@ -396,16 +400,16 @@ def _page(
 
 
 def _kind(row: Mapping[str, Any]) -> str:
-    """Which boxes are drawn, of `_LEGENDS`."""
+    """Kind of the drawn boxes, a key of `_LEGENDS`."""
     return "regions" if row["boxes"] is not None else "named" if row["tags"] else "best"
 
 
 def _row(row: Mapping[str, Any], images: str) -> Iterator[str]:
-    texts = "".join(f"<p class='asked'><bdi>{escaped(text, 600)}</bdi></p>" for text in row["text"])
-    yield f'<article class="told"><div>{texts}<p class="quiet id">{escaped(row["id"], 80)}</p>\n'
-    yield f"<p><b>said</b> <bdi>{escaped(row['said'], 300) or 'nothing'}</bdi></p>\n"
+    texts = "".join(f"<p class='question'><bdi>{escaped(text, 600)}</bdi></p>" for text in row["text"])
+    yield f'<article class="prediction"><div>{texts}<p class="quiet id">{escaped(row["id"], 80)}</p>\n'
+    yield f"<p><b>predicted</b> <bdi>{escaped(row['said'], 300) or 'nothing'}</bdi></p>\n"
     if row["value"] is not None:
-        right = escaped(row["right"], 300) or "none of what can be said"
+        right = escaped(row["right"], 300) or "none of the possible answers"
         yield f"<p><b>right</b> <bdi>{right}</bdi></p>\n<p><b>worth</b> {100 * row['value']:.0f} %</p>\n"
     lines = [
         [f"<bdi>{escaped(words, 200)}</bdi>{' <b>right</b>' if is_right else ''}", f"{100 * share:.1f} %"]
@@ -435,8 +439,8 @@ def _chosen_boxes(row: Mapping[str, Any]) -> list[DrawnBox]:
     boxes, found = row["boxes"], []
     for place, box in enumerate(boxes["candidates"]):
         words, share, _ = row["top"][place]
-        label = f"said, {100 * share:.0f} %" if place == 0 else ""
-        colour = _SAID if place == 0 else _QUIET
+        label = f"predicted, {100 * share:.0f} %" if place == 0 else ""
+        colour = _PREDICTED if place == 0 else _QUIET
         found.append(
             DrawnBox(
                 tuple(box),
@@ -470,13 +474,14 @@ def _corners(record: RegionRecord, region: int) -> tuple[float, float, float, fl
 
 
 _STYLE = """
-.told { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 8px 24px; padding: 14px 0;
+.prediction { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 8px 24px; padding: 14px 0;
   border-top: 1px solid var(--line); break-inside: avoid; }
-.told:first-of-type { border-top: 0; }
-.told p { overflow-wrap: anywhere; }
-.told .asked { font-size: 15px; font-weight: 600; }
-.told b { font-weight: 400; color: var(--quiet); margin-right: 6px; }
-.told .table { margin-top: 8px; } .told .table b { margin: 0 0 0 6px; color: var(--series-2); font-weight: 600; }
-.told .canvases { grid-template-columns: repeat(auto-fit, minmax(min(260px, 100%), 1fr)); }
-@media (max-width: 640px) { .told { grid-template-columns: minmax(0, 1fr); } }
+.prediction:first-of-type { border-top: 0; }
+.prediction p { overflow-wrap: anywhere; }
+.prediction .question { font-size: 15px; font-weight: 600; }
+.prediction b { font-weight: 400; color: var(--quiet); margin-right: 6px; }
+.prediction .table { margin-top: 8px; }
+.prediction .table b { margin: 0 0 0 6px; color: var(--series-2); font-weight: 600; }
+.prediction .canvases { grid-template-columns: repeat(auto-fit, minmax(min(260px, 100%), 1fr)); }
+@media (max-width: 640px) { .prediction { grid-template-columns: minmax(0, 1fr); } }
 """

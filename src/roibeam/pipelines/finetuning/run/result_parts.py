@@ -29,7 +29,7 @@ from roibeam.pipelines.training.processes import wait_for_files
 
 @contextmanager
 def result_lock(out: Path, *beside: Path | None) -> Iterator[None]:
-    """Holds the lock of a result file in the main process. In the end no parts of it are left, whoever made them.
+    """Holds the lock of a result file in the main process. In the end no parts of it are left, of any process.
 
     Args:
         beside: other files that are written with it.
@@ -58,7 +58,7 @@ class ResultParts:
     """
     Args:
         out: the result file.
-        digest: of what is asked, 12 hexadecimal digits.
+        digest: of the request, 12 hexadecimal digits.
         count: of parts; of N processes each makes every N-th one.
         has_array: whether parts have numbers.
     """
@@ -88,12 +88,12 @@ class ResultParts:
     def write(self, number: int, array: np.ndarray | None, **facts: Any) -> None:
         mark = self._mark(number)
         if array is None:
-            write_mark(mark, self._asked(number), **facts)
+            write_mark(mark, self._mark_digest(number), **facts)
             return
         with KeptFile(mark.with_suffix(".npy")) as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
             file.finish()
-        write_mark(mark, self._asked(number), [file], **facts)
+        write_mark(mark, self._mark_digest(number), [file], **facts)
 
     def wait(self) -> None:
         """Waits for the parts of all processes.
@@ -104,19 +104,19 @@ class ResultParts:
         wait_for_files([self._mark(number) for number in self._numbers], self._is_whole, self._is_at_work)
 
     def facts(self) -> Iterator[dict[str, Any]]:
-        """Those of all parts, after `wait`."""
+        """Facts of all parts, after `wait`."""
         return (read_summed_json(self._mark(number))[0] for number in self._numbers)
 
     def _mark(self, number: int) -> Path:
         return self._folder / f"part-{number:05d}.json"
 
-    def _asked(self, number: int) -> str:
+    def _mark_digest(self, number: int) -> str:
         return f"{self._digest} {number}"
 
     def _is_kept(self, number: int, *, removes: bool = True) -> bool:
         mark = self._mark(number)
         files = [mark.with_suffix(".npy").name] if self._has_array else []
-        return kept_work(mark, self._asked(number), files, removes=removes) is not None
+        return kept_work(mark, self._mark_digest(number), files, removes=removes) is not None
 
     def _is_whole(self, mark: Path) -> bool:
         number = _number(mark)
@@ -131,7 +131,7 @@ class ResultParts:
         return self._folder / f".process-{rank}"
 
     def _is_at_work(self, mark: Path) -> bool:
-        """Whether the process that writes a part is there: it holds its lock, or is on another machine."""
+        """Whether the process that writes a part is running: it holds its lock, or is on another machine."""
         try:
             descriptor = os.open(self._process(_number(mark) % num_processes()), os.O_RDONLY)
         except OSError:

@@ -1,7 +1,7 @@
 """Data of a task's run: groups of both splits joined with one store of regions or two, and guarded against leaks.
 
 A second store has a task's own boxes, as ViLBERT reads VCR's images. Groups without their regions, because the store
-lacks an image of theirs, can still be predicted. Images that results are reported on are not trained on;
+lacks one of their images, can still be predicted. Images that results are reported on are not trained on;
 trained_photos.py has the rules.
 """
 
@@ -41,7 +41,7 @@ from roibeam.pipelines.finetuning.trained_photos import (
     seen_before,
 )
 
-_SHOWN = 3
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class JoinedGroups:
     Attributes:
         groups: those whose images are all there, with the ids that the store has.
         missing: different images that are not there, by the names that the task has.
-        num_images: different images that the task names.
-        left_out: groups without one of their images.
-        called: what the task calls images that the store has under other ids, by these.
+        num_images: number of different images that the task names.
+        left_out: number of groups without one of their images.
+        called: id in the store -> name in the task, of images with two names.
     """
 
     groups: Sequence[TaskGroup]
@@ -62,22 +62,22 @@ class JoinedGroups:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def notes(self, what: str) -> list[str]:
-        """For people: a line where something is missing."""
+        """A line for people if something is missing."""
         if not self.missing:
             return []
-        shown = ", ".join(printable(name, 60) for name in self.missing[:_SHOWN])
+        names = ", ".join(printable(name, 60) for name in self.missing[:_NAMED])
         return [
             f"{what}: {counted(self.left_out, 'group')} left out: the store lacks {len(self.missing):,} of "
-            f"{counted(self.num_images, 'image')}, such as {shown}"
+            f"{counted(self.num_images, 'image')}, such as {names}"
         ]
 
     def without(self, image_ids: Iterable[str]) -> JoinedGroups:
-        """Without the groups that show one of these images."""
+        """Drops the groups with one of these images."""
         dropped = set(image_ids)
         return replace(self, groups=[group for group in self.groups if not dropped & set(group.images)])
 
     def image_ids(self) -> list[str]:
-        """Different ones, in the order of the groups."""
+        """Different images, in the order of the groups."""
         return list(dict.fromkeys(image for group in self.groups for image in group.images))
 
 
@@ -112,15 +112,15 @@ class StoreImages:
         joined = JoinedGroups(kept, missing, len(names), len(groups) - len(kept), called)
         found = len(names) - len(missing)
         if not kept or found < min_match * len(names):
-            shown = ", ".join(printable(name, 60) for name in missing[:_SHOWN])
+            named = ", ".join(printable(name, 60) for name in missing[:_NAMED])
             raise ValueError(
                 f"{what}: store {self._store.path} has {found:,} of {counted(len(names), 'image')}; missing are "
-                f"{shown}; extract them too{hint}"
+                f"{named}; extract them too{hint}"
             )
         return joined
 
     def id_of(self, name: str) -> str | None:
-        """That the store has an image under; None for an image that it has not."""
+        """Id of an image in the store; None if it is missing."""
         if name not in self._found:
             if name in self._store:
                 self._found[name] = name
@@ -131,28 +131,28 @@ class StoreImages:
 
 
 def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
-    """Images of the validation split that are trained on, under whatever name."""
+    """Images of the validation split that are trained on, under any name."""
     trained: set[Key] = {key for image in train for key in image_keys(image, None)}
     return [image for image in validation if trained & set(image_keys(image, None))]
 
 
 def check_ids(task: DownstreamTask, groups: Sequence[TaskGroup], what: str) -> None:
-    """Raises ValueError where two groups of a problem have one id: their predictions could not be told apart."""
+    """Raises ValueError where two groups of a problem have one id: their predictions could not be distinguished."""
     ids = [group.id if task.turns is None else f"{group.id}, {task.turns(group)}" for group in groups]
     check_row_ids(what, ids, list(dict.fromkeys(ids)), unit="id")
 
 
-def check_told(groups: Sequence[TaskGroup], is_told: Callable[[TaskGroup], bool], what: str, use: str) -> None:
-    """Raises ValueError where nobody tells what is right for a group that is trained on, or judged.
+def check_labels(groups: Sequence[TaskGroup], has_label: Callable[[TaskGroup], bool], what: str, use: str) -> None:
+    """Raises ValueError for a group without a label in a split that is trained on, or judged.
 
     Args:
         use: what is done with the groups.
     """
-    untold = [group.id for group in groups if not is_told(group)]
-    if untold:
+    unlabelled = [group.id for group in groups if not has_label(group)]
+    if unlabelled:
         raise ValueError(
-            f"{what}: nothing says what is right for {counted(len(untold), 'row')} of {len(groups):,} (first: "
-            f"{printable(untold[0], 80)}), and this split is {use}"
+            f"{what}: no label for {counted(len(unlabelled), 'row')} of {len(groups):,} (first: "
+            f"{printable(unlabelled[0], 80)}), and this split is {use}"
         )
 
 
@@ -181,7 +181,7 @@ class StorePair:
         return self._read(image_id)
 
     def annotated(self, image_id: str, own: RegionRecord) -> RegionRecord:
-        """The record of its boxes.
+        """The record of an image's annotated boxes.
 
         Args:
             own: its record of the first store.
@@ -244,16 +244,16 @@ def boxes_alone(store: FeatureStore | StorePair) -> BoxRecords | StorePair:
     return pair
 
 
-def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], shown: FeatureStore | StorePair | None) -> None:
-    """Before anything is written.
+def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], source: FeatureStore | StorePair | None) -> None:
+    """Checks the numbers of boxes, before anything is written.
 
     Raises:
-        ValueError: naming the first group whose image has another number of boxes in the store than the task says.
+        ValueError: naming the first group whose image has another number of boxes in the store than in the task.
     """
-    if task.num_boxes is None or shown is None:
+    if task.num_boxes is None or source is None:
         return
     images = [group.images[0] for group in groups]
-    counts = shown.num_annotated(images) if isinstance(shown, StorePair) else shown.num_regions_of(images)
+    counts = source.num_annotated(images) if isinstance(source, StorePair) else source.num_regions_of(images)
     for group, count in zip(groups, counts.tolist(), strict=True):
         if count != task.num_boxes(group):
             raise ValueError(
@@ -273,13 +273,13 @@ def check_annotated(task: DownstreamTask, annotated: object, *, from_photos: boo
     if from_photos:
         if task.joined is not None and not task.gives_boxes:
             raise ValueError(
-                f"--end-to-end: with these settings {task.name} shows regions of two stores, and photos are cut by the "
+                f"--end-to-end: with these settings {task.name} takes regions of two stores, and photos are cut by the "
                 f"boxes of one; take its own boxes alone"
             )
         return
     if task.joined is not None and annotated is None:
         raise ValueError(
-            f"--annotated-store is missing: with these settings {task.name} shows detected regions of --store and its "
+            f"--annotated-store is missing: with these settings {task.name} takes detected regions of --store and its "
             f"own boxes of a second store"
         )
     if task.joined is None and annotated is not None:
@@ -289,45 +289,45 @@ def check_annotated(task: DownstreamTask, annotated: object, *, from_photos: boo
 class Unseen(NamedTuple):
     """
     Attributes:
-        ids: of such groups.
-        images: that the store lacks, by the names that the task has.
+        ids: of groups that lack images in the store.
+        images: missing ones, by the names that the task has.
     """
 
     ids: frozenset[str] = frozenset()
     images: tuple[str, ...] = ()
 
     def note(self, what: str) -> str:
-        """For people."""
-        shown = ", ".join(printable(name, 60) for name in self.images[:_SHOWN])
+        """A line for people."""
+        names = ", ".join(printable(name, 60) for name in self.images[:_NAMED])
         return (
             f"{what}: {counted(len(self.ids), 'row')} answered without regions: the store lacks "
-            f"{counted(len(self.images), 'image')}, such as {shown}"
+            f"{counted(len(self.images), 'image')}, such as {names}"
         )
 
     def described(self) -> dict[str, Any]:
-        """For the card; nothing where all are seen."""
+        """Facts for the card; empty if nothing is missing."""
         if not self.ids:
             return {}
-        return {"unseen": {"rows": len(self.ids), "images": len(self.images), "such_as": list(self.images[:_SHOWN])}}
+        return {"unseen": {"rows": len(self.ids), "images": len(self.images), "such_as": list(self.images[:_NAMED])}}
 
-    def told(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """What a part tells (`told_part`), where such rows have no images that a page could show."""
+    def without_images(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """The summary of a part (`told_part`), without images of such rows."""
         rows = {
             name: [{**row, "images": []} if row["id"] in self.ids else row for row in own]
-            for name, own in told["rows"].items()
+            for name, own in summary["rows"].items()
         }
-        return {**told, "rows": rows}
+        return {**summary, "rows": rows}
 
 
 @dataclass(frozen=True)
 class NoRegions:
-    """In place of a store: every image has this record, which has no region."""
+    """Stands in for a store: every image has this record, which has no region."""
 
     record: RegionRecord
 
     @classmethod
     def like(cls, record: RegionRecord) -> NoRegions:
-        """Of the same size, and with features of the same width."""
+        """Records of the size of `record`, with features of its width."""
         return cls(
             RegionRecord(
                 image_id=record.image_id,
@@ -345,16 +345,16 @@ class NoRegions:
         return self.record
 
 
-def with_unseen(asked: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[TaskGroup], Unseen]:
-    """All groups in their order, those that a store has with its ids, and which it has not.
+def with_unseen(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[TaskGroup], Unseen]:
+    """All groups in their order, those that a store has with its ids; and those that lack images.
 
     Args:
-        asked: groups of different ids, as the task has them.
+        groups: of different ids, as the task has them.
     """
     found = {group.id: group for group in joined.groups}
-    unseen = frozenset(group.id for group in asked if group.id not in found)
-    groups = [found.get(group.id) or replace(group, swapped=True) for group in asked]
-    return groups, Unseen(unseen, joined.missing)
+    unseen = frozenset(group.id for group in groups if group.id not in found)
+    every = [found.get(group.id) or replace(group, swapped=True) for group in groups]
+    return every, Unseen(unseen, joined.missing)
 
 
 @dataclass(frozen=True)
@@ -362,10 +362,10 @@ class TaskData:
     """
     Attributes:
         train: groups that are trained on.
-        train_files: that they were read from.
-        validation: groups that are asked about; None for a task that judges nothing.
+        train_files: sources of the training groups.
+        validation: groups for evaluations; None for a task that judges nothing.
         notes: for people.
-        names: what images are known by.
+        names: of images.
     """
 
     train: JoinedGroups
@@ -375,17 +375,17 @@ class TaskData:
     names: PhotoNames = field(default_factory=PhotoNames)
 
     @property
-    def asked(self) -> Sequence[TaskGroup]:
+    def evaluated(self) -> Sequence[TaskGroup]:
         return () if self.validation is None else self.validation.groups
 
 
 def joined_data(
-    task: DownstreamTask, store: FeatureStore | None, shown: FeatureStore | StorePair | None, min_match: float
+    task: DownstreamTask, store: FeatureStore | None, source: FeatureStore | StorePair | None, min_match: float
 ) -> TaskData:
     """The groups of both splits, those whose images the stores have; without a store all of them.
 
     Raises:
-        ValueError: when too few are there, ids come twice, or nobody tells what is right.
+        ValueError: when too few are there, ids come twice, or labels are missing.
     """
     images = None if store is None else StoreImages(store)
     found, files, notes = {}, dict[str, tuple[Path, ...]](), []
@@ -396,16 +396,16 @@ def joined_data(
             read = task.read(split)
             files[split] = read.files
             check_ids(task, read.groups, what)
-            told, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
-            check_told(read.groups, told, what, use)
-            asked = [group for group in read.groups if group.is_open or split != task.train]
+            has_label, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
+            check_labels(read.groups, has_label, what, use)
+            groups = [group for group in read.groups if group.is_open or split != task.train]
             if images is None:
-                found[split] = JoinedGroups(asked, (), 0, 0)
+                found[split] = JoinedGroups(groups, (), 0, 0)
             else:
-                found[split] = images.join(asked, what, min_match=min_match, hint=hint)
-            if isinstance(shown, StorePair):
-                found[split] = shown.with_both(found[split], what, min_match=min_match, hint=hint)
-        check_num_boxes(task, found[split].groups, shown)
+                found[split] = images.join(groups, what, min_match=min_match, hint=hint)
+            if isinstance(source, StorePair):
+                found[split] = source.with_both(found[split], what, min_match=min_match, hint=hint)
+        check_num_boxes(task, found[split].groups, source)
         notes += [*read.notes, *found[split].notes(what)]
     judged = found.get(task.validation or "")
     if judged is not None and task.judged is not None:
@@ -425,9 +425,9 @@ def guarded_data(
     """The data without images that are to be left out, and notes on what is not held out.
 
     Args:
-        allowed: whether images may be trained on that results are reported on.
+        allowed: whether the run may train on images that results are reported on.
     Raises:
-        ValueError: where they may not, and one would be.
+        ValueError: if it would, and may not.
     """
     called = {**data.train.called, **({} if data.validation is None else data.validation.called)}
     names, trained = photo_names(request.held_out, store, called), data.train.image_ids()
@@ -449,7 +449,7 @@ def guarded_data(
 
 
 def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
-    """Images of the splits that a run does not look at otherwise, as far as their files are there."""
+    """Images of the splits that a run does not use, as far as their files are there."""
     found: dict[str, list[str]] = {}
     for split in task.splits:
         if split not in (task.train, task.validation):
@@ -461,20 +461,20 @@ def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
 
 
 def _validation_leaks(data: TaskData, names: PhotoNames, start: TaskStart, *, allowed: bool) -> list[str]:
-    """What of the validation images was trained on before, by the run that this one starts from.
+    """Notes on validation images that this run or the one that it starts from trains on.
 
     Raises:
-        ValueError: when this run would train on some.
+        ValueError: when this run would train on some, and may not.
     """
     if data.validation is None:
         return []
-    asked = data.validation.image_ids()
-    shared = shared_images(data.train.image_ids(), asked)
-    told = f"{len(shared):,} of {counted(len(asked), 'validation image')}" if shared else ""
+    validation = data.validation.image_ids()
+    shared = shared_images(data.train.image_ids(), validation)
+    words = f"{len(shared):,} of {counted(len(validation), 'validation image')}" if shared else ""
     if shared and not allowed:
         raise ValueError(
-            f"{told} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
+            f"{words} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
             f"not held out; take them out of one split, or say --set data.shared_images=true"
         )
-    notes = [f"{told} are trained on: what is measured is not held out"] if shared else []
-    return [*notes, *seen_before(start.run, asked, names).notes(start.source, "validation")]
+    notes = [f"{words} are trained on: what is measured is not held out"] if shared else []
+    return [*notes, *seen_before(start.run, validation, names).notes(start.source, "validation")]

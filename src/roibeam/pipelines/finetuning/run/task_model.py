@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class TaskAnswer:
     """
     Attributes:
-        label: what `roibeam predict` would write.
+        label: as `roibeam predict` would write it.
         scores: of every label, the best first, as the model gives them: no probabilities. () of a task whose answer is
             a number.
     """
@@ -40,12 +40,12 @@ class TaskAnswer:
 
 
 class LoadedTaskModel:
-    """A fine-tuned model with what its run wrote down; `load_task_model` reads one.
+    """A fine-tuned model with the settings of its run; `load_task_model` reads one.
 
     Attributes:
-        model: in evaluation mode, on the CPU; it may be moved, and answers from where it is.
+        model: in evaluation mode, on the CPU; it may be moved to another device.
         tokenizer: of its texts.
-        labels: that it chooses among; () of a task whose answer is a number.
+        labels: of its answers; () of a task whose answer is a number.
         task: name of its task.
         system: name of the pre-trained model's system.
         num_texts, num_images: of a question.
@@ -65,10 +65,10 @@ class LoadedTaskModel:
         return f"LoadedTaskModel({self.task}, {self.system}, {labels}, from {str(self.source)!r})"
 
     def check_store(self, store: FeatureStore) -> list[str]:
-        """Whether a store has features such as the model was trained on. A record does not say where it is from.
+        """Checks that a store has features such as the model was trained on. A record does not know its store.
 
         Returns:
-            What differs and may, for people.
+            Notes on allowed differences, for people.
         Raises:
             ValueError: when its features or its classes mean something else.
         """
@@ -85,8 +85,8 @@ class LoadedTaskModel:
 
         Args:
             texts: one text of each question; of two texts both of them.
-            regions: what the image of each question shows, as of a store or `extract_regions`; of two images both of
-                them; () for texts alone. Those that the run's layout chooses are shown.
+            regions: of the image of each question, as of a store or `extract_regions`; of two images both of them; ()
+                for texts alone. The model reads those that the run's layout chooses.
             batch_size: questions at once.
         Raises:
             ValueError: for numbers of texts or images that are not the task's, and features of another width.
@@ -94,22 +94,23 @@ class LoadedTaskModel:
         check_list(texts, "texts")
         records: dict[str, RegionRecord] = {}
         groups = [
-            self._group(place, text, _several(shown), records)
-            for place, (text, shown) in enumerate(zip(texts, self._shown(texts, regions), strict=True))
+            self._group(place, text, (given,) if isinstance(given, RegionRecord) else given, records)
+            for place, (text, given) in enumerate(zip(texts, self._checked_regions(texts, regions), strict=True))
         ]
         batches = self._batches(records)
         for group in groups if self.num_images else ():
             batches.check(group)
-        for note in batches.notes_of_cuts(groups, "asked"):
+        for note in batches.notes_of_cuts(groups, "input"):
             logger.warning("%s", note)
-        said = list(predicted(self.model, batches, groups, self._trained.asked.form, batch_size))
-        return [
-            TaskAnswer(label, _best_first(dict(zip(self.labels, each.scores.tolist(), strict=False))))
-            for label, each in zip(self._directly.said(said), said, strict=True)
-        ]
+        predictions = list(predicted(self.model, batches, groups, self._trained.asked.form, batch_size))
+        answers = []
+        for label, each in zip(self._directly.said(predictions), predictions, strict=True):
+            scores = zip(self.labels, each.scores.tolist(), strict=False)
+            answers.append(TaskAnswer(label, dict(sorted(scores, key=lambda pair: -pair[1]))))
+        return answers
 
-    def _shown(self, texts: Sequence[Any], regions: Sequence[Any]) -> Sequence[Any]:
-        """What each question shows."""
+    def _checked_regions(self, texts: Sequence[Any], regions: Sequence[Any]) -> Sequence[Any]:
+        """Regions of each question."""
         if not self.num_images:
             if regions:
                 raise ValueError(f"{self.task} is a task of texts alone and shows no image; leave regions out")
@@ -119,17 +120,17 @@ class LoadedTaskModel:
         return regions
 
     def _group(
-        self, place: int, text: str | Sequence[str], shown: Sequence[RegionRecord], records: dict[str, RegionRecord]
+        self, place: int, text: str | Sequence[str], given: Sequence[RegionRecord], records: dict[str, RegionRecord]
     ) -> TaskGroup:
         """One question; its images are added to `records`."""
         parts = (text,) if isinstance(text, str) else tuple(text)
-        for given, wanted, what in ((parts, self.num_texts, "text"), (shown, self.num_images, "image")):
-            if len(given) != wanted:
+        for found, wanted, what in ((parts, self.num_texts, "text"), (given, self.num_images, "image")):
+            if len(found) != wanted:
                 raise ValueError(
-                    f"question {place}: {counted(len(given), what)}; {self.task} has {counted(wanted, what)}"
+                    f"question {place}: {counted(len(found), what)}; {self.task} has {counted(wanted, what)}"
                 )
-        names = tuple(f"question {place}, image {number}" for number in range(len(shown)))
-        records.update(zip(names, shown, strict=True))
+        names = tuple(f"question {place}, image {number}" for number in range(len(given)))
+        records.update(zip(names, given, strict=True))
         return TaskGroup(f"question {place}", names, (self._directly.row(parts),), None)
 
     def _batches(self, records: Mapping[str, RegionRecord]) -> GroupBatches:
@@ -144,29 +145,21 @@ def load_task_model(folder: str | Path, *, task: str | None = None) -> LoadedTas
     """A fine-tuned model of a task of one label: vqa, labels, nlvr2, GLUE, or one's own of `label_task`.
 
     Args:
-        folder: a run of `roibeam finetune` (the checkpoint that `predict` asks; of several seeds that of the best), or
+        folder: a run of `roibeam finetune` (its checkpoint as `predict` takes it; of several seeds the best run's), or
             one of its checkpoints.
         task: file of a task of one's own, which is run; None for a task that roibeam has.
     Raises:
-        ValueError: for a folder that is none, a damaged one, a model that was trained from photos, and for a task that
-            is not asked so: `roibeam predict` asks these.
+        ValueError: for a folder that is no run, a damaged one, a model that was trained from photos, and for tasks that
+            only `roibeam predict` can predict.
     """
     found = task_checkpoint(Path(folder).expanduser())
     described = saved_config(found.source.parent)["task"]
-    instead = f"roibeam predict asks it, in Python roibeam.pipelines.run_prediction (task {described['task']})"
+    instead = f"use roibeam predict, in Python roibeam.pipelines.run_prediction (task {described['task']})"
     if described["form"] != LABEL:
         raise ValueError(f"{folder}: its task chooses among choices or regions of its files; {instead}")
     if reads_photos(found):
         raise ValueError(f"{folder}: trained end to end, it reads photos of a store; {instead}")
     trained = TrainedTask.read(found, found.source, task)  # labels are known: no file of the task is read
     if trained.task.directly is None:
-        raise ValueError(f"{folder}: its task does not say how a single question is asked; {instead}")
+        raise ValueError(f"{folder}: its task has no rows of single questions; {instead}")
     return LoadedTaskModel(trained, trained.task.directly, trained.tokenizer())
-
-
-def _several(shown: RegionRecord | Sequence[RegionRecord]) -> Sequence[RegionRecord]:
-    return (shown,) if isinstance(shown, RegionRecord) else shown
-
-
-def _best_first(scores: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(scores.items(), key=lambda each: -each[1]))

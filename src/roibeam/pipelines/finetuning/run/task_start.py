@@ -56,15 +56,15 @@ class FirstTask:
     """
     Attributes:
         name: of the task.
-        asked: its form and number of images; the rest says the head.
+        form: its form and number of images; the head has the rest.
         labels: digest of them.
-        described: what config.json says of the model with its head.
+        described: config.json of the model with its head.
         state: all of its parameters, without those of a region encoder.
-        tells_images: whether it is known what the run behind it had been trained on.
+        tells_images: whether the training images of its start are known.
     """
 
     name: str
-    asked: tuple[str, int]
+    form: tuple[str, int]
     labels: str
     described: Mapping[str, Any]
     state: Mapping[str, Tensor]
@@ -72,7 +72,7 @@ class FirstTask:
 
     @classmethod
     def of(cls, found: ModelCheckpoint) -> FirstTask | None:
-        """None for a model of no fine-tuning run."""
+        """The task of a checkpoint; None for a model of no fine-tuning run."""
         config = found.source.parent / CONFIG
         saved = read_json_object(config) if config.is_file() else {}
         task = saved.get("task")
@@ -86,11 +86,11 @@ class FirstTask:
             for name, tensor in read_tensors(found.source / WEIGHTS).items()
             if isinstance(tensor, Tensor) and name.startswith(joined)
         }
-        told = bool(saved.get("recorded", {}).get("start_tells_images"))
-        return cls(task["task"], (task["form"], task["num_images"]), task["labels"], described, state, told)
+        images_known = bool(saved.get("recorded", {}).get("start_tells_images"))
+        return cls(task["task"], (task["form"], task["num_images"]), task["labels"], described, state, images_known)
 
-    def go_on(self, network: TaskNetwork, system: TaskSystem, asked: AskedForm, labels: str, *, keeps: bool) -> str:
-        """Gives a new network what this model learned.
+    def go_on(self, network: TaskNetwork, system: TaskSystem, output: AskedForm, labels: str, *, keeps: bool) -> str:
+        """Loads what this model learned into a new network.
 
         Args:
             labels: digest of those of the new task.
@@ -102,15 +102,15 @@ class FirstTask:
         inside = _MODEL if isinstance(module, TaskModel | MatchModel) else ""
         first = _MODEL if self.described.get("model_type") == TASK_MODEL else ""
         learned = self.state
-        if first != inside:  # a head of ours and one of a release
+        if first != inside:  # roibeam's own head and one of a release
             learned = {inside + name.removeprefix(first): tensor for name, tensor in self.state.items()}
-        # What the new task makes of another shape, such as a segment for a second image, stays as it made it.
+        # Parameters of another shape, such as a segment for a second image, stay as the new task made them.
         fitting = {name: each for name, each in learned.items() if name in own and each.shape == own[name].shape}
         encoder = tuple(inside + part for part in system.trained)
         heads = {
             name for name, each in module.named_parameters() if each.requires_grad and not name.startswith(encoder)
         }
-        why = "head.start says how a new one starts" if not keeps else self._differs(network, asked, labels)
+        why = "head.start sets how a new one starts" if not keeps else self._difference(network, output, labels)
         if not why and not heads <= fitting.keys():
             why = "it has other parameters"
         kept = {name: each for name, each in fitting.items() if name.startswith(encoder) or (name in heads and not why)}
@@ -122,17 +122,17 @@ class FirstTask:
             else f"{before}: its head goes on too"
         )
 
-    def _differs(self, network: TaskNetwork, asked: AskedForm, labels: str) -> str:
-        """In what the tasks differ; "" for nothing."""
-        if self.asked != (asked.form, asked.num_images):
-            return "this task asks something else"
+    def _difference(self, network: TaskNetwork, output: AskedForm, labels: str) -> str:
+        """Difference between the tasks; "" for none."""
+        if self.form != (output.form, output.num_images):
+            return "this task has another form"
         if self.labels != labels:
             return "this task has other labels"
         return "" if _kind(self.described) == _kind(network.described) else "it is of another kind"
 
 
 def _kind(described: Mapping[str, Any]) -> Any:
-    """What two heads that are read alike have in common; of a model from photos what is inside."""
+    """Facts that two heads must share to have the same use; for a model from photos those of the inner model."""
     if "end_to_end" in described:
         return _kind(described["model"])
     if described.get("model_type") != TASK_MODEL:
@@ -141,9 +141,9 @@ def _kind(described: Mapping[str, Any]) -> Any:
 
 
 def without_heads(found: ModelCheckpoint) -> ModelCheckpoint:
-    """The checkpoint; of a model with the heads of a release's task as a pre-trained one.
+    """The checkpoint as that of a pre-trained model, without heads of a release's task.
 
-    Its pre-training heads, where the release's files have none, are as drawn; a task does not read them.
+    Its pre-training heads, where the release's files have none, are drawn; a task does not read them.
     """
     model, model_class = found.model, system_of(found.model).model_class
     if type(model) is model_class:
@@ -168,10 +168,10 @@ _NOT_AS_DEEP = ("interbert",)
 class TaskStart:
     """
     Attributes:
-        system: that the model is of.
+        system: of the model.
         found: the pre-trained model; None for new weights.
         first: the task that it has learned already; None for none.
-        bert: that new weights start from; None for none.
+        bert: start of new weights; None for none.
         size: of a new model.
         fields: of a new model's configuration that differ from its size's.
     """
@@ -194,12 +194,12 @@ class TaskStart:
 
     @property
     def encoder(self) -> RegionEncoder | None:
-        """Of a model that was trained end to end."""
+        """Region encoder of a model that was trained end to end."""
         return region_encoder_of(self.found.joint) if isinstance(self.found, JointCheckpoint) else None
 
     @property
     def tells_images(self) -> bool:
-        """Whether it is known what the model was trained on; new weights were on nothing."""
+        """Whether the images that the model was trained on are known; new weights have none."""
         if self.found is None:
             return True
         return self.run is not None and is_told(self.run) and (self.first is None or self.first.tells_images)
@@ -226,9 +226,9 @@ class TaskStart:
     def tokenizer(self, spec: str | None, texts: Iterable[str]) -> CaptionTokenizer:
         """
         Args:
-            spec: that the user names; None for that of the model or the BERT, else one made from the texts.
+            spec: named by the user; None for that of the model or the BERT, else one made from the texts.
         Raises:
-            ValueError: when it has other words than the model, or nobody knows those.
+            ValueError: when it has other words than the model, or those are unknown.
         """
         if self.found is None:
             if self.bert is None:
@@ -245,7 +245,7 @@ class TaskStart:
 
 
 def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> TaskStart:
-    """What a run starts from; the user's own names come before the recipe's.
+    """Start of a run; the user's own names come before the recipe's.
 
     Raises:
         ValueError: when there is no such model, or it is of another system.
@@ -274,24 +274,24 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
 
 
 def task_encoder(
-    asked: EncoderRequest, config: DetectorConfig, options: EncoderOptions, own: RegionEncoder | None
+    request: EncoderRequest, config: DetectorConfig, options: EncoderOptions, own: RegionEncoder | None
 ) -> RegionEncoder:
     """
     Args:
-        own: of the run that this one starts from; None for what is asked.
+        own: of the run that this one starts from; None for that of the request.
     Raises:
         ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
     """
     if own is not None:
         return started_encoder(config, own.conventions, own, **options.of_network())
-    chosen = chosen_encoder(asked)
+    chosen = chosen_encoder(request)
     return started_encoder(config, chosen.conventions, chosen.weights, **options.of_network())
 
 
-def chosen_encoder(asked: EncoderRequest) -> ChosenDetector:
-    """The detector whose ResNet it is, where no run brings one.
+def chosen_encoder(request: EncoderRequest) -> ChosenDetector:
+    """The detector whose ResNet is the encoder, if the start has none.
 
     Raises:
         ValueError: as `choose_encoder`.
     """
-    return choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+    return choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions)

@@ -23,7 +23,7 @@ SYSTEMS: Mapping[str, TaskSystem] = MappingProxyType(
 
 
 def system_named(name: str) -> TaskSystem:
-    """Raises ValueError for an unknown name."""
+    """The system of a name. Raises ValueError for an unknown one."""
     if name not in SYSTEMS:
         raise ValueError(f"--system {name!r}: {name_hint(name, SYSTEMS)}")
     return SYSTEMS[name]

@@ -45,7 +45,7 @@ WHOLE_IMAGES = (SHOWN, ALL, STORED)
 
 @dataclass(frozen=True)
 class LayoutOptions:
-    """How a row is laid out, whatever system and task.
+    """Layout of rows, for any system and task.
 
     Attributes:
         max_pieces: text pieces of a row, special ones counted; 0 = as many as the model has positions for.
@@ -56,7 +56,7 @@ class LayoutOptions:
             phrase whose word is cut where that stood: [SEP], or a region.
         max_regions: of an image; 0 = all.
         region_order: which of more regions: the "best", by their class scores, or the first in their "file" (ViLBERT).
-        whole_image: its feature where the model has one of that width: the mean of the regions that are "shown", or of
+        whole_image: its feature where the model has one of that width: the mean of the input regions ("shown"), or of
             "all" regions of the store (ViLBERT), or the one that is "stored", of all regions where there is none
             (VL-BERT).
         box_numbers: whether six numbers of its box stand behind each feature, as VisualBERT's release has them for

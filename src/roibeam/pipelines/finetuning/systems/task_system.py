@@ -86,7 +86,7 @@ class Pieces:
 
     @property
     def coder(self) -> PieceCoder:
-        """For a task that cuts its texts itself."""
+        """The tokenizer for tasks that cut texts themselves."""
         return PieceCoder(self._tokenizer.pieces, self._tokenizer.piece)
 
     def part(self, part: TaskText | PartPieces, segment: int = 0) -> Span:
@@ -116,7 +116,7 @@ class Pieces:
         return found
 
     def question_mark(self, question: Span) -> Span:
-        """A "?" behind a text that has none."""
+        """A "?" behind a text without one; else no piece."""
         mark = self._tokenizer.pieces("?")
         ends_with_it = len(mark) > 0 and np.array_equal(question.ids[-len(mark) :], mark)
         return _special([] if ends_with_it else mark, question.segment)
@@ -163,7 +163,7 @@ def places_of_phrases(words: Sequence[int], text: RowText) -> list[int]:
 
 
 def places_in_row(words: Sequence[int], whole: RowText, num_pieces: int, num_regions: int) -> list[int]:
-    """Where VisualBERT's release looks for phrases in a row whose text was cut: where they stand in the whole text.
+    """Places where VisualBERT's release looks for phrases in a row whose text was cut: those in the whole text.
 
     What follows the pieces that are left, the last of them [SEP], are the regions. Behind the last region the release
     reads padding, or stops, as the batch has it; here that is [SEP].
@@ -180,12 +180,12 @@ def places_in_row(words: Sequence[int], whole: RowText, num_pieces: int, num_reg
 
 
 def cut_words(words: Sequence[int], whole: RowText, text: RowText) -> int:
-    """How many of these words of a text of one part have lost a piece."""
+    """Number of these words that have lost a piece, in a text of one part."""
     return sum(int((whole.words == word).sum()) > int((text.words == word).sum()) for word in words)
 
 
 def naming_words(text: RowText) -> int:
-    """Words that name a box and have a piece."""
+    """Number of words that name a box and have a piece."""
     return len(np.unique(text.words[text.tags >= 0]))
 
 
@@ -216,18 +216,18 @@ def _special(ids: Sequence[int] | np.ndarray, segment: int) -> Span:
     return Span(np.asarray(ids, np.int64), segment, nothing, nothing, is_text=False)
 
 
-# Parts of a text, the form that is asked, and how many images the row shows -> the spans of the row.
+# Parts of a text, the form of the output, and the number of images of the row -> the spans of the row.
 TextRules = Callable[[Pieces, Sequence[TaskText | PartPieces], str, int], list[Span]]
 
 
 @dataclass(frozen=True)
 class AskedForm:
-    """What is asked of each row of a task.
+    """Output of a task for each row.
 
     Attributes:
         form: one of `FORMS`.
         num_labels: of LABEL; else 1.
-        num_images: that a row shows; 0 for a text alone.
+        num_images: of a row; 0 for a text alone.
         whole_image: of REGION, the image as a whole has a score too, before those of its regions.
         num_heads: of PHRASE, see `DownstreamTask`.
     """
@@ -240,7 +240,7 @@ class AskedForm:
 
     @property
     def of_head(self) -> str:
-        """What a release's head is for, a key of `TaskSystem.release_heads`; of texts alone no release has one."""
+        """Key of the output in `TaskSystem.release_heads`; no release has a head for texts alone."""
         return self.form if self.num_images == 1 else f"{self.form} of {self.num_images} images"
 
 
@@ -252,11 +252,11 @@ class ReleaseHead:
         network: class whose call with a batch gives the scores.
         official: name of the class whose checkpoints it has.
         config: configuration of the pre-trained model and number of labels -> that of the network.
-        start: state of the pre-trained model and names of the network's parameters -> what it starts from.
-        head: what names of the head's parameters begin with, where the network has heads that are not read; those and
-            the model's are trained.
-        beside: configuration of the pre-trained model, and what is learned beside the task -> that of a network that
-            learns it and is called as `TaskModelBeside`; None for a release that has nothing beside.
+        start: state of the pre-trained model and names of the network's parameters -> the state of its start.
+        head: prefix of the names of the head's parameters, where the network has heads that are not read; those and the
+            model's are trained.
+        beside: configuration of the pre-trained model and auxiliary targets -> that of a network with their heads,
+            called as `TaskModelBeside`; None for a release without auxiliary targets.
     """
 
     network: type[nn.Module]
@@ -273,7 +273,7 @@ class TaskSystem:
     Attributes:
         name: as `roibeam pretrain --system` has it.
         model_class: with the pre-training heads, as the start of a run is read.
-        sizes: name -> what makes the configuration of a new model.
+        sizes: name -> function that makes the configuration of a new model.
         text: the rules of its text.
         positions: configuration -> text pieces that the model takes.
         reads: by form the vector that a head reads, of `READS`, for LABEL and CHOICE.
@@ -281,25 +281,25 @@ class TaskSystem:
         joins_images: whether two images stand in one row; else each is in a row of its own with the text.
         joins_context: whether the parts before a choice stand together, without a [SEP] between.
         tells_whole_image: whether its whole image has a class too, where classes of regions are learned.
-        grounding: one of `GROUNDINGS` but "auto" -> fields of the configuration that a model of choices must have, so
-            that it reads which words name a region (`VLBatch.aligned_words`), or does not. Empty for a system that has
-            no place for them; "auto" is "words" for the others.
+        grounding: one of `GROUNDINGS` but "auto" -> fields of the configuration that a model of choices must have to
+            read which words name a region (`VLBatch.aligned_words`), or not to. Empty for a system without a place for
+            them; "auto" is "words" for the others.
         reads_cut_phrases: whether its release reads a phrase whose word "before_sep" cuts where it stood, in the one
             sequence of text and regions, see `places_in_row`.
         classifier: of the head for labels, of `CLASSIFIERS`.
-        pair_start: pre-trained model -> fields of the configuration, and the state, of one that is shown two images in
-            a row; None for one that needs no others.
-        told_classes: pre-trained model and number of classes -> the same of a model that is told the class of each
+        pair_start: pre-trained model -> fields of the configuration, and the state, of one that reads two images in a
+            row; None if they are the same.
+        told_classes: pre-trained model and number of classes -> the same of a model that reads the class of each
             region; None for a system that has no place for them.
-        is_told_classes: configuration -> whether the model must be told the class of each region.
-        release_heads: by kind of head ("release", "release-mt"), then by what it is for, see `AskedForm.of_head`.
-        parts: what names of the parameters of model and its pooler begin with, its pre-training heads not; () where
-            that is the class's `base_model_prefix`.
+        is_told_classes: configuration -> whether the model reads the class of each region.
+        release_heads: by kind of head ("release", "release-mt"), then by `AskedForm.of_head`.
+        parts: prefixes of the names of parameters of model and pooler, without pre-training heads; () for the class's
+            `base_model_prefix`.
         photo_whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
         has_whole_image: configuration -> whether the image as a whole is an element of its own, with a state.
         second_segment: of the second of two texts that stand without an image.
         alone: fields of the configuration that a model must have for texts without an image.
-        unread_alone: what stands in the names of parameters that it does not read for them.
+        unread_alone: substrings of the names of parameters that it does not read for them.
     """
 
     name: str
@@ -328,115 +328,115 @@ class TaskSystem:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """What names of the model's parameters begin with that a task trains."""
+        """Prefixes of the names of the model's parameters that a task trains."""
         return self.parts or (f"{self.model_class.base_model_prefix}.",)
 
     def text_alone(self, pieces: Pieces, parts: Sequence[TaskText | PartPieces]) -> list[Span]:
         """The spans of one or two texts without an image, as BERT reads them: [CLS] first [SEP] second [SEP]."""
         return parts_with_separators(pieces, parts, last_segment=self.second_segment)
 
-    def needed_fields(self, asked: AskedForm, grounding: str) -> Mapping[str, Any]:
-        """Fields of the configuration that a model must have for what is asked.
+    def needed_fields(self, output: AskedForm, grounding: str) -> Mapping[str, Any]:
+        """Fields of the configuration that a model must have for an output.
 
         Args:
             grounding: one of `GROUNDINGS`.
         Raises:
-            ValueError: for a grounding of its own, where the system has no place for it.
+            ValueError: for a grounding other than "auto", where the system has no place for it.
         """
         if grounding != AUTO and not self.grounding:
             raise ValueError(
                 f"grounding {grounding!r}: words of {self.name} carry nothing of an image, whatever they name; leave "
                 f"it at {AUTO!r}"
             )
-        if not asked.num_images:
+        if not output.num_images:
             return self.alone
-        return self.grounding.get(GROUNDED if grounding == AUTO else grounding, {}) if asked.form == CHOICE else {}
+        return self.grounding.get(GROUNDED if grounding == AUTO else grounding, {}) if output.form == CHOICE else {}
 
-    def rows_for(self, asked: AskedForm) -> int:
-        """Rows of a batch that one row of a task takes."""
-        return 1 if self.joins_images else asked.num_images
+    def rows_for(self, output: AskedForm) -> int:
+        """Number of rows of a batch for one row of a task."""
+        return 1 if self.joins_images else output.num_images
 
-    def release_head(self, kind: str, config: BertSizes, asked: AskedForm) -> ReleaseHead:
-        """The head of a release for what is asked, for a model of this configuration.
+    def release_head(self, kind: str, config: BertSizes, output: AskedForm) -> ReleaseHead:
+        """The head of a release for an output, for a model of this configuration.
 
         Raises:
             ValueError: where that release has none, or its head for regions scores the image as a whole and this is no
                 candidate, or the model has no state of it.
         """
-        found = self.release_heads.get(kind, {}).get(asked.of_head)
+        found = self.release_heads.get(kind, {}).get(output.of_head)
         if found is None:
             raise ValueError(
-                f"{self.name} has no head of its release for the form {asked.of_head} here (head.kind {kind!r}); leave "
-                f"out --set head.kind"
+                f"{self.name} has no head of its release for the form {output.of_head} here (head.kind {kind!r}); "
+                f"leave out --set head.kind"
             )
-        if asked.form == REGION:
-            self.check_whole_image(config, asked)
-            if not asked.whole_image and self.has_whole_image(config):
+        if output.form == REGION:
+            self.check_whole_image(config, output)
+            if not output.whole_image and self.has_whole_image(config):
                 raise ValueError(
                     f"head.kind {kind!r}: the head of {self.name}'s release scores the whole image too, and it is no "
                     f"candidate; set whole_image to size or last_pixel, or head.kind to 'ours'"
                 )
         return found
 
-    def written_head(self, official: str, asked: AskedForm) -> ReleaseHead:
+    def written_head(self, official: str, output: AskedForm) -> ReleaseHead:
         """The head of the release whose checkpoints are of the class `official`.
 
         Raises:
-            ValueError: where no release has such a head for what is asked.
+            ValueError: where no release has such a head for the output.
         """
         for heads in self.release_heads.values():
-            found = heads.get(asked.of_head)
+            found = heads.get(output.of_head)
             if found is not None and found.official == official:
                 return found
-        raise ValueError(f"{official} has no head of {self.name}'s releases for the form {asked.of_head}")
+        raise ValueError(f"{official} has no head of {self.name}'s releases for the form {output.of_head}")
 
-    def check_whole_image(self, config: BertSizes, asked: AskedForm) -> None:
+    def check_whole_image(self, config: BertSizes, output: AskedForm) -> None:
         """Raises ValueError where the image as a whole is a candidate and the model has no state of it."""
-        if asked.whole_image and not self.has_whole_image(config):
+        if output.whole_image and not self.has_whole_image(config):
             raise ValueError(
                 f"whole_image: this {self.name} has no element for the image as a whole, so it cannot be chosen; "
                 f"leave it at none, or take vlbert, vilbert or interbert"
             )
 
-    def new_head(self, config: BertSizes, asked: AskedForm) -> TaskHead:
-        """A head of ours, as drawn, for a model of this configuration.
+    def new_head(self, config: BertSizes, output: AskedForm) -> TaskHead:
+        """A new head of roibeam's own kind for a model of this configuration.
 
         Raises:
             ValueError: for more than two images, two of them that are to be chosen among, or a whole image that the
                 model has no state of.
         """
-        if asked.num_images not in (0, 1, 2) or (asked.num_images != 1 and asked.form != LABEL):
-            raise ValueError(f"{self.name}: no head for {asked.num_images} images of a row with form {asked.form!r}")
-        if asked.form == REGION:
-            self.check_whole_image(config, asked)
-            return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=asked.whole_image))
-        if asked.num_images == 0:
-            return LabelHead(LabelHeadConfig.for_model(config, num_classes=asked.num_labels, reads="pooled_text"))
-        if asked.form == PHRASE:
+        if output.num_images not in (0, 1, 2) or (output.num_images != 1 and output.form != LABEL):
+            raise ValueError(f"{self.name}: no head for {output.num_images} images of a row with form {output.form!r}")
+        if output.form == REGION:
+            self.check_whole_image(config, output)
+            return RegionHead(RegionHeadConfig.for_model(config, with_whole_image=output.whole_image))
+        if output.num_images == 0:
+            return LabelHead(LabelHeadConfig.for_model(config, num_classes=output.num_labels, reads="pooled_text"))
+        if output.form == PHRASE:
             width = config.hidden_size // config.num_attention_heads
-            return GroundingHead(GroundingHeadConfig.for_model(config, inner_width=width, num_heads=asked.num_heads))
-        fields = {"num_classes": asked.num_labels, "classifier": self.classifier if asked.form == LABEL else "linear"}
-        fields["reads"] = self.reads[asked.form] if asked.num_images == 1 else self.pair_reads
-        if self.rows_for(asked) == 2:
+            return GroundingHead(GroundingHeadConfig.for_model(config, inner_width=width, num_heads=output.num_heads))
+        fields = {"num_classes": output.num_labels, "classifier": self.classifier if output.form == LABEL else "linear"}
+        fields["reads"] = self.reads[output.form] if output.num_images == 1 else self.pair_reads
+        if self.rows_for(output) == 2:
             return ImagePairHead(ImagePairHeadConfig.for_model(config, **fields))
         return LabelHead(LabelHeadConfig.for_model(config, **fields))
 
 
 def with_labels(config: Any, num_labels: int) -> Any:
-    """A model's configuration with so many answers."""
+    """A model's configuration with `num_labels` answers."""
     fields = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
     return type(config)(**{**fields, "num_answers": num_labels})
 
 
 def shared_parameters(state: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    """Those that the network has under the same name; its new head starts as drawn."""
+    """The parameters that the network has under the same name; its new head is drawn."""
     return {name: tensor for name, tensor in state.items() if name in names}
 
 
 def parts_with_separators(
     pieces: Pieces, parts: Sequence[TaskText | PartPieces], *, last_segment: int = 0, join_context: bool = False
 ) -> list[Span]:
-    """[CLS] first [SEP] second [SEP] ...: what most systems do.
+    """Spans [CLS] first [SEP] second [SEP] ..., as in most systems.
 
     Args:
         last_segment: of the last of several parts.

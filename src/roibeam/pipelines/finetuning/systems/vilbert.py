@@ -41,13 +41,13 @@ from roibeam.pipelines.finetuning.systems.task_system import (
 
 
 class CalledModel:
-    """What is called: `encode` of the model, then one of its heads."""
+    """Base of models whose call applies `encode`, then one of their heads."""
 
     encode: Any
 
 
 class CalledForAnswers(CalledModel):
-    """(B, A) logits."""
+    """Maps a batch to (B, A) logits."""
 
     answers: Any
 
@@ -56,7 +56,7 @@ class CalledForAnswers(CalledModel):
 
 
 class CalledForChoices(CalledModel):
-    """(B, 1) scores."""
+    """Maps a batch to (B, 1) scores."""
 
     score_pairs: Any
 
@@ -65,7 +65,7 @@ class CalledForChoices(CalledModel):
 
 
 class CalledForRegions(CalledModel):
-    """(B, R + 1) scores, the whole image first."""
+    """Maps a batch to (B, R + 1) scores, the whole image first."""
 
     score_regions: Any
 
@@ -74,7 +74,7 @@ class CalledForRegions(CalledModel):
 
 
 class CalledForImagePairs(CalledModel):
-    """(B / 2, 2) logits of a statement about two images, which rows 2i and 2i + 1 show."""
+    """Maps a batch to (B / 2, 2) logits of statements about the two images of rows 2i and 2i + 1."""
 
     image_pairs: Any
 
@@ -132,7 +132,7 @@ def _image_pairs(config: ViLbertConfig, num_labels: int) -> ViLbertConfig:
 
 
 def _heads(official: str, answers: Any, choices: Any, regions: Any) -> dict[str, ReleaseHead]:
-    """What the first release and the baseline have."""
+    """Heads of the first release and the baseline."""
     return {
         LABEL: ReleaseHead(answers, official, with_labels, shared_parameters, "answer_head."),
         CHOICE: ReleaseHead(choices, official, with_labels, shared_parameters, "pair_score."),

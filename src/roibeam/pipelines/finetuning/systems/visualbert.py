@@ -41,21 +41,21 @@ from roibeam.pipelines.finetuning.systems.task_system import (
 
 
 class VisualBertAnswers(VisualBertForLabels):
-    """Called with a batch, it gives (B, A) logits."""
+    """Maps a batch to (B, A) logits."""
 
     def forward(self, batch: VLBatch) -> Tensor:
         return self.from_mask_piece(batch, self.visualbert(reading(batch, "mask_piece")))
 
 
 class VisualBertChoices(VisualBertForLabels):
-    """Called with a batch, it gives (B, 1) scores."""
+    """Maps a batch to (B, 1) scores."""
 
     def forward(self, batch: VLBatch) -> Tensor:
         return self.from_pooled(self.visualbert(reading(batch, "pooled")))
 
 
 class VisualBertPhrases(VisualBertForGrounding):
-    """Called with a batch, it gives (B, P, R) scores."""
+    """Maps a batch to (B, P, R) scores."""
 
     def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
         assert batch.phrase_positions is not None
@@ -69,7 +69,7 @@ def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num
     return [*spans, pieces.question_mark(spans[-1]), pieces.mask(), pieces.sep()]
 
 
-def _told_classes(model: VisualBertForPreTraining, count: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _class_embedding(model: VisualBertForPreTraining, count: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """R2C's layer before the projection of regions, which is then of its width and drawn anew."""
     state = {name: each for name, each in model.state_dict().items() if ".embeddings.projection." not in name}
     return {"num_region_classes": count}, state
@@ -86,7 +86,7 @@ SYSTEM = TaskSystem(
     joins_context=True,
     grounding={GROUNDED: {}, UNGROUNDED: {}},
     reads_cut_phrases=True,
-    told_classes=_told_classes,
+    told_classes=_class_embedding,
     is_told_classes=lambda config: config.num_region_classes > 0,
     has_whole_image=lambda config: False,
     unread_alone=(".projection.", ".region_positions.", ".region_segments.", ".classed."),
@@ -103,15 +103,11 @@ SYSTEM = TaskSystem(
 )  # fmt: skip
 
 
-def _imagebert_text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
-    return parts_with_separators(pieces, parts)
-
-
 IMAGEBERT_SYSTEM = TaskSystem(
     name="imagebert",
     model_class=ImageBertForPreTraining,
     sizes={"small": imagebert_small, "base": imagebert_base},
-    text=_imagebert_text,
+    text=lambda pieces, parts, form, num_images: parts_with_separators(pieces, parts),
     positions=lambda config: config.max_position_embeddings - int(config.final_separator != "none"),
     has_whole_image=lambda config: config.global_feature_size > 0,
     second_segment=0,  # its segments tell text from image

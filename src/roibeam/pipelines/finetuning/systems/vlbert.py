@@ -7,7 +7,7 @@
     [CLS] expression [SEP] regions [END]                regions: their own states, by the release through the
                                                         transform that masked regions had
 
-Two images stand in one row, whose regions are in segments of their own (ours: nothing is published for them):
+Two images stand in one row, whose regions are in segments of their own (nothing is published for them):
 
     [CLS] statement [SEP] [MASK] [SEP] regions regions [END]
 """
@@ -51,14 +51,14 @@ _ANSWER = 1  # segment
 
 
 class VLBertAnswers(VLBertForVqa):
-    """Called with a batch, it gives (B, A) logits."""
+    """Maps a batch to (B, A) logits."""
 
     def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
         return self.answers(batch, super().forward(reading(batch, "mask_piece")))
 
 
 class VLBertChoices(VLBertForVcr):
-    """Called with a batch, it gives (B, 1) scores; with `beside` the classes of regions too, as `TaskModelBeside`."""
+    """Maps a batch to (B, 1) scores; with `beside` to the classes of regions too, as `TaskModelBeside`."""
 
     def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | ScoresBeside:  # type: ignore[override]
         output = super().forward(batch if beside else reading(batch, "pooled"))
@@ -68,24 +68,24 @@ class VLBertChoices(VLBertForVcr):
         return ScoresBeside(scores, {REGION_CLASSES: self.object_loss(batch, output, _classes(batch))}, {})
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """As `TaskModelBeside.loss_counts`."""
+        """`TaskModelBeside.loss_counts`."""
         has_whole = self.config.object_loss == "all" and self.config.whole_image_element
         return {REGION_CLASSES: count_true(batch.region_target_mask) + has_whole * batch.batch_size}
 
 
 class VLBertRegions(VLBertForReferring):
-    """Called with a batch, it gives (B, E) scores, the whole image first where it is an element."""
+    """Maps a batch to (B, E) scores, the whole image first where it is an element."""
 
     def forward(self, batch: VLBatch) -> Tensor:  # type: ignore[override]
         return self.score_regions(batch, super().forward(batch))
 
 
 def _classes(batch: VLBatch) -> Tensor:
-    """(B, R) long, the class of each region that is asked for it."""
-    asked = batch.region_target_mask
-    assert asked is not None
-    labels = torch.full(asked.shape, IGNORE_INDEX, device=asked.device)
-    labels[asked] = batch.targets_of(asked).argmax(dim=-1)
+    """(B, R) long, the class of each region whose class is predicted."""
+    predicted = batch.region_target_mask
+    assert predicted is not None
+    labels = torch.full(predicted.shape, IGNORE_INDEX, device=predicted.device)
+    labels[predicted] = batch.targets_of(predicted).argmax(dim=-1)
     return labels
 
 
@@ -95,7 +95,7 @@ def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num
 
 
 def _task_config(config: VLBertConfig, **changes: Any) -> VLBertTaskConfig:
-    """That of a model with the heads of a task and none of pre-training."""
+    """Configuration of a model with the heads of a task and none of pre-training."""
     own = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
     fields = {name: value for name, value in own.items() if name not in PRE_TRAINING_FIELDS}
     return VLBertTaskConfig(**{**fields, **changes})
@@ -105,22 +105,22 @@ _UNMASKED = {"masked_appearance": "none", "masked_region_token": False}
 
 
 def _answers_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
-    """As cfgs/vqa of the release: nothing is masked, and there is no pre-training head."""
+    """Settings of cfgs/vqa of the release: nothing is masked, and there is no pre-training head."""
     return _task_config(config, **_UNMASKED, num_answers=num_labels, with_pooler=False)
 
 
 def _choices_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
-    """As cfgs/vcr of the release, without the classes of regions."""
+    """Settings of cfgs/vcr of the release, without the classes of regions."""
     return _task_config(config, **_UNMASKED, answer_head="1fc", with_pooler=True)
 
 
 def _regions_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
-    """As cfgs/refcoco of the release, where nothing is dropped before the score."""
+    """Settings of cfgs/refcoco of the release, where nothing is dropped before the score."""
     return _task_config(config, **_UNMASKED, answer_dropout=0.0, with_pooler=False)
 
 
 def _choices_beside(config: VLBertConfig, beside: BesideTask) -> VLBertTaskConfig:
-    """The same with classes: of all regions as in the release, or of hidden ones as in the paper."""
+    """Settings of choices with classes: of all regions as in the release, or of hidden ones as in the paper."""
     if beside.hidden_words:
         raise ValueError("hidden_words: the head of VL-BERT's release learns none; set head.kind to 'ours'")
     changes = {"answer_head": "1fc", "with_pooler": True, "num_object_labels": len(beside.class_names)}
@@ -148,7 +148,7 @@ def _pair_start(model: VLBertForPreTraining) -> tuple[dict[str, Any], dict[str, 
     return {"num_segments": REGION_SEGMENT + 2}, {**state, name: torch.cat([segments, segments[-1:]])}
 
 
-def _told_classes(model: VLBertForPreTraining, count: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _class_tokens(model: VLBertForPreTraining, count: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A token for each class in place of [IMG], from which they start."""
     state, name = model.state_dict(), "vlbert.region_token.weight"
     return {"num_region_tokens": count}, {**state, name: state[name][:1].repeat(count, 1)}
@@ -164,7 +164,7 @@ SYSTEM = TaskSystem(
     pair_reads="mask_piece",
     joins_images=True,
     pair_start=_pair_start,
-    told_classes=_told_classes,
+    told_classes=_class_tokens,
     is_told_classes=lambda config: config.num_region_tokens > 1,
     joins_context=True,
     tells_whole_image=True,

@@ -30,7 +30,7 @@ from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kep
 EQUAL, BALANCED_LOSS = "equal", "balanced"
 WEIGHTS = (EQUAL, BALANCED_LOSS)
 _SPLITS = ("train", "val", "test")
-Said = tuple[str, str]  # id of a row, and the label that is said
+RowLabel = tuple[str, str]  # id of a row and its predicted label
 Rows = Callable[[Path], Iterable[TableRow]]
 
 
@@ -57,7 +57,7 @@ class OwnLabelsOptions:
     """
     Attributes:
         min_occurrence: training rows that a label needs; rows of rarer ones are not trained on.
-        weights: as of `LabelsOptions`.
+        weights: of `LabelsOptions`.
     """
 
     min_occurrence: int = 1
@@ -70,10 +70,10 @@ class OwnLabelsOptions:
 
 
 def open_labels(folder: Path, options: LabelsOptions, labels: Sequence[str] | None) -> DownstreamTask:
-    """A table for each split in `folder`, see pipelines/data/datasets/tables.py.
+    """The task of a table for each split in `folder`, see pipelines/data/datasets/tables.py.
 
     Args:
-        labels: that a model learned; None for those of the training table.
+        labels: of a trained model; None for those of the training table.
     """
     return _labels_task(
         "labels", lambda split: table_of(folder, split), read_table, labels, splits=_SPLITS,
@@ -87,11 +87,11 @@ def label_task(
     rows: Rows,
     *,
     validation: str | None = "val",
-    write: Callable[[Path, Iterable[Said]], None] = write_label_results,
-    read: Callable[[str], Iterable[Said]] = read_label_results,
+    write: Callable[[Path, Iterable[RowLabel]], None] = write_label_results,
+    read: Callable[[str], Iterable[RowLabel]] = read_label_results,
     official_rows: Mapping[str, int] | None = None,
 ) -> OwnTask:
-    """A data set that gives one label to an image and a text, for the file of a task of one's own.
+    """Task of a data set with one label for an image and a text, for the file of a task of one's own.
 
     Args:
         name: for people.
@@ -100,7 +100,7 @@ def label_task(
         validation: the split that a run is judged on; None for none.
         write: result file, (id, label) of each row; as the data set's test server takes them.
         read: the same file -> (id, label) of each row.
-        official_rows: how many rows the splits have, where that is known.
+        official_rows: numbers of rows of the splits, where known.
     """
 
     rows, read = _own_rows(rows), _own_results(read)
@@ -119,15 +119,15 @@ def label_task(
         return opened_rows(path, list(rows(path)), read, rules)
 
     counts = official_rows or {}
-    shown_first = [*([validation] if validation else []), *files]
-    scored = ScoredTask({split: counts.get(split) for split in shown_first}, BOTH_RULES, open_scored)
+    splits = [*([validation] if validation else []), *files]
+    scored = ScoredTask({split: counts.get(split) for split in splits}, BOTH_RULES, open_scored)
     if validation is not None and validation not in files:
         raise ValueError(f"{name}: no file of the validation split {validation!r}; there are {', '.join(files)}")
     return OwnTask(NamedTask(OwnLabelsOptions, open_task), scored)
 
 
 def _own_rows(rows: Rows) -> Rows:
-    """Rows of a reader that somebody else wrote: whatever it raises, and whatever it gives that is no row, is told."""
+    """Wraps a user's reader of rows: its exceptions, and results that are no rows, become a ValueError."""
 
     def checked(path: Path) -> Iterator[TableRow]:
         read = 0
@@ -139,19 +139,19 @@ def _own_rows(rows: Rows) -> Rows:
                 yield row
                 read += 1
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            told = printable(f"{type(error).__name__}: {error}", 200)
-            raise ValueError(f"{str(path)!r}, row {read}: the reader of the task failed: {told}") from error
+            words = printable(f"{type(error).__name__}: {error}", 200)
+            raise ValueError(f"{str(path)!r}, row {read}: the reader of the task failed: {words}") from error
 
     return checked
 
 
-def _own_results(read: Callable[[str], Iterable[Said]]) -> Callable[[str], Iterator[Said]]:
-    def checked(path: str) -> Iterator[Said]:
+def _own_results(read: Callable[[str], Iterable[RowLabel]]) -> Callable[[str], Iterator[RowLabel]]:
+    def checked(path: str) -> Iterator[RowLabel]:
         try:
             yield from [(str(row), str(label)) for row, label in read(path)]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            told = printable(f"{type(error).__name__}: {error}", 200)
-            raise ValueError(f"{path!r}: the reader of the task's results failed: {told}") from error
+            words = printable(f"{type(error).__name__}: {error}", 200)
+            raise ValueError(f"{path!r}: the reader of the task's results failed: {words}") from error
 
     return checked
 
@@ -164,7 +164,7 @@ def _labels_task(
     *,
     splits: tuple[str, ...],
     validation: str | None,
-    write: Callable[[Path, Iterable[Said]], None],
+    write: Callable[[Path, Iterable[RowLabel]], None],
     min_occurrence: int = 1,
     weights: str,
 ) -> DownstreamTask:
@@ -176,12 +176,12 @@ def _labels_task(
     def words(predictions: Iterable[Prediction]) -> list[str]:
         return [chosen[int(prediction.scores.argmax())] for prediction in predictions]
 
-    def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
+    def judge(groups: Sequence[TaskGroup], predicted: Sequence[str]) -> Mapping[str, Measure]:
         right, images = [str(group.facts["label"]) for group in groups], [group.images[0] for group in groups]
-        measures = own_label_measures(said, right, images)
+        measures = own_label_measures(predicted, right, images)
         return {name: measures[name] for name in (ACCURACY, BALANCED) if name in measures}
 
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Said]:
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[RowLabel]:
         for group, word in zip(groups, words(predictions), strict=True):
             yield group.id, word
 
@@ -246,26 +246,26 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
     has = "has" if unknown == 1 else "have"
     words = "of a label that is too rare: left out" if is_trained else f"{has} a label that nothing is trained on"
     notes = [f"{split}: {counted(unknown, 'row')} {words}"] * bool(unknown)
-    told = Counter(row.label for row in rows if row.label is not None)
-    if told and unknown == told.total():
-        some, known = (printable(", ".join(sorted(each)[:4]), 120) for each in (told, places))
-        hint = _number_hint(told, places)
+    labels = Counter(row.label for row in rows if row.label is not None)
+    if labels and unknown == labels.total():
+        some, known = (printable(", ".join(sorted(each)[:4]), 120) for each in (labels, places))
+        hint = _number_hint(labels, places)
         raise ValueError(
             f"{str(path)!r}: none of its labels ({some}, ...) is one of those trained on ({known}, ...){hint}"
         )
-    if told:
-        # What always saying one label would reach: accuracy means little without it.
-        (commonest, times), *_ = told.most_common(1)
+    if labels:
+        # The accuracy of always one label: accuracy means little without it.
+        (commonest, times), *_ = labels.most_common(1)
         notes.append(
-            f"{split}: {counted(len(told), 'label')}; the commonest, {printable(commonest, 60)!r}, is that of "
-            f"{100 * times / told.total():.1f} % of the rows"
+            f"{split}: {counted(len(labels), 'label')}; the commonest, {printable(commonest, 60)!r}, is that of "
+            f"{100 * times / labels.total():.1f} % of the rows"
         )
     return TaskSplit(groups, (path,), tuple(notes))
 
 
-def _number_hint(told: Iterable[str], known: Iterable[str]) -> str:
-    """What to do where labels are equal as numbers; "" elsewhere."""
-    if not set(map(_number, told)) & set(map(_number, known)) - {None}:
+def _number_hint(labels: Iterable[str], known: Iterable[str]) -> str:
+    """Hint for labels that are equal as numbers; "" for others."""
+    if not set(map(_number, labels)) & set(map(_number, known)) - {None}:
         return ""
     return (
         "; as numbers they are equal: pandas writes a column of whole numbers with a gap as 0.0, 1.0; write it with "

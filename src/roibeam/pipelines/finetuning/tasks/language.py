@@ -57,7 +57,7 @@ _DEV, _MISMATCHED = "dev", "mismatched"
 class GlueOptions:
     """
     Attributes:
-        validation: what a run is judged on: "dev", of MNLI its matched file, or of MNLI the "mismatched" one.
+        validation: split that judges a run: "dev", for MNLI its matched file; or for MNLI the "mismatched" one.
     """
 
     validation: str = _DEV
@@ -67,7 +67,7 @@ class GlueOptions:
 
 
 def glue_task(name: str) -> NamedTask:
-    """One of `GLUE_TASKS`."""
+    """The task of a name of `GLUE_TASKS`."""
     task = GLUE_TASKS[name]
 
     def open_task(folder: Path, options: GlueOptions, labels: Sequence[str] | None) -> DownstreamTask:
@@ -82,11 +82,11 @@ def glue_task(name: str) -> NamedTask:
 
 
 def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> DownstreamTask:
-    def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
-        return measures_of(task, _values(task, said), [group.facts["label"] for group in groups])
+    def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+        return measures_of(task, _values(task, predictions), [group.facts["label"] for group in groups])
 
-    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, str]]:
-        for group, word in zip(groups, _words(task, said), strict=True):
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[tuple[str, str]]:
+        for group, word in zip(groups, _words(task, predictions), strict=True):
             yield group.id, word
 
     def write(path: Path, entries: Sequence[Any]) -> None:
@@ -106,7 +106,7 @@ def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> Do
         num_images=0,
         splits=tuple(task.rows),
         right_words=lambda group: str(group.facts["label"]),
-        directly=AskedDirectly(text_row, lambda said: _words(task, said), len(task.texts)),
+        directly=AskedDirectly(text_row, lambda predictions: _words(task, predictions), len(task.texts)),
     )
 
 
@@ -115,13 +115,13 @@ def text_row(texts: Sequence[str]) -> TaskRow:
     return TaskRow(tuple(TaskText((text,)) for text in texts), images=())
 
 
-def _words(task: GlueTask, said: Sequence[Prediction]) -> list[str]:
-    return [prediction_text(task, value) for value in _values(task, said)]
+def _words(task: GlueTask, predictions: Sequence[Prediction]) -> list[str]:
+    return [prediction_text(task, value) for value in _values(task, predictions)]
 
 
-def _values(task: GlueTask, said: Sequence[Prediction]) -> list[float]:
-    """Numbers of the labels that are said, or similarities."""
-    return [float(each.scores.argmax() if task.labels else each.scores[0]) for each in said]
+def _values(task: GlueTask, predictions: Sequence[Prediction]) -> list[float]:
+    """Numbers of the predicted labels, or similarities."""
+    return [float(each.scores.argmax() if task.labels else each.scores[0]) for each in predictions]
 
 
 def _reader(task: GlueTask, folder: Path) -> Callable[[str], TaskSplit]:
@@ -175,11 +175,13 @@ class EntitiesOptions:
 def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] | None) -> DownstreamTask:
     """Flickr30k Entities: Sentences/, Annotations/ and train.txt, val.txt, test.txt in `folder`."""
 
-    def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
-        return both_protocols(lambda rule: [replace(each, types=()) for each in _judged(groups, said, rule)], ANY)
+    def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+        return both_protocols(
+            lambda rule: [replace(each, types=()) for each in _judged(groups, predictions, rule)], ANY
+        )
 
-    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-        for group, each in zip(groups, said, strict=True):
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+        for group, each in zip(groups, predictions, strict=True):
             image, _, number = group.id.rpartition("#")
             yield {"image_id": image, "sentence_id": int(number), "boxes": _ranked_boxes(group, each)}
 
@@ -212,7 +214,7 @@ def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
 
 
 def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> Iterator[TaskGroup]:
-    """One for each caption with a phrase that counts."""
+    """Groups of the captions with a phrase that counts."""
     for image in images:
         for (name, number), phrases in counted_phrases([image]).items():
             sentence = image.sentences[number]
@@ -227,23 +229,23 @@ def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> It
             )
 
 
-def _scores(group: TaskGroup, said: Prediction) -> np.ndarray:
-    """(P, R) of its phrases.
+def _scores(group: TaskGroup, prediction: Prediction) -> np.ndarray:
+    """(P, R) scores of a group's phrases.
 
     Raises:
         ValueError: for scores that are no numbers.
     """
-    broken = int(np.isnan(said.scores).any(axis=-1).sum())
+    broken = int(np.isnan(prediction.scores).any(axis=-1).sum())
     if broken:
         raise ValueError(
             f"{group.id}: the model's scores are no numbers (NaN) for {broken} of its "
-            f"{counted(len(said.scores), 'phrase')}; its weights or features are broken"
+            f"{counted(len(prediction.scores), 'phrase')}; its weights or features are broken"
         )
-    return said.scores
+    return prediction.scores
 
 
-def _judged(groups: Sequence[TaskGroup], said: Sequence[Prediction], rule: str) -> Iterator[GroundedPhrase]:
-    for group, each in zip(groups, said, strict=True):
+def _judged(groups: Sequence[TaskGroup], predictions: Sequence[Prediction], rule: str) -> Iterator[GroundedPhrase]:
+    for group, each in zip(groups, predictions, strict=True):
         assert each.boxes is not None
         phrases: Sequence[CountedPhrase] = group.facts["phrases"]
         for phrase, scores in zip(phrases, _scores(group, each), strict=True):
@@ -251,7 +253,7 @@ def _judged(groups: Sequence[TaskGroup], said: Sequence[Prediction], rule: str) 
             yield GroundedPhrase(group.images[0], phrase.types, covers)
 
 
-def _ranked_boxes(group: TaskGroup, said: Prediction) -> list[list[list[float]]]:
-    """Of each phrase all boxes, the best first; the same float32 numbers as the store has."""
-    assert said.boxes is not None
-    return [said.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, said)]
+def _ranked_boxes(group: TaskGroup, prediction: Prediction) -> list[list[list[float]]]:
+    """All boxes for each phrase, the best first; the same float32 numbers as in the store."""
+    assert prediction.boxes is not None
+    return [prediction.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, prediction)]

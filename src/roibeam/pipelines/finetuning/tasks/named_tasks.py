@@ -38,7 +38,7 @@ TASKS: Mapping[str, NamedTask] = MappingProxyType(
 
 
 def task_named(name: str) -> NamedTask:
-    """Raises ValueError for an unknown name, or a file that is no task."""
+    """The task of a name or file. Raises ValueError for an unknown name, or a file that is no task."""
     if is_own(name):
         return own_task(name).task
     if name not in TASKS:

@@ -1,7 +1,7 @@
 """NLVR2: whether a statement is true of two images, from its official files.
 
-One group for each statement, with one row that shows both images; a system puts them into one row of its own, or each
-beside the statement in a row of its own.
+One group for each statement, with one row of both images; a system puts them into one row of its own, or each beside
+the statement in a row of its own.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Nlvr2Options:
             raise ValueError(f"Nlvr2Options: max_regions must not be negative, got {self.max_regions}")
 
 
-class SaidOfLabels(Protocol):
-    """What a model says to one group: the (2,) scores of `LABELS`."""
+class LabelScores(Protocol):
+    """Prediction of one group: the (2,) scores of `LABELS`."""
 
     @property
     def scores(self) -> np.ndarray: ...
@@ -70,8 +70,8 @@ class SaidOfLabels(Protocol):
 def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None) -> DownstreamTask:
     """NLVR2 with its official files in `folder`, found by their names."""
 
-    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[JudgedLine]:
-        return judged_lines(groups, said)
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[JudgedLine]:
+        return judged_lines(groups, predictions)
 
     def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
         return shown_regions(record.class_scores, options)
@@ -99,9 +99,9 @@ def statement_row(sentence: str) -> TaskRow:
     return TaskRow((TaskText((sentence,)),), images=(0, 1))
 
 
-def said_labels(said: Sequence[SaidOfLabels]) -> list[str]:
+def said_labels(predictions: Sequence[LabelScores]) -> list[str]:
     """One of `LABELS` for each statement; the first of them where both score alike."""
-    return [LABELS[int(each.scores.argmax())] for each in said]
+    return [LABELS[int(each.scores.argmax())] for each in predictions]
 
 
 def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[TaskGroup]:
@@ -110,10 +110,10 @@ def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[T
 
 
 def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
-    """The statements of a file in its order. A target is 1 or 0, or None where the file does not tell.
+    """The statements of a file in its order. A target is 1 or 0, or None without a label.
 
     Raises:
-        ValueError: for a line that is not as NLVR2 writes it, an identifier that comes twice, or no statement.
+        ValueError: for a line that is not in NLVR2's format, an identifier that comes twice, or no statement.
     """
     bare = options.image_names == "no-extension"
     groups = [
@@ -133,7 +133,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
 
 
 def shown_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray:
-    """(n,) int64, the regions of an image that are shown, in the order of the file.
+    """(n,) int64, the input regions of an image, in the order of the file.
 
     Args:
         class_scores: (R,) of the regions; of equal ones the first is better.
@@ -146,13 +146,13 @@ def shown_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray
     return np.sort(np.argsort(-class_scores, kind="stable")[: options.max_regions])
 
 
-def judged_lines(groups: Sequence[TaskGroup], said: Sequence[SaidOfLabels]) -> Iterator[JudgedLine]:
+def judged_lines(groups: Sequence[TaskGroup], predictions: Sequence[LabelScores]) -> Iterator[JudgedLine]:
     """A line of the result file for each statement; "False" where both labels score alike, as the first of them."""
-    for group, each in zip(groups, said, strict=True):
+    for group, each in zip(groups, predictions, strict=True):
         yield JudgedLine(group.id, bool(each.scores.argmax()))
 
 
-def nlvr2_scores(groups: Sequence[TaskGroup], said: Sequence[SaidOfLabels]) -> dict[str, Measure]:
+def nlvr2_scores(groups: Sequence[TaskGroup], predictions: Sequence[LabelScores]) -> dict[str, Measure]:
     """ "accuracy" and "consistency".
 
     Raises:
@@ -161,7 +161,7 @@ def nlvr2_scores(groups: Sequence[TaskGroup], said: Sequence[SaidOfLabels]) -> d
     unknown = [group.id for group in groups if group.target is None]
     if unknown:
         raise ValueError(f"{len(unknown)} statements without a label (first: {unknown[0]}); they cannot be scored")
-    lines = judged_lines(groups, said)
+    lines = judged_lines(groups, predictions)
     return nlvr2_measures(
         JudgedStatement(line.identifier, line.is_true == bool(group.target), bool(group.target))
         for group, line in zip(groups, lines, strict=True)

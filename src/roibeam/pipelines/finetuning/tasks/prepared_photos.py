@@ -57,7 +57,7 @@ def prepare_candidates(
 
 
 def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
-    """(D,), the feature of the whole photo; None where the model takes the mean of what it is shown.
+    """(D,), the feature of the whole photo; None where the model takes the mean of its input regions.
 
     Args:
         detected: (R, D), features of all detected regions of the photo, those that are cut too.
@@ -69,7 +69,7 @@ def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
 
 
 def candidate_targets(boxes: Tensor, right: Tensor, options: ReferringOptions, *, split: str) -> Tensor:
-    """(C,) float, what is right for each candidate, by the rules of the options for this split.
+    """(C,) float, targets of the candidates, by the rules of the options for this split.
 
     Args:
         boxes: (C, 4), candidates x1 y1 x2 y2.
@@ -101,21 +101,21 @@ def prepare_vcr_photo(
     config: DetectorConfig,
     conventions: Conventions,
     *,
-    shown: Sequence[int] | None = None,
+    box_numbers: Sequence[int] | None = None,
     flip: bool = False,
     fixed_size: bool = True,
 ) -> VcrPhoto:
-    """Resizes a photo with its boxes and outlines, mirrors all of them if told, and pads it.
+    """Resizes a photo with its boxes and outlines, mirrors all of them with `flip`, and pads it.
 
     Args:
         image: (height, width, 3) uint8, channel order B, G, R.
-        shown: numbers of the boxes that are shown; None for all.
+        box_numbers: numbers of the boxes; None for all.
         fixed_size: whether it is padded to short edge x long edge, so that batches have few forms; texts are not
             changed by a flip.
     Raises:
         ValueError: as `prepare_photo`.
     """
-    numbers = list(range(len(metadata.boxes)) if shown is None else shown)
+    numbers = list(range(len(metadata.boxes)) if box_numbers is None else box_numbers)
     height, width = image.shape[:2]
     whole = np.array([[0, 0, width - 1, height - 1, 1]], np.float32)
     boxes = np.concatenate([whole, metadata.boxes[numbers]])

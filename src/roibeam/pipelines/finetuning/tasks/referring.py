@@ -90,10 +90,11 @@ class Candidates(NamedTuple):
 def candidates_of(
     where: str, detected: np.ndarray, annotated: np.ndarray, image_hw: tuple[int, int] | None, rules: CandidateRules
 ) -> Candidates:
-    """
+    """Candidates of a photo.
+
     Args:
         where: the photo, for errors.
-        detected, annotated: (D, 4) and (A, 4), as they are to be shown; either may be empty.
+        detected, annotated: (D, 4) and (A, 4), in the order of the input; either may be empty.
         image_hw: of the photo, for the whole of it.
     Raises:
         ValueError: for a photo without a size where the whole of it is a candidate, or with too many boxes where they
@@ -185,7 +186,7 @@ class ReferringOptions:
             boxes are resized and clamped (VL-BERT), for which a run must be from photos.
         loss: binary cross-entropy of each candidate: its mean over all candidates of a batch ("regions": VL-BERT), or
             summed over those of a sentence ("rows": ViLBERT).
-        image_feature: the feature of the whole photo: the mean of all regions that are "shown", as a model takes it by
+        image_feature: the feature of the whole photo: the mean of all input regions ("shown"), as a model takes it by
             itself; or of the "detected" ones alone, those that are cut too (both ViLBERT releases, in training), which
             a run has by `LayoutOptions.whole_image`.
         swap_sides: left and right change places in the text of a mirrored photo (VL-BERT).
@@ -223,7 +224,7 @@ class ReferringOptions:
 
     @property
     def candidate_rules(self) -> CandidateRules:
-        """Raises ValueError for a rule that is none."""
+        """Rules of the candidates. Raises ValueError for an unknown one."""
         return CandidateRules(self.whole_image, self.max_boxes, self.too_many)
 
     def target_of(self, split: str) -> str:
@@ -237,8 +238,8 @@ class ReferringFiles(NamedTuple):
     Attributes:
         sentences: of all splits.
         instances: all objects and the sizes of photos.
-        detections: by the number of the photo, x, y, width, height; None where they are not asked for.
-        notes: on what of the files cannot be used and is left out.
+        detections: by the number of the photo, x, y, width, height; None where they are not needed.
+        notes: on rows of the files that cannot be used and are left out.
     """
 
     sentences: Sequence[ReferringSentence]
@@ -247,8 +248,8 @@ class ReferringFiles(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class SaidOfRegions(Protocol):
-    """What a model says to one group: (n,) scores, and the (n, 4) boxes x1 y1 x2 y2 that they are of."""
+class RegionScores(Protocol):
+    """Prediction of one group: (n,) scores, and their (n, 4) boxes x1 y1 x2 y2."""
 
     @property
     def scores(self) -> np.ndarray: ...
@@ -263,7 +264,7 @@ def read_referring(folder: Path, name: str, options: ReferringOptions) -> Referr
     Args:
         name: one of `REFS`.
     Raises:
-        ValueError: for files that are missing or not as they should be.
+        ValueError: for files that are missing or damaged.
     """
     refs, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
     detections = find_file(folder, DETECTIONS_NAME) if options.boxes == DETECTED_BOXES else None
@@ -273,7 +274,7 @@ def read_referring(folder: Path, name: str, options: ReferringOptions) -> Referr
 
 
 def referring_files(refs: str, instances: str, detections: str | None = None) -> ReferringFiles:
-    """As `read_referring`, of files by their paths."""
+    """`read_referring` for files by their paths."""
     bad = {
         instances: BadRows("annotations", "annotation"),
         refs: BadRows("reference", "reference"),
@@ -292,15 +293,16 @@ def referring_files(refs: str, instances: str, detections: str | None = None) ->
 def referring_groups(files: ReferringFiles, split: str, options: ReferringOptions) -> list[TaskGroup]:
     """The sentences of a split, in the order of the file.
 
-    A group's `boxes` are its candidates without the whole photo, which is `whole_image`. Of boxes from the store there
-    are none; those annotated ones that stand behind them are in `facts`, and `candidates_for` puts all together.
+    A group's `boxes` are its candidates without the whole photo, which is `whole_image`; boxes from the store are not
+    among them. Annotated ones that stand behind those are in `facts`, and `candidates_for` puts all together.
 
     Raises:
         ValueError: for a split without a sentence, or as `candidates_of`.
     """
     sentences = [each for each in files.sentences if each.split == split]
     if not sentences:
-        raise ValueError(f"no sentence of the split {split!r}; there are {', '.join(_splits(files))}")
+        splits = dict.fromkeys(each.split for each in files.sentences)
+        raise ValueError(f"no sentence of the split {split!r}; there are {', '.join(splits)}")
     if options.boxes == DETECTED_BOXES and files.detections is None:
         raise ValueError("ReferringOptions: boxes are detected ones, and no file of detections was given")
     photos = _Photos(files, split, options)
@@ -322,7 +324,7 @@ def candidates_for(group: TaskGroup, options: ReferringOptions, stored_boxes: np
 
 
 def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
-    """The group beside its mirrored photo. Boxes stay as they are: whoever mirrors the photo mirrors them."""
+    """The group beside its mirrored photo. Boxes stay as they are: they are mirrored with the photo."""
     if not options.swap_sides:
         return group
     rows = tuple(
@@ -332,36 +334,38 @@ def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
     return replace(group, rows=rows)
 
 
-def chosen_boxes(groups: Sequence[TaskGroup], said: Sequence[SaidOfRegions]) -> Iterator[ChosenBox]:
+def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[RegionScores]) -> Iterator[ChosenBox]:
     """The candidate of the highest score for each sentence, the first of equal ones; no box where there is none."""
-    for group, each in zip(groups, said, strict=True):
+    for group, each in zip(groups, predictions, strict=True):
         boxes = each.boxes if each.boxes is not None else np.zeros((0, 4), np.float32)
         box = sides(boxes[best_choice(each.scores.tolist())]) if len(boxes) else None
         yield ChosenBox(group.facts["sent_id"], group.facts["ref_id"], box)
 
 
 def referring_scores(
-    groups: Sequence[TaskGroup], said: Sequence[SaidOfRegions], options: ReferringOptions
+    groups: Sequence[TaskGroup], predictions: Sequence[RegionScores], options: ReferringOptions
 ) -> dict[str, Measure]:
     """ "accuracy" over sentences, the main measure, and "upper bound", the share of them that any candidate hits; among
     annotated boxes "same object" too, the share whose very box was chosen, as MAttNet counts."""
     rule, images = BOX_RULES[options.box_rule], [group.images[0] for group in groups]
-    chosen = [each.box for each in chosen_boxes(groups, said)]
+    chosen = [each.box for each in chosen_boxes(groups, predictions)]
     right = [group.facts["right"] for group in groups]
     hits = [float(box is not None and rule.hits(box, own)) for box, own in zip(chosen, right, strict=True)]
     bounds = [
         float(any(rule.hits(sides(box), own) for box in ([] if each.boxes is None else each.boxes)))
-        for each, own in zip(said, right, strict=True)
+        for each, own in zip(predictions, right, strict=True)
     ]
     found = {
-        "accuracy": Measure("accuracy", hits, images, guess=lambda: _by_lot(said, right, rule.hits)),
+        "accuracy": Measure("accuracy", hits, images, guess=lambda: _chance(predictions, right, rule.hits)),
         "upper bound": Measure("upper bound", bounds, images),
     }
     if options.boxes == ANNOTATED_BOXES:
         own_boxes = [sides(group.target) for group in groups]
         same = [float(box is not None and _is_same(box, own)) for box, own in zip(chosen, own_boxes, strict=True)]
 
-        found["same object"] = Measure("same object", same, images, guess=lambda: _by_lot(said, own_boxes, _is_same))
+        found["same object"] = Measure(
+            "same object", same, images, guess=lambda: _chance(predictions, own_boxes, _is_same)
+        )
     return found
 
 
@@ -369,13 +373,13 @@ def _is_same(box: Box, own: Box) -> bool:
     return bool(np.allclose(box, own, rtol=0, atol=1e-3))
 
 
-def _by_lot(said: Sequence[SaidOfRegions], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
-    """How often a candidate drawn by lot hits; a sentence without candidates never does."""
+def _chance(predictions: Sequence[RegionScores], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
+    """Share of sentences that a random candidate hits; one without candidates is a miss."""
     total = 0.0
-    for each, own in zip(said, right, strict=True):
+    for each, own in zip(predictions, right, strict=True):
         found = [] if each.boxes is None else [hits(sides(box), own) for box in each.boxes]
         total += sum(found) / max(len(found), 1)
-    return total / len(said)
+    return total / len(predictions)
 
 
 def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> str:
@@ -392,13 +396,9 @@ def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> st
     return f"no candidate hits the object of {counted(missed, 'sentence')} of {len(groups):,} ({rule.words})"
 
 
-def _splits(files: ReferringFiles) -> list[str]:
-    return list(dict.fromkeys(each.split for each in files.sentences))
-
-
 class _Photo(NamedTuple):
-    """What all sentences of a photo share: boxes (R, 4), its candidates where they do not come from the store, and
-    (height, width) where it is known; `whole` is (1, 4) or (0, 4)."""
+    """Facts that all sentences of a photo share: boxes (R, 4), its candidates unless they come from the store, and
+    (height, width) if known; `whole` is (1, 4) or (0, 4)."""
 
     boxes: np.ndarray
     whole: np.ndarray

@@ -39,7 +39,7 @@ from roibeam.pipelines.finetuning.tasks.referring import (
 
 
 def stored_regions(group: TaskGroup, boxes: np.ndarray, options: ReferringOptions) -> np.ndarray:
-    """(R,) int64, which regions of a record are candidates, of boxes (n, 4) that come from the store."""
+    """(R,) int64, regions of a record that are candidates, for boxes (n, 4) of the store."""
     found = candidates_for(group, options, boxes)
     return found.numbers[found.kinds == DETECTED]
 
@@ -47,7 +47,7 @@ def stored_regions(group: TaskGroup, boxes: np.ndarray, options: ReferringOption
 def joined_candidates(
     group: TaskGroup, detected: RegionRecord, annotated: RegionRecord, options: ReferringOptions
 ) -> JoinedImage:
-    """Detected candidates, then annotated ones, where a split has these, as ViLBERT's releases join two stores.
+    """Joins detected candidates and, if the split has some, annotated ones, as ViLBERT's releases join two stores.
 
     The feature of the whole image is the mean of all detected regions, those that are cut too.
 
@@ -77,7 +77,7 @@ def joined_candidates(
 
 
 def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str] | None], DownstreamTask]:
-    """What opens the data set of this name, one of `SPLITS`."""
+    """Function that opens the data set of a name, a key of `SPLITS`."""
 
     def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
         files = read_referring(folder, name, options)
@@ -87,11 +87,11 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             missed = missed_objects(groups, options)
             return TaskSplit(groups, notes=(*files.notes, *((f"{split}: {missed}",) if missed else ())))
 
-        def judge(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
-            return referring_scores(groups, said, options)
+        def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+            return referring_scores(groups, predictions, options)
 
-        def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-            return map(result_entry, chosen_boxes(groups, said))
+        def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+            return map(result_entry, chosen_boxes(groups, predictions))
 
         def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
             return stored_regions(group, record.boxes, options)
@@ -123,16 +123,16 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
 
 
 def check_referring(options: ReferringOptions) -> None:
-    """Raises ValueError for what no run can do."""
+    """Raises ValueError for settings that no run can use."""
     if options.image_feature != SHOWN_REGIONS:
         raise ValueError(
             "image_feature: leave it at shown; on stored features --set layout.whole_image=all makes the mean of all "
-            "regions of --store, and from photos --set end_to_end.whole_image says what the whole image is"
+            "regions of --store, and from photos --set end_to_end.whole_image chooses the whole image"
         )
 
 
 def check_stored_referring(options: ReferringOptions) -> None:
-    """Raises ValueError for what a run on stored features cannot do."""
+    """Raises ValueError for settings that a run on stored features cannot use."""
     if options.overlap_in == INPUT:
         raise ValueError(
             "overlap_in: stored features have no network input to measure in; leave it at photo, or train from photos "

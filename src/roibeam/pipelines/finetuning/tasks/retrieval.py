@@ -48,13 +48,13 @@ Neighbours = Sequence[Sequence[int]]
 
 
 class Draws(Protocol):
-    """Where the draws come from: a generator, or a file that has those of a published code."""
+    """Source of draws: a generator, or a file with those of a published code."""
 
     def mix(self, count: int) -> int:
-        """One of so many mixes."""
+        """One of `count` mixes."""
 
     def other(self, own: int, count: int) -> int:
-        """One of so many images, not this one."""
+        """One of `count` images, not this one."""
 
     def hard(self, own: int, neighbours: Sequence[int]) -> int:
         """One of the images that look like this one."""
@@ -64,7 +64,7 @@ class Draws(Protocol):
 
 
 class RandomDraws:
-    """Of a generator; all are equally likely."""
+    """Draws of a generator; all are equally likely."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
@@ -138,7 +138,7 @@ class Distractors:
         return self.drawn(group, RandomDraws(generator))
 
     def drawn(self, group: TaskGroup, draws: Draws) -> TaskGroup:
-        """As `draw`, from draws of any origin; they are asked in the order of the mix, image before caption."""
+        """`draw` with draws of any source, taken in the order of the mix, image before caption."""
         own = self._number[group.images[0]]
         if self._draws_caption:
             text = self._a_caption(own, draws)
@@ -187,7 +187,7 @@ def mean_features(store: RecordStore, image_ids: Sequence[str]) -> np.ndarray:
 
 
 def nearest(means_ND: np.ndarray, count: int = NEIGHBOURS) -> list[np.ndarray]:
-    """For each row the numbers of the nearest others, the nearest first; of equally near ones the lower number.
+    """Numbers of the nearest other rows for each row, the nearest first; of equally near ones the lower number.
 
     Args:
         count: most of each; fewer where rows are few, or equal.
@@ -226,13 +226,13 @@ def _nearest_of(
 
 
 def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *, features: str) -> list[np.ndarray]:
-    """`nearest` of the images of a run, from its file where that is of the same images and features, else put there.
+    """`nearest` of the images of a run, from its file if that is of the same images and features, else written there.
 
     Args:
         path: of the file; a second start of the run takes it.
-        features: what the store's features are called.
+        features: feature space of the store.
     Raises:
-        ValueError: when some image has none that looks different, or the file is damaged.
+        ValueError: when all others look like some image, or the file is damaged.
     """
     digest = hashlib.sha256(json.dumps([_FORMAT, features, list(image_ids)]).encode()).hexdigest()
     if path.is_file():
@@ -265,7 +265,7 @@ def _write(path: Path, digest: str, image_ids: Sequence[str], found: Sequence[np
 
 
 def _read(path: Path, digest: str, count: int) -> list[np.ndarray] | None:
-    """None for a file of other images or features."""
+    """Neighbours in a file; None for one of other images or features."""
     check_run_file(path, _REMEDY)
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -373,16 +373,16 @@ def caption_groups(pictures: Sequence[CaptionedPicture], *, per_image: bool) -> 
             yield TaskGroup(name, (picture.image,), (TaskRow((TaskText((caption,)),)),), target=0, facts=facts)
 
 
-def judge_choice(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
+def judge_choice(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
     """ "R@1 of 4": how many captions score their own image above all others of the group; a tie is a miss."""
-    right = [float(each.scores[0] > each.scores[1:].max()) for each in said]
+    right = [float(each.scores[0] > each.scores[1:].max()) for each in predictions]
     name = f"R@1 of {max((len(group.rows) for group in groups), default=0)}"
     by_lot = [1 / len(group.rows) for group in groups]
     images = [group.images[0] for group in groups]
     return {name: Measure(name, right, images, guess=lambda: sum(by_lot) / len(by_lot))}
 
 
-def _no_answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[Any]:
+def _no_answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Any]:
     raise ValueError("retrieval has no answers of single groups; its scores are of all pairs")
 
 

@@ -82,8 +82,8 @@ class VcrOptions:
             See `AlternatingTask`.
         loss_scales: of both problems, what the loss of answers and that of rationales are multiplied by. The releases
             of ViLBERT and InterBERT take the problem's rate over the smallest, which is 1 for each.
-        names: what people are called: by the order of "mention" in a row; "restarted" in the choice (VisualBERT);
-            "in-turn", from one question to the next (VL-BERT); "drawn" (ViLBERT). See `name_rule` of vcr_rules.py.
+        names: of people: by the order of "mention" in a row; "restarted" in the choice (VisualBERT); "in-turn", from
+            one question to the next (VL-BERT); "drawn" (ViLBERT). See `name_rule` of vcr_rules.py.
         people: a file with their names, a table with a column "name"; "" for the 15 of VisualBERT's release,
             "vl-bert" for the 13 of VL-BERT's.
         seed: of names that are drawn.
@@ -93,24 +93,24 @@ class VcrOptions:
         rationale_pieces: the same of rows of rationales; 0 = as `max_pieces`.
         cut_untold: whether rationales are cut in a split without labels; VL-BERT's release does not.
         pieces_twice: cut into word pieces twice, as 12-in-1 does. See `PieceRules`.
-        boxes: which regions are shown: those "annotated" in the file; "detected" ones before these (ViLBERT); those
-            "named" in question, answers and rationales (VisualBERT). See vcr_rules.py.
+        boxes: input regions: those "annotated" in the file; "detected" ones before these (ViLBERT); those "named" in
+            question, answers and rationales (VisualBERT). See vcr_rules.py.
         max_boxes: regions of an image, the whole image counted; 0 = all. Detected ones go first.
         whole_region: whether the image as a whole is the first region, all of it inside its outline and of class 0, of
             a system that has no element for it (VisualBERT, as R2C). From photos the encoder makes its feature, else
-            `LayoutOptions.whole_image` says which one it has.
+            `LayoutOptions.whole_image` chooses it.
         grounding: which "words" are grounded: those that name a box. VL-BERT gives such a word the feature of its
             region in place of the whole image's (its release), VisualBERT the region the position of the word (paper
             and release). "none": no word is (VL-BERT's paper). "auto": both ground them, other systems cannot.
-        object_loss: whether the classes of regions are learned beside: "none"; of the "masked" ones, as the paper of
-            VL-BERT says; of all "shown", as its release does.
+        object_loss: auxiliary loss of the classes of regions: "none"; of the "masked" ones, as the paper of VL-BERT
+            has it; of all inputs ("shown"), as its release does.
         object_loss_weight: of that loss beside the choice's.
         hidden_boxes: share of the boxes that the loss of "masked" ones hides.
-        told_classes: whether the model is told the class of each box: VL-BERT by a token for each class (its release's
-            `object_word_embed_mode` 1), VisualBERT by an embedding beside the feature (R2C).
+        told_classes: whether the class of each box is an input: in VL-BERT a token for each class (its release's
+            `object_word_embed_mode` 1), in VisualBERT an embedding beside the feature (R2C).
         object_names: a file with the names of object classes, one a line; "" for COCO's 80.
-        hidden_words: share of the words that are hidden and told beside the choice; 0 = none. The paper of VL-BERT says
-            that this harms.
+        hidden_words: share of the words that are hidden and predicted beside the choice; 0 = none. The paper of VL-BERT
+            finds that this harms.
         word_loss_weight: of that loss.
         loss: of the choice: "softmax" over the four (the papers), or "sigmoid" of each (VL-BERT's release).
     """
@@ -164,25 +164,25 @@ class VcrOptions:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """One or both."""
+        """Problems of the task, one or both."""
         return (ANSWER, RATIONALE) if self.problem == BOTH else (self.problem,)
 
 
 class VcrQuestionFacts(NamedTuple):
-    """What stands beside a group.
+    """Facts of a group.
 
     Attributes:
-        problem: that the group is of.
+        problem: of the group.
         objects: class names of the annotated boxes, in their order; tags of words are numbers among them.
-        shown: numbers of the boxes that are shown.
+        input_boxes: numbers of the boxes that are inputs.
         image: path of the image below the image folder.
         img_id: another name of the image, by which the stores of some releases have it; "" for none.
-        answer, rationale: which is right; None where nobody knows.
+        answer, rationale: numbers of the right ones; None without labels.
     """
 
     problem: str
     objects: tuple[str, ...]
-    shown: tuple[int, ...]
+    input_boxes: tuple[int, ...]
     image: str
     img_id: str
     answer: int | None
@@ -195,7 +195,7 @@ def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Ite
     Args:
         told: whether its labels are used; without them every file is as a test file.
     Raises:
-        ValueError: for a file that is not as VCR writes it, or options that do not fit it.
+        ValueError: for a file that is not in VCR's format, or options that do not fit it.
     """
     people = read_people_names(options.people)
     return vcr_groups(read_vcr_asked(path), options, name_rule(options.names, people, seed=options.seed), told=told)
@@ -204,17 +204,19 @@ def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Ite
 def vcr_groups(
     questions: Iterable[VcrAsked], options: VcrOptions, names: NameRule, *, told: bool = True
 ) -> Iterator[TaskGroup]:
-    """As `read_vcr_groups`, of questions that are read and a rule for names; of both problems see `in_turn`."""
-    for asked in questions:
-        names.question(asked.objects)
-        answer = asked.answer if told else None
-        rationale = asked.rationale if told else None
-        shown = named_objects(asked) if options.boxes == NAMED else tuple(range(len(asked.objects)))
-        facts = VcrQuestionFacts(options.problem, asked.objects, shown, asked.image, asked.img_id, answer, rationale)
+    """Groups of questions that are read, by a rule for names; see `read_vcr_groups`."""
+    for question in questions:
+        names.question(question.objects)
+        answer = question.answer if told else None
+        rationale = question.rationale if told else None
+        boxes = named_objects(question) if options.boxes == NAMED else tuple(range(len(question.objects)))
+        facts = VcrQuestionFacts(
+            options.problem, question.objects, boxes, question.image, question.img_id, answer, rationale
+        )
         yield TaskGroup(
-            id=asked.annot_id,
-            images=(image_id_of(asked.image, id_rule="no-extension"),),
-            rows=tuple(row for given in _given(options, answer) for row in _rows(asked, given, options, names)),
+            id=question.annot_id,
+            images=(image_id_of(question.image, id_rule="no-extension"),),
+            rows=tuple(row for given in _given(options, answer) for row in _rows(question, given, options, names)),
             target=answer if options.problem == ANSWER else rationale,
             facts=facts._asdict(),
         )
@@ -244,18 +246,20 @@ def group_lengths(
 
 def _rules(group: TaskGroup, options: VcrOptions, separator: int | None) -> PieceRules:
     problem = group.facts["problem"]
-    untold = problem == RATIONALE and group.facts[ANSWER] is None and not options.cut_untold
-    return PieceRules(0 if untold else options.pieces_of(problem), options.truncation, options.pieces_twice, separator)
+    is_whole = problem == RATIONALE and group.facts[ANSWER] is None and not options.cut_untold
+    return PieceRules(
+        0 if is_whole else options.pieces_of(problem), options.truncation, options.pieces_twice, separator
+    )
 
 
 def _by_context(group: TaskGroup) -> Iterator[list[tuple[TaskText, ...]]]:
-    """The rows that differ in their choice alone."""
+    """Groups of rows that differ in their choice alone."""
     for first in range(0, len(group.rows), NUM_CHOICES):
         yield [row.parts for row in group.rows[first : first + NUM_CHOICES]]
 
 
 def _named(group: TaskGroup, made: Callable[..., list[Made]], *arguments: object) -> list[Made]:
-    """What is made of these arguments; an error names the group."""
+    """Calls `made` with these arguments; an error names the group."""
     try:
         return made(*arguments)
     except ValueError as error:
@@ -265,11 +269,11 @@ def _named(group: TaskGroup, made: Callable[..., list[Made]], *arguments: object
 def vcr_scores(
     answers: Mapping[str, np.ndarray] | None, rationales: Mapping[str, np.ndarray] | None, questions: Sequence[str]
 ) -> Iterator[tuple[str, VcrScores]]:
-    """Rows of the leaderboard's file, from what one or two models say to each question.
+    """Rows of the leaderboard's file, from the scores of one or two models.
 
     Args:
         answers: annot_id -> (4,) scores; rationales: annot_id -> (16,) scores, those for the first answer first. None
-            for one that is not told; the file then lacks its columns, and is no leaderboard's file.
+            without predictions; the file then lacks its columns, and is no leaderboard's file.
         questions: annot_ids, in the order of the annotation file.
     Raises:
         ValueError: for a question without one of them, or scores of another number.
@@ -292,10 +296,10 @@ def _given(options: VcrOptions, answer: int | None) -> Sequence[int | None]:
     return range(NUM_CHOICES) if answer is None else (answer,)
 
 
-def _rows(asked: VcrAsked, given: int | None, options: VcrOptions, names: NameRule) -> Iterator[TaskRow]:
-    context = [asked.question] if given is None else [asked.question, asked.answers[given]]
-    choices = asked.answers if given is None else asked.rationales
-    named: EntryNames = names.entry(asked.objects, [token for part in context for token in part], choices)
+def _rows(question: VcrAsked, given: int | None, options: VcrOptions, names: NameRule) -> Iterator[TaskRow]:
+    context = [question.question] if given is None else [question.question, question.answers[given]]
+    choices = question.answers if given is None else question.rationales
+    named: EntryNames = names.entry(question.objects, [token for part in context for token in part], choices)
     parts = tuple(_text(part, named.context, options.joining) for part in context)
     for choice, own in zip(choices, named.choices, strict=True):
         yield TaskRow((*parts, _text(choice, own, options.joining)))
@@ -325,12 +329,12 @@ _MAIN = ("Q->AR", "Q->A", "QA->R")  # the first that is there is what a run is j
 def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) -> DownstreamTask:
     """VCR with its official files in `folder`, found by their names; the store has the annotated boxes, in their order.
 
-    Rationales are trained for the right answer. Elsewhere they are asked for each answer, as the leaderboard does, and
-    judged for the right one.
+    Rationales are trained for the right answer. Elsewhere they are predicted for each answer, as on the leaderboard,
+    and judged for the right one.
     """
     check_vcr(options)
-    beside, told = vcr_beside(options), vcr_told_classes(options)
-    of_boxes = (None if beside is None else beside.classes, None if told is None else told.of)
+    beside, input_classes = vcr_beside(options), vcr_told_classes(options)
+    of_boxes = (None if beside is None else beside.classes, None if input_classes is None else input_classes.of)
 
     def read(split: str) -> TaskSplit:
         path = find_file(folder, f"{split}.jsonl")
@@ -338,15 +342,15 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         groups = [group for question in zip(*by_problem, strict=True) for group in question]
         for classes in filter(None, of_boxes):
             for group in groups:
-                classes(group)  # an object of an unknown class is told before anything is trained
+                classes(group)  # raises for an object of an unknown class before anything is trained
         return TaskSplit(groups, (path,))
 
     def judged_rows(group: TaskGroup) -> tuple[slice, int | None]:
         first = 0 if len(group.rows) == NUM_CHOICES else NUM_CHOICES * group.facts[ANSWER]
         return slice(first, first + NUM_CHOICES), _right(group)
 
-    def answers(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Iterator[tuple[str, VcrScores]]:
-        for group, each in zip(groups, said, strict=True):
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[tuple[str, VcrScores]]:
+        for group, each in zip(groups, predictions, strict=True):
             found = {group.id: each.scores}
             chosen, reasons = (found, None) if group.facts["problem"] == ANSWER else (None, found)
             yield from vcr_scores(chosen, reasons, [group.id])
@@ -386,31 +390,31 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         beside=beside,
         whole_region=options.whole_region,
         grounding=options.grounding,
-        told_classes=told,
+        input_classes=input_classes,
         mirrored=lambda group: replace(group, mirrored=True),
         outlines=region_masks,
     )
 
 
 def _right(group: TaskGroup) -> int | None:
-    """The number of the choice that is right; None where nobody tells."""
+    """Number of the right choice; None without a label."""
     right: int | None = group.facts[group.facts["problem"]]
     return right
 
 
 def rows_of_right_answer(group: TaskGroup) -> TaskGroup:
-    """The group with the four rationales that are judged, where it asks for those of each answer."""
+    """The group with only the four rationales that are judged, of those for each answer."""
     right = group.facts[ANSWER]
     if len(group.rows) == NUM_CHOICES or right is None:
         return group
     return replace(group, rows=group.rows[right * NUM_CHOICES : (right + 1) * NUM_CHOICES])
 
 
-def judge_vcr(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mapping[str, Measure]:
-    """The measures of what is told, the main one first; "Q->AR" over questions of which both problems are asked."""
+def judge_vcr(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
+    """Measures of the predicted problems, the main one first; "Q->AR" over questions with both problems."""
     taken: dict[str, dict[str, int]] = {}
     facts: dict[str, TaskGroup] = {}
-    for group, each in zip(groups, said, strict=True):
+    for group, each in zip(groups, predictions, strict=True):
         if None in (group.facts[ANSWER], group.facts[RATIONALE]):
             raise ValueError(f"{group.id}: no label; nothing is known to be right in a split without labels")
         scores = each.scores
@@ -432,7 +436,7 @@ def judge_vcr(groups: Sequence[TaskGroup], said: Sequence[Prediction]) -> Mappin
 def write_vcr_entries(
     path: Path, entries: Sequence[tuple[str, tuple[Sequence[float], Sequence[Sequence[float]]]]]
 ) -> None:
-    """Entries of one model or of two, as they come back from the parts of a prediction: lists in place of tuples.
+    """Writes entries of one model or two, as read from the parts of a prediction: lists in place of tuples.
 
     Raises:
         ValueError: as `write_vcr_results`.
@@ -449,12 +453,12 @@ def write_vcr_entries(
 
 
 def _groups(path: Path, options: VcrOptions, split: str) -> list[TaskGroup]:
-    """Of one problem."""
+    """Groups of one problem."""
     groups = list(read_vcr_groups(str(path), options, told=True))
     if options.problem == ANSWER or split == TRAIN:
         return groups
-    asked = read_vcr_groups(str(path), options, told=False)
-    return [replace(every, facts=told.facts) for told, every in zip(groups, asked, strict=True)]
+    every = read_vcr_groups(str(path), options, told=False)
+    return [replace(group, facts=labelled.facts) for labelled, group in zip(groups, every, strict=True)]
 
 
 def check_vcr(options: VcrOptions) -> None:
@@ -462,7 +466,7 @@ def check_vcr(options: VcrOptions) -> None:
     if options.rationale_pieces and (options.problem == ANSWER or not options.max_pieces):
         raise ValueError("rationale_pieces is of rationales beside answers of max_pieces; set vcr.max_pieces alone")
     if not options.max_pieces and (options.truncation != EACH_ROW or not options.cut_untold):
-        raise ValueError("truncation and cut_untold say how vcr.max_pieces is kept; set that too, such as 61 of 64")
+        raise ValueError("truncation and cut_untold are of vcr.max_pieces; set that too, such as 61 of 64")
     if options.updates != "step" and options.problem != BOTH:
         raise ValueError(f"updates '{options.updates}': only with problem 'both'; leave it at step")
     if set(options.loss_scales) != {1.0} and options.problem != BOTH:

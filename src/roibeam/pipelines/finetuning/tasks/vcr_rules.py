@@ -1,8 +1,8 @@
 """VCR's rules in which the releases differ: names of people and things, cutting, regions, outlines, auxiliary targets.
 
 Files name people and things by number. Things have the name of their class; for people each public code has a rule of
-its own, and `BY_MENTION` is ours. Each public code cuts the rows of a question to a length in a way of its own;
-`EACH_ROW` is ours: the pieces of one choice take nothing from another row. Auxiliary targets beside the choice are
+its own, and `BY_MENTION` is new. Each public code cuts the rows of a question to a length in a way of its own;
+`EACH_ROW` is new: the pieces of one choice take nothing from another row. Auxiliary targets beside the choice are
 classes of boxes and hidden words (VL-BERT).
 """
 
@@ -48,14 +48,14 @@ class NameRule(Protocol):
     """Gives names to the objects of questions, which come in the order of their file."""
 
     def question(self, objects: Sequence[str]) -> None:
-        """A new question begins."""
+        """Begins a new question."""
 
     def entry(self, objects: Sequence[str], context: VcrTokens, choices: Sequence[VcrTokens]) -> EntryNames:
         """Names for a context with its choices; a question of a test file has four contexts with rationales."""
 
 
 class NamesByMention:
-    """People are named in the order in which a row mentions them, each question from the first name on.
+    """Names people in the order in which a row mentions them, each question from the first name on.
 
     Args:
         people_names: used again when there are more people.
@@ -67,7 +67,7 @@ class NamesByMention:
         self._names, self._restart = people_names, restart
 
     def question(self, objects: Sequence[str]) -> None:
-        """Nothing is kept from one question to the next."""
+        """Does nothing: no name is kept from one question to the next."""
 
     def entry(self, objects: Sequence[str], context: VcrTokens, choices: Sequence[VcrTokens]) -> EntryNames:
         known = names_by_mention(context, objects, people_names=self._names)
@@ -79,7 +79,7 @@ class NamesByMention:
 
 
 class NamesInTurn:
-    """All people of an image are named, in the order of its boxes; the next question goes on with the next name.
+    """Names all people of an image, in the order of its boxes; the next question goes on with the next name.
 
     So a name depends on the questions before (jackroos/VL-BERT vcr/data/datasets/vcr.py:118, 282).
     """
@@ -99,19 +99,19 @@ class NamesInTurn:
 
 
 class NamesDrawn:
-    """All people of an image have names that are drawn, anew for each context; two may have the same name.
+    """Draws names for all people of an image, anew for each context; two may have the same name.
 
-    As both ViLBERT releases do (vcr_dataset.py). They draw once, without a seed, and keep it in a file.
+    Source: both ViLBERT releases (vcr_dataset.py). They draw once, without a seed, and keep it in a file.
 
     Args:
-        drawn: the names, as they come.
+        drawn: the names.
     """
 
     def __init__(self, drawn: Iterator[str]) -> None:
         self._drawn = drawn
 
     def question(self, objects: Sequence[str]) -> None:
-        """Names are drawn for each context."""
+        """Does nothing: names are drawn for each context."""
 
     def entry(self, objects: Sequence[str], context: VcrTokens, choices: Sequence[VcrTokens]) -> EntryNames:
         given = {number: next(self._drawn) if kind == PERSON else kind for number, kind in enumerate(objects)}
@@ -194,7 +194,7 @@ def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: Pie
     context: list[PartPieces] = []
     for part in first:
         if context and rules.separator is not None:
-            context.append(_alone(rules.separator))
+            context.append(PartPieces(np.array([rules.separator]), np.array([-1]), np.array([-1])))  # of no word
         context.append(_pieces(part, coder, twice=rules.twice))
     choices = [_pieces(row[-1], coder, twice=rules.twice) for row in rows]
     if not rules.limit:
@@ -208,7 +208,7 @@ def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: Pie
 
 
 def row_lengths(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: PieceRules) -> list[tuple[int, int]]:
-    """Pieces of each row before it is cut, and what `row_pieces` leaves of it; errors as there."""
+    """Number of pieces of each row before it is cut and after, as by `row_pieces`, with its errors."""
     parts = rows[0][:-1]
     context = [_num_pieces(part, coder, twice=rules.twice) for part in parts]
     if rules.separator is not None:
@@ -223,7 +223,7 @@ def row_lengths(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: Pi
 
 
 def cut_rows(context: Sequence[int], choices: Sequence[int], limit: int, rule: str) -> list[KeptPieces]:
-    """What is kept of rows that share a context, so that none has more than `limit` pieces.
+    """Kept pieces of rows that share a context, so that none has more than `limit`.
 
     Args:
         context: pieces of each part of the context: a question, or a question and its answer.
@@ -318,16 +318,11 @@ def _pieces(part: TaskText, coder: PieceCoder, *, twice: bool) -> PartPieces:
     )
 
 
-def _alone(piece: int) -> PartPieces:
-    """One piece that is of no word."""
-    return PartPieces(np.array([piece]), np.array([-1]), np.array([-1]))
-
-
 ANNOTATED, DETECTED, NAMED = "annotated", "detected", "named"
 BOXES = (ANNOTATED, DETECTED, NAMED)
 NO_LOSS, MASKED, SHOWN = "none", "masked", "shown"
 OBJECT_LOSSES = (NO_LOSS, MASKED, SHOWN)
-NOT_ASKED = -100  # as IGNORE_INDEX of model/inputs.py
+NO_TARGET = -100  # as IGNORE_INDEX of model/inputs.py
 BACKGROUND = 0  # class of the whole image
 
 
@@ -349,7 +344,7 @@ class JoinedRegions(NamedTuple):
 def join_regions(
     detected: tuple[np.ndarray, np.ndarray], annotated: tuple[np.ndarray, np.ndarray], max_regions: int = 0
 ) -> JoinedRegions:
-    """Regions of two stores as both ViLBERT releases and InterBERT join them (vcr_dataset.py:364).
+    """Joins regions of two stores as both ViLBERT releases and InterBERT do (vcr_dataset.py:364).
 
     Args:
         detected, annotated: (R, D) features and (R, 4) boxes of each store.
@@ -375,7 +370,7 @@ def join_regions(
 
 
 def shown_boxes(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np.ndarray]:
-    """Of a store of annotated boxes, numbers of those that are shown, in their order.
+    """Function that gives the numbers of the annotated boxes that are inputs, in their order.
 
     Args:
         max_regions: the whole image counted; 0 = all. Boxes are cut from the end.
@@ -383,14 +378,14 @@ def shown_boxes(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np
 
     def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
         _check_boxes(group, record)
-        shown = [number for number in group.facts["shown"] if number < record.num_regions]
-        return np.array(shown[: max_regions - 1] if max_regions else shown, np.int64)
+        numbers = [number for number in group.facts["input_boxes"] if number < record.num_regions]
+        return np.array(numbers[: max_regions - 1] if max_regions else numbers, np.int64)
 
     return regions
 
 
 def joined_image(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage]:
-    """Detected regions, then all annotated boxes, see `join_regions`."""
+    """Function that joins detected regions and then all annotated boxes, see `join_regions`."""
 
     def joined(group: TaskGroup, image: int, detected: RegionRecord, annotated: RegionRecord) -> JoinedImage:
         _check_boxes(group, annotated)
@@ -424,29 +419,29 @@ def _check_boxes(group: TaskGroup, record: RegionRecord) -> None:
 
 
 def object_targets(classes: np.ndarray, loss: str, masked: np.ndarray | None = None) -> np.ndarray:
-    """(1 + R,) int64, the class that is to be told of the whole image and of each region; NOT_ASKED for none.
+    """(1 + R,) int64, target classes of the whole image and of each region; NO_TARGET for none.
 
     Args:
         classes: (R,), from `object_classes`.
         loss: MASKED: of the regions that are hidden (arXiv:1908.08530v1, section 4.2). SHOWN: of all regions and of the
             whole image, whose class is the background (VL-BERT's release, vcr/modules/resnet_vlbert_for_vcr.py:394).
-        masked: (R,) bool, which are hidden; for MASKED.
+        masked: (R,) bool, hidden regions; for MASKED.
     Raises:
         ValueError: for MASKED without `masked`.
     """
     every = np.concatenate([[BACKGROUND], classes])
     if loss == SHOWN:
         return every
-    asked = np.zeros(len(every), bool)
+    is_predicted = np.zeros(len(every), bool)
     if loss == MASKED:
         if masked is None or np.shape(masked) != np.shape(classes):
-            raise ValueError(f"object loss of masked regions: expected which of {len(classes)} are hidden")
-        asked[1:] = masked
-    return np.where(asked, every, NOT_ASKED)
+            raise ValueError(f"object loss of masked regions: expected flags of {len(classes)} hidden regions")
+        is_predicted[1:] = masked
+    return np.where(is_predicted, every, NO_TARGET)
 
 
 def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
-    """See `masks_of_regions`.
+    """Outlines of a photo's regions as masks, see `masks_of_regions`.
 
     Args:
         photo: path of the photo; its metadata lies beside it.
@@ -459,7 +454,7 @@ def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
     except OSError as error:
         raise ValueError(
             f"{path}: {error.strerror or error}; VCR's outlines lie beside its photos: name the folder vcr1images with "
-            f"--photos, or show whole boxes with --set photos.outlines=false"
+            f"--photos, or take whole boxes with --set photos.outlines=false"
         ) from None
     return masks_of_regions(record, metadata.boxes[:, :4], metadata.outlines, side)
 
@@ -467,8 +462,8 @@ def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
 WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
 
 
-class BesideOptions(Protocol):
-    """The fields of `VcrOptions` that say what is learned beside."""
+class AuxiliaryOptions(Protocol):
+    """Fields of `VcrOptions` for auxiliary targets."""
 
     @property
     def object_loss(self) -> str: ...
@@ -492,8 +487,8 @@ class BesideOptions(Protocol):
     def word_loss_weight(self) -> float: ...
 
 
-def vcr_beside(options: BesideOptions) -> BesideTask | None:
-    """None where nothing is learned beside.
+def vcr_beside(options: AuxiliaryOptions) -> BesideTask | None:
+    """Auxiliary targets of the options; None for none.
 
     Raises:
         ValueError: for a file of names that cannot be read.
@@ -517,8 +512,8 @@ def vcr_beside(options: BesideOptions) -> BesideTask | None:
     )
 
 
-def vcr_told_classes(options: BesideOptions) -> BoxClasses | None:
-    """None where the model is told no classes.
+def vcr_told_classes(options: AuxiliaryOptions) -> BoxClasses | None:
+    """Input classes of the options; None for none.
 
     Raises:
         ValueError: for a file of names that cannot be read.
@@ -529,5 +524,5 @@ def vcr_told_classes(options: BesideOptions) -> BoxClasses | None:
     return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names), names)
 
 
-def _names(options: BesideOptions) -> tuple[str, ...]:
+def _names(options: AuxiliaryOptions) -> tuple[str, ...]:
     return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES

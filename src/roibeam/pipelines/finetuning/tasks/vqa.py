@@ -96,7 +96,7 @@ class VqaOptions:
         targets: whether people's answers are compared with the labels as they were written ("raw", as all releases do)
             or without articles, signs and number words ("normalised", as the metric does); or targets are "stored", in
             <split>_target.pkl beside the questions (ViLBERT), with the labels of the same making.
-        score_rule: of a label: by the "count" of people who said it, or with each of them "left_out" (VL-BERT).
+        score_rule: of a label: by the "count" of people who gave it, or with each of them "left_out" (VL-BERT).
         question: "raw"; or as "pythia" prepared it (VisualBERT): lower case, no commas, no question mark; or questions
             and answers are those of Pythia's own files, imdb_<split>.npy ("imdb").
         says_unknown: whether "<unk>" may be answered, where it is a label; it is never right (the releases).
@@ -104,9 +104,9 @@ class VqaOptions:
             made a distribution (VL-BERT's paper).
         train: "train"; "train+val", as VL-BERT and VisualBERT do, when nothing is left to be judged on; or
             "train+val-minival" (ViLBERT), which is judged on the minival questions.
-        mirror: whether every other question of training is asked beside the mirrored photo (VL-BERT): boxes are
-            mirrored, left and right change places in question and answers, stored features stay as they are. From
-            photos `photos.flip` says it.
+        mirror: whether every other question of training stands beside the mirrored photo (VL-BERT): boxes are mirrored,
+            left and right change places in question and answers, stored features stay as they are. From photos
+            `photos.flip` decides.
         minival_questions: validation questions of the highest ids that are the minival.
         visual_genome: questions of Visual Genome that are trained on too, from its question_answers.json and
             image_data.json in the same folder: "none"; those about photos that COCO has too ("coco"); or "all". None is
@@ -147,8 +147,8 @@ class VqaFiles(NamedTuple):
 
     Attributes:
         questions: the official file, or Pythia's.
-        annotations: the official file; None where nobody has told, or Pythia's questions have their answers.
-        targets: pickled ones that count in place of those made from the answers.
+        annotations: the official file; None without labels, or where Pythia's questions have their answers.
+        targets: pickled ones, in place of those made from the answers.
     """
 
     questions: str
@@ -164,7 +164,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
     """VQA v2 with its official files in `folder`, found by their names.
 
     Args:
-        labels: that a model learned; None for those that the options ask for.
+        labels: of a trained model; None for those of the options.
     Raises:
         ValueError: also when the options name a file with other labels than the model learned.
     """
@@ -174,7 +174,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
 
     if labels is not None and options.targets == STORED:
-        options = replace(options, targets=RAW)  # only who trains needs the stored ones
+        options = replace(options, targets=RAW)  # only training needs the stored ones
 
     def words(predictions: Iterable[Prediction]) -> list[str]:
         scores = (prediction.scores for prediction in predictions)
@@ -186,14 +186,14 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
             check_some_answers(found.groups, chosen, split, options.answers)
         return found
 
-    def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
+    def judge(groups: Sequence[TaskGroup], predicted: Sequence[str]) -> Mapping[str, Measure]:
         measures = vqa_measures(
             AnsweredQuestion(
                 word, group.facts["answers"], group.facts["question_type"], group.facts["answer_type"], group.images[0]
             )
-            for group, word in zip(groups, said, strict=True)
+            for group, word in zip(groups, predicted, strict=True)
         )
-        # Of 65 types of questions the score tells; a run's log is read step by step.
+        # `roibeam score` has the 65 types of questions; a run's log is read step by step.
         return {name: measure for name, measure in measures.items() if not name.startswith("question type ")}
 
     def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
@@ -230,19 +230,22 @@ def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> l
     """
     stored = None if files.targets is None else _stored_targets(files.targets, len(labels))
     groups = []
-    for asked, known in _questions(files, options):
-        target = (
-            None if known is None else scores_of(_told(known), labels, text=options.targets, rule=options.score_rule)
-        )
+    for question, known in _questions(files, options):
+        target = None
+        if known is not None:
+            texts = [answer for answer, _, _ in known.answers]
+            target = scores_of(texts, labels, text=options.targets, rule=options.score_rule)
         if stored is not None:
-            target = stored.get(asked.question_id)
+            target = stored.get(question.question_id)
             if target is None:
-                raise ValueError(f"{asked.where}: question {asked.question_id} has no target in {files.targets!r}")
+                raise ValueError(
+                    f"{question.where}: question {question.question_id} has no target in {files.targets!r}"
+                )
         groups.append(
             TaskGroup(
-                id=str(asked.question_id),
-                images=(asked.image,),
-                rows=(TaskRow((TaskText((worded(asked.question, options.question),)),)),),
+                id=str(question.question_id),
+                images=(question.image,),
+                rows=(TaskRow((TaskText((worded(question.question, options.question),)),)),),
                 target=target,
                 facts={} if known is None else _facts(known),
             )
@@ -261,7 +264,7 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
     the question and in people's answers.
 
     Raises:
-        ValueError: when it has a target and nobody's answers, as with stored targets alone.
+        ValueError: when it has a target and no answers, as with stored targets alone.
     """
     rows = mirrored_rows(group.rows)
     if group.target is None:
@@ -270,13 +273,13 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
         return replace(group, rows=rows, target=mirrored_target(group, labels), mirrored=True)
     if "answers" not in group.facts:
         raise ValueError(f"question {group.id}: its answers are not known, and left and right cannot change places")
-    told = [mirrored(each.answer) for each in group.facts["answers"]]
-    target = scores_of(told, labels, text=options.targets, rule=options.score_rule)
+    answers = [mirrored(each.answer) for each in group.facts["answers"]]
+    target = scores_of(answers, labels, text=options.targets, rule=options.score_rule)
     return replace(group, rows=rows, target=target, mirrored=True)
 
 
 def _people(group: TaskGroup) -> str:
-    """What people said, the most common answer first."""
+    """People's answers, the most common one first."""
     counts = Counter(each.answer for each in group.facts["answers"])
     return ", ".join(f"{answer} ({times})" for answer, times in counts.most_common())
 
@@ -293,7 +296,7 @@ def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     """The labels that a new model learns.
 
     Raises:
-        ValueError: for a file that is not there, doubled lines, or data without an answer that occurs often enough.
+        ValueError: for a missing file, doubled lines, or data without an answer that occurs often enough.
     """
     if options.answers not in MAJORITIES:
         path = Path(options.answers).expanduser()
@@ -351,28 +354,28 @@ def _with_genome(folder: Path, split: str, labels: Sequence[str], options: VqaOp
 
 
 def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaAsked, VqaLabels | None]]:
-    """Questions with what people said, where the files tell."""
+    """Questions with people's answers; None without labels."""
     if options.question == IMDB:
         for each in read_imdb(files.questions):
-            asked = VqaAsked(each.where, each.question_id, each.image, " ".join(each.tokens))
+            question = VqaAsked(each.where, each.question_id, each.image, " ".join(each.tokens))
             records = tuple((answer, "", number) for number, answer in enumerate(each.answers or ()))
-            untold = "not told"  # Pythia's files leave the types of questions and answers out
-            known = VqaLabels(each.where, each.question_id, 0, untold, untold, "", records)
-            yield asked, None if each.answers is None else known
+            unknown = "not told"  # Pythia's files leave the types of questions and answers out
+            known = VqaLabels(each.where, each.question_id, 0, unknown, unknown, "", records)
+            yield question, None if each.answers is None else known
         return
-    told = {} if files.annotations is None else {each.question_id: each for each in read_vqa_labels(files.annotations)}
-    for asked in read_vqa_asked(files.questions):
-        of_it = told.get(asked.question_id)
-        if told and (of_it is None or not of_it.answers):
+    by_id = {} if files.annotations is None else {each.question_id: each for each in read_vqa_labels(files.annotations)}
+    for question in read_vqa_asked(files.questions):
+        own = by_id.get(question.question_id)
+        if by_id and (own is None or not own.answers):
             raise ValueError(
-                f"{asked.where}: question {asked.question_id} has no answers in {files.annotations!r}; are both of one "
-                f"split?"
+                f"{question.where}: question {question.question_id} has no answers in {files.annotations!r}; are both "
+                f"of one split?"
             )
-        yield asked, of_it
+        yield question, own
 
 
 def _stored_targets(path: str, num_labels: int) -> dict[int, dict[int, float]]:
-    """By question."""
+    """Targets by question."""
     targets = {}
     for each in read_stored_targets(path):
         if any(number >= num_labels for number in each.scores):
@@ -381,12 +384,8 @@ def _stored_targets(path: str, num_labels: int) -> dict[int, dict[int, float]]:
     return targets
 
 
-def _told(known: VqaLabels) -> list[str]:
-    return [answer for answer, _, _ in known.answers]
-
-
 def _facts(known: VqaLabels) -> dict[str, Any]:
-    """What the metric reads; equal words are kept once for all questions."""
+    """Facts for the metric; equal words are kept once for all questions."""
     answers = [
         HumanAnswer(sys.intern(answer), sys.intern(confidence), number) for answer, confidence, number in known.answers
     ]
@@ -403,12 +402,13 @@ def open_vqa_or_table(folder: Path, options: VqaOptions, labels: Sequence[str] |
 
 
 def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | None) -> DownstreamTask:
-    """
+    """VQA with the user's own tables in `folder`.
+
     Args:
-        labels: that a model learned; None for those that the options ask for. A model that learned from the official
-            files is asked about tables as it is: its settings of training say nothing here.
+        labels: of a trained model; None for those of the options. Training settings of a model that learned from the
+            official files do not matter here.
     Raises:
-        ValueError: for settings of the official files in a new run, or tables that are not as they should be.
+        ValueError: for settings of the official files in a new run, or damaged tables.
     """
     if labels is None:
         _check(options)
@@ -425,9 +425,9 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
             check_some_answers(found.groups, chosen, split, options.answers)
         return found
 
-    def judge(groups: Sequence[TaskGroup], said: Sequence[str]) -> Mapping[str, Measure]:
-        told = [(group.facts["answers"], group.images[0]) for group in groups]
-        return few_measures((word, *each) for word, each in zip(said, told, strict=True))
+    def judge(groups: Sequence[TaskGroup], predicted: Sequence[str]) -> Mapping[str, Measure]:
+        facts = [(group.facts["answers"], group.images[0]) for group in groups]
+        return few_measures((word, *each) for word, each in zip(predicted, facts, strict=True))
 
     def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         for group, word in zip(groups, words(predictions), strict=True):
@@ -456,7 +456,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
 
 
 def _check(options: VqaOptions) -> None:
-    """Raises ValueError for a setting that tables of one's own do not know."""
+    """Raises ValueError for a setting that tables of one's own do not have."""
     known = VqaOptions()
     changed = [name for name in _OF_VQA_ALONE if getattr(options, name) != getattr(known, name)]
     changed += ["question"] if options.question == IMDB else []
@@ -471,15 +471,15 @@ def _check(options: VqaOptions) -> None:
 
 
 def _table_labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
-    """Those of the file that the options name, else the majority answers of the training table: as they were written,
-    or where answers are compared without articles and signs in that form."""
+    """Labels of the file that the options name, else the majority answers of the training table: as they were written,
+    or without articles and signs if answers are compared so."""
     if options.answers != MAJORITY:
         path = Path(options.answers).expanduser()
         if not path.is_file():
             raise ValueError(f"vqa.answers {options.answers!r}: expected {MAJORITY}, or a file with one label a line")
         return labels_of_file(str(path), options.label_form)
     path = table_of(folder, "train")
-    majority = (max(Counter(row.answers).items(), key=lambda each: each[1])[0] for row in _told_rows(path))
+    majority = (max(Counter(row.answers).items(), key=lambda each: each[1])[0] for row in _answered_rows(path))
     if options.targets == NORMALISED:
         found = list(answer_labels(enumerate(majority), options.min_occurrence))
     else:
@@ -487,8 +487,8 @@ def _table_labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
     return enough_labels(found, path, options.min_occurrence)
 
 
-def _told_rows(path: Path) -> Iterator[AnswerRow]:
-    """Of the training table; ValueError for a row without an answer."""
+def _answered_rows(path: Path) -> Iterator[AnswerRow]:
+    """Rows of the training table. Raises ValueError for one without an answer."""
     for row in read_answer_table(path):
         if not row.answers:
             raise ValueError(
@@ -506,7 +506,7 @@ def _read_table(path: Path, split: str, labels: Sequence[str], options: VqaOptio
             target=_target(row.answers, labels, options) if row.answers else None,
             facts={"answers": row.answers},
         )
-        for row in (_told_rows(path) if split == "train" else read_answer_table(path))
+        for row in (_answered_rows(path) if split == "train" else read_answer_table(path))
     ]
     without = sum(group.target == {} for group in groups)
     share = without / max(len(groups), 1)
@@ -515,13 +515,13 @@ def _read_table(path: Path, split: str, labels: Sequence[str], options: VqaOptio
 
 
 def _target(answers: Sequence[str], labels: Sequence[str], options: VqaOptions) -> dict[int, float]:
-    told = list(map(plain_answer, answers)) if options.targets == NORMALISED else answers
+    texts = list(map(plain_answer, answers)) if options.targets == NORMALISED else answers
     places = places_of(labels)
-    return {places[label]: score for label, score in few_target(told, places).items()}
+    return {places[label]: score for label, score in few_target(texts, places).items()}
 
 
 def _mirrored(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:
-    """Left and right change places in the question and in people's answers."""
+    """The group with left and right exchanged in the question and in people's answers."""
     turned = replace(group, rows=mirrored_rows(group.rows), mirrored=True)
-    told = list(map(mirrored, group.facts["answers"]))
-    return replace(turned, target=_target(told, labels, options)) if told else turned
+    mirrored_answers = list(map(mirrored, group.facts["answers"]))
+    return replace(turned, target=_target(mirrored_answers, labels, options)) if mirrored_answers else turned

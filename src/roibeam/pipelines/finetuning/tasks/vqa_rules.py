@@ -58,7 +58,7 @@ def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tupl
     """Majority answers that a model can choose among.
 
     Args:
-        path: that they were counted in, for the error.
+        path: file of the counts, for the error.
     Raises:
         ValueError: for fewer than two.
     """
@@ -71,26 +71,28 @@ def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tupl
 
 
 def check_same_labels(learned: Sequence[str], given: Sequence[str], source: str) -> None:
-    """
+    """Checks that the labels of a file are those of a model.
+
     Args:
         learned: of a model.
         given: of a file that is to be used with it, called `source`.
     Raises:
         ValueError: naming the first place where they differ. The order counts.
     """
-    for number, (ours, theirs) in enumerate(zip_longest(learned, given)):
-        if ours != theirs:
-            told, learnt = ("none" if label is None else repr(label) for label in (theirs, ours))
+    for number, (own, other) in enumerate(zip_longest(learned, given)):
+        if own != other:
+            found, expected = ("none" if label is None else repr(label) for label in (other, own))
             raise ValueError(
-                f"{source}: {len(given)} labels, and not those that the model learned: label {number} is {told}, "
-                f"of the model's {len(learned)} it is {learnt}; name the model's own file"
+                f"{source}: {len(given)} labels, and not those that the model learned: label {number} is {found}, "
+                f"of the model's {len(learned)} it is {expected}; name the model's own file"
             )
 
 
 def check_some_answers(groups: Sequence[TaskGroup], labels: Sequence[str], split: str, answers: str) -> None:
-    """
+    """Checks that questions have answers among the labels.
+
     Args:
-        groups: that are to be trained on, with targets.
+        groups: of training, with targets.
         answers: the setting that the labels are from.
     Raises:
         ValueError: when almost no question has an answer among the labels: the run would learn nothing, to its end.
@@ -105,7 +107,7 @@ def check_some_answers(groups: Sequence[TaskGroup], labels: Sequence[str], split
 
 
 def scores_of(answers: Sequence[str], labels: Sequence[str], *, text: str, rule: str) -> dict[int, float]:
-    """Number of a label -> how right it is, of labels that anybody said; `UNKNOWN` is never right.
+    """Number of a label -> how right it is, of labels that people gave; `UNKNOWN` is never right.
 
     Args:
         answers: of people, as they were written.
@@ -135,7 +137,7 @@ def said_labels(scores: Iterable[np.ndarray], labels: Sequence[str], *, says_unk
 
     Args:
         scores: rows of (labels,), none of which is held on to.
-        says_unknown: whether `UNKNOWN` may be said, which is never right.
+        says_unknown: whether `UNKNOWN` may be predicted, which is never right.
     """
     allowed = np.array([number for number, label in enumerate(labels) if says_unknown or label != UNKNOWN])
     return [labels[allowed[np.argmax(row[allowed])]] for row in scores]
@@ -158,12 +160,12 @@ TRAINED = ("train", "train+val", "train+val-minival")
 
 
 def judged_split(train: str) -> str | None:
-    """What a run that trains on this split can be judged on, and has not been trained on; None for nothing."""
+    """The split that judges a run trained on `train`, with none of its questions; None for none."""
     return {"train": "val", "train+val-minival": MINIVAL}.get(train)
 
 
 def overlap_note(split: str, train: str) -> str | None:
-    """What must be said of a split that is read for a model that is trained on the other."""
+    """Note on a split that overlaps the training split of the model; None for none."""
     if split == MINIVAL and train == "train+val":
         return "minival lies inside train+val, on which the model is trained: its figure is no validation figure"
     if split == "train+val":
@@ -188,7 +190,7 @@ def worded(question: str, form: str) -> str:
 
 
 def pythia_tokens(question: str) -> list[str]:
-    """Lower case, "'s" by itself, no comma and no question mark; signs stand by themselves.
+    """Words in lower case, "'s" by itself, no comma and no question mark; signs stand by themselves.
 
     Source: facebookresearch/pythia, and visualbert/dataloaders/vqa_dataset.py of uclanlp/visualbert (`tokenize`).
     """
@@ -254,6 +256,6 @@ def genome_groups(
 
 
 def mirrored_target(group: TaskGroup, labels: Sequence[str]) -> dict[int, float]:
-    """What is right beside the mirrored photo."""
+    """Target beside the mirrored photo."""
     answer, places = mirrored(group.facts[GENOME_ANSWER]), places_of(labels)
     return {places[answer]: 1.0} if answer in places else {}
