@@ -37,7 +37,7 @@ def test_no_task_model_is_asked(name: str) -> None:
     with pytest.raises(ValueError) as caught:
         pretraining_model(ModelCheckpoint(model, Path("run")), named="run", asking="evaluate")
     said = str(caught.value)
-    assert said.startswith(f"run: {type(model).__name__} is fine-tuned for {NOT_ASKED[type(model)]}; masked words, ")
+    assert said.startswith(f"run: {type(model).__name__} is fine-tuned for {NOT_ASKED[type(model)]}; it no longer ")
     assert said.endswith("; evaluate the pre-trained model that it began from") and "\n" not in said
 
 
