@@ -47,7 +47,7 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
         torch.set_num_threads(request.threads)
     with waiting("loading the model"):
         found = load_model_or_joint(request.checkpoint, options=request.options)
-    pretraining_model(found, named=request.checkpoint, asking="analyse")
+    pretraining_model(found, named=request.checkpoint, verb="analyse")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     with FeatureStore(request.store) as store:
         return analyse_checkpoint(found, tokenizer, store, request, out, tell)

@@ -185,7 +185,7 @@ def analyse_checkpoint(
     """Does the work of `analyse_attention` of attention_request.py."""
     start = time.monotonic()
     check_new(out)
-    model = pretraining_model(found, named=str(found.source), asking="analyse")
+    model = pretraining_model(found, named=str(found.source), verb="analyse")
     remarks = _Remarks(tell, [*found.changes, *check_feature_space(found, store)])
     check_tokenizer(found, tokenizer)
     check_task(model.config, request.task)

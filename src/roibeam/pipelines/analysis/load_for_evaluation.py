@@ -79,12 +79,12 @@ NO_MATCH_HEAD = (
 )
 
 
-def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any:
+def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
     """Returns the checkpoint's model, which predicts masked words, masked regions and matches.
 
     Args:
         named: the checkpoint as the user names it.
-        asking: verb for errors, such as "probe".
+        verb: for errors, such as "probe".
     Raises:
         ValueError: for a model with the heads of another task.
     """
@@ -93,7 +93,7 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any
         tasks = NOT_ASKED.get(kind, "tasks that are not known here")
         raise ValueError(
             f"{named}: {kind.__name__} is fine-tuned for {tasks}; it no longer predicts masked words, masked regions "
-            f"and matches; {asking} the pre-trained model that it began from"
+            f"and matches; {verb} the pre-trained model that it began from"
         )
     if classes := getattr(found.model.config, "num_region_classes", 0):
         raise ValueError(

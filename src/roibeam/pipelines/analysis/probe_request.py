@@ -156,7 +156,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     found = load_model_or_joint(request.checkpoint, options=request.options)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
-    model = pretraining_model(found, named=request.checkpoint, asking="probe")
+    model = pretraining_model(found, named=request.checkpoint, verb="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     check_tokenizer(found, tokenizer)
     device = choose_device(request.device)

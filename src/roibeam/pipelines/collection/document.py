@@ -112,7 +112,7 @@ _EDGE_WORDS = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class ElementPlace:
     """Place of an element. `in_edge`: in navigation, sidebar, footer or the like; `caption`: text of its figure's
     figcaption."""
 
@@ -133,7 +133,7 @@ class ImageTag:
     width: int | None
     height: int | None
     block: int
-    place: Place
+    place: ElementPlace
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def _is_edge(node: Any) -> bool:
     return len(names) > 2 and _EDGE_WORDS.search(names.lower().replace("_", " ")) is not None
 
 
-def _place(node: Any) -> Place:
+def _place(node: Any) -> ElementPlace:
     in_content = in_edge = in_figure = False
     caption = ""
     for each in _ancestors(node.parent):
@@ -307,7 +307,7 @@ def _place(node: Any) -> Place:
         # An article has a header of its own: the nearer ancestor counts.
         in_content |= each.tag in _CONTENT and not in_edge
         in_edge |= not in_content and _is_edge(each)
-    return Place(in_content, in_edge, in_figure, caption)
+    return ElementPlace(in_content, in_edge, in_figure, caption)
 
 
 def _caption(node: Any) -> str:

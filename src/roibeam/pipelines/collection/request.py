@@ -41,7 +41,7 @@ class CollectRequest:
         images_from: folder of an earlier collection whose fetched images are taken along.
         is_nsfw_checked: whether porn and racy pictures are looked for where that is possible, see `looks_for_porn`.
         limits: of the download; `min_side` is set by the thresholds.
-        allow_private, user_agent, retry_dead_letters, asks_robots_txt: of the download.
+        allow_private, user_agent, retry_dead_letters, `asks_robots_txt`: of the download.
         as_json: progress as JSON lines on standard output.
     """
 

@@ -282,7 +282,7 @@ def _axes_look(axes: Any, colours: Mapping[str, str]) -> None:
 
 
 def _legend_columns(named: Sequence[str]) -> int:
-    """As many columns as there is room for. matplotlib fills them one by one, the first ones with one more."""
+    """Returns as many columns as there is room for. matplotlib fills them one by one, the first ones with one more."""
     for columns in range(_LEGEND_COLUMNS, 1, -1):
         widest = [max(map(len, part), default=0) for part in np.array_split(np.array(named, object), columns)]
         if _LETTER_WIDTH * sum(widest) + _BESIDE_NAME * columns <= WIDTH_PX:

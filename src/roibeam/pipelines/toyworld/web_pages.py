@@ -140,7 +140,7 @@ _OLD_SITE = 7  # of ten: these sites use the old charset of their language
 
 
 @dataclass(frozen=True)
-class ShownPicture:
+class PagePicture:
     """Picture of a page: `url` of the file, and of a smaller one ("" for none); size in pixels."""
 
     url: str
@@ -163,7 +163,7 @@ def page_html(
     plan: PagePlan,
     stream: IntegerStream,
     url: str,
-    picture: ShownPicture,
+    picture: PagePicture,
     texts: Sequence[CandidateText],
     num_bytes: int,
 ) -> bytes:
@@ -190,7 +190,7 @@ def page_html(
 
 
 def _head(
-    plan: PagePlan, stream: IntegerStream, url: str, picture: ShownPicture, texts: Mapping[str, str], title: str,
+    plan: PagePlan, stream: IntegerStream, url: str, picture: PagePicture, texts: Mapping[str, str], title: str,
     charset: str,
 ) -> str:  # fmt: skip
     lines = [f'<meta charset="{charset}">', f"<title>{escape(title)}</title>"]
@@ -208,7 +208,7 @@ def _head(
 
 
 def _story(
-    style: int, stream: IntegerStream, picture: ShownPicture, texts: Mapping[str, str], paragraphs: Sequence[str]
+    style: int, stream: IntegerStream, picture: PagePicture, texts: Mapping[str, str], paragraphs: Sequence[str]
 ) -> str:
     image = _image(style, stream, picture, texts)
     caption = texts.get("figcaption", "")
@@ -231,7 +231,7 @@ def _story(
     return f"<article itemscope><header><h1>{heading}</h1></header>{figure}{rest}</article>"
 
 
-def _image(style: int, stream: IntegerStream, picture: ShownPicture, texts: Mapping[str, str]) -> str:
+def _image(style: int, stream: IntegerStream, picture: PagePicture, texts: Mapping[str, str]) -> str:
     parts = [f'src="{escape(picture.url)}"']
     if picture.smaller_url and style != 2:
         half = picture.width // 2
@@ -443,7 +443,7 @@ def _other(seed: int, page: int, number: int) -> Picture:
     return describe(generate(seed, _OTHER_SCENES + 64 * page + number))
 
 
-def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> tuple[ShownPicture, str, dict[str, Any]]:
+def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> tuple[PagePicture, str, dict[str, Any]]:
     """Writes the main picture; returns it for the page, its file below `folder`, and its entry in the truth."""
     # All copies are drawn from the stream of the first.
     owner = page.scene - FIRST_WEB_SCENE if page.copy else page.number
@@ -476,7 +476,7 @@ def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> t
         smaller_url = f"{plan.base}/{small}"
         urls.append(smaller_url)
     entry = {"id": page.scene if natural else -1 - page.number, "urls": urls, "natural": natural, "sort": sort}
-    return ShownPicture(urls[0], size[1], size[0], smaller_url), file, entry
+    return PagePicture(urls[0], size[1], size[0], smaller_url), file, entry
 
 
 def draw_static(out: Path, seed: int) -> None:

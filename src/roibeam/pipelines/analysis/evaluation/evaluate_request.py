@@ -85,7 +85,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
         torch.set_num_threads(request.threads)
     with waiting("loading the model"):
         found = load_model_or_joint(request.checkpoint, options=request.options)
-    pretraining_model(found, named=request.checkpoint, asking="evaluate")  # before a tokenizer is needed
+    pretraining_model(found, named=request.checkpoint, verb="evaluate")  # before a tokenizer is needed
     spec = tokenizer_spec(found, request.tokenizer)
     source = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
     with FeatureStore(request.store) as store:
@@ -99,7 +99,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
             config=request.config,
             images=request.images,
             min_match=0.0 if file is None else request.min_match,
-            asked={"asked": source},
+            extra_facts={"asked": source},
             tell=tell,
         )
     notes = () if file is None else file.notes

@@ -208,7 +208,7 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
     way = " end to end" if checkpoint["end_to_end"] else ""
     yield page_start(
         f"Evaluation of {run.name}",
-        f"{model}{way}{step}, asked about {scope} of the store {facts['store']['path']}.",
+        f"{model}{way}{step}, evaluated on {scope} of the store {facts['store']['path']}.",
         f"{good[0].upper()}{good[1:]}." if good else "",
     )
     for remark in facts["remarks"]:

@@ -105,7 +105,7 @@ def evaluate_checkpoint(
     config: EvaluationConfig | None = None,
     images: str | None = None,
     min_match: float = 1.0,
-    asked: dict[str, Any] | None = None,
+    extra_facts: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
     """Evaluates a model on the captions whose images the store has; `out` gets results.json and report.html.
@@ -117,14 +117,14 @@ def evaluate_checkpoint(
         images: of a model that was read with its region encoder: folder of the photos; None takes the locations that
             the store recorded.
         min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
-        asked: further facts for the results, on where the inputs came from.
+        extra_facts: for the results, on where the inputs came from.
         tell: is called with each remark of the result as soon as it is known, most of them before the model runs.
     Raises:
         ValueError: when something does not fit; with the remedy.
     """
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)
-    model = pretraining_model(found, named=str(found.source), asking="evaluate")
+    model = pretraining_model(found, named=str(found.source), verb="evaluate")
     remarks = [*found.changes, *check_feature_space(found, store)]
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
@@ -157,7 +157,7 @@ def evaluate_checkpoint(
         "question": _question_facts(digest, chosen, config),
         "settings": asdict(config),
         "join": join.to_json(),
-        **(asked or {}),
+        **(extra_facts or {}),
         "remarks": [*remarks, *skipped],
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),

@@ -319,7 +319,7 @@ class Measure:
 
     @property
     def mean(self) -> float | None:
-        """None where there was no item."""
+        """Mean over all items; None without items."""
         return float(self.sums.sum() / self.counts.sum()) if self.items else None
 
 

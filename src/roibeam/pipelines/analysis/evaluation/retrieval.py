@@ -38,7 +38,7 @@ _OF_TEXT = ("text_ids", "text_mask", "text_segments", "task_ids")
 _LABELS = ("text_labels", "region_targets", "region_target_mask")
 
 
-class PairScorer(Protocol):
+class TextImageScorer(Protocol):
     """Scorer of texts, read once, with one image after the other."""
 
     def read(self, texts: VLBatch) -> Any:
@@ -74,7 +74,7 @@ class TwoStreamScorer:
         return _log_odds(self._model, self._model.vilbert.fuse(read, self._model.vilbert.read_images(image)))
 
 
-def pair_scorer(model: Any) -> PairScorer:
+def pair_scorer(model: Any) -> TextImageScorer:
     """Returns the quickest scorer for the model."""
     return TwoStreamScorer(model) if isinstance(model, ViLbertForPreTraining) else JointScorer(model)
 

@@ -28,7 +28,7 @@ class MatchScores:
     def __init__(self, model: str, *, tokenizer: str | None = None, device: str = "cpu") -> None:
         found = load_model(model)
         self._as_read = found.as_read
-        self._model: Any = pretraining_model(found, named=model, asking="use")
+        self._model: Any = pretraining_model(found, named=model, verb="use")
         self._model.to(device)
         self._device, self._named = device, model
         self._tokenizer = load_tokenizer(tokenizer_spec(found, tokenizer))

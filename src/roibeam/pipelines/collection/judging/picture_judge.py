@@ -81,8 +81,8 @@ class FoundRegions:
         from roibeam.pipelines.extract.one_photo import requested_parts
         from roibeam.pipelines.extract.request import RequestedDetector
 
-        self._asked = RequestedDetector(detector=detector, device=device, threads=threads)
-        self._chosen, self._parts, self.names = requested_parts(self._asked)
+        self._requested = RequestedDetector(detector=detector, device=device, threads=threads)
+        self._chosen, self._parts, self.names = requested_parts(self._requested)
         if not self.names.classes:
             raise ValueError(f"--detector {detector!r} has no names of its classes")
         self._built: Any = None
@@ -101,10 +101,10 @@ class FoundRegions:
         from roibeam.extraction.weights.loading import build_detector
         from roibeam.pipelines.common.compute import choose_device
 
-        device = choose_device(self._asked.device, threads=self._asked.threads)
+        device = choose_device(self._requested.device, threads=self._requested.threads)
         return build_detector(
             self._parts["detector"], weights=self._chosen.weights, selection=self._parts["selection"],
-            conventions=self._parts["conventions"], mode=self._asked.mode, device=device.name,
+            conventions=self._parts["conventions"], mode=self._requested.mode, device=device.name,
         )  # fmt: skip
 
 

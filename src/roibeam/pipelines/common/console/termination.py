@@ -183,7 +183,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureLine:
     """
     Attributes:
         line: for people, without a line break.
@@ -194,12 +194,12 @@ class Failure:
     is_expected: bool = True
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> FailureLine:
     """Returns the message of an exception for people."""
     text = _STEP_OF_BEAM.sub("", _message(error))
     if _TRACEBACK not in text:
         if isinstance(error, RecursionError) and _is_of_json(error):
-            return Failure(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
+            return FailureLine(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
         where = f" (in {place})" if (place := _place(error)) else ""
         return _described(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
     # "ValueError: message", the last line that begins at the margin.
@@ -208,7 +208,7 @@ def failure_of(error: BaseException) -> Failure:
     last = " ".join(line.strip() for line in lines[start:])
     named = _KIND.match(last)
     if named is None:
-        return Failure(last)
+        return FailureLine(last)
     kind = getattr(builtins, named[1], None)
     known = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
     return _described(known, named[1], named[2].strip(), None, " (in a worker)")
@@ -233,7 +233,7 @@ def _room(error: OSError) -> str:
         return ""
 
 
-def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> Failure:
+def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> FailureLine:
     """Describes an exception with its remedy.
 
     Args:
@@ -246,41 +246,43 @@ def _described(kind: type[BaseException] | None, name: str, text: str, number: i
     line = " ".join(text.split())
     memory = _memory(kind, name, line)
     if memory is not None:
-        return Failure(memory)
+        return FailureLine(memory)
     short = name.rpartition(".")[2]
     if kind is None:
         pass
     elif issubclass(kind, UnicodeDecodeError):
-        return Failure(f"a file is no UTF-8 text ({line}); convert it, such as with iconv -t UTF-8, or name another")
+        return FailureLine(
+            f"a file is no UTF-8 text ({line}); convert it, such as with iconv -t UTF-8, or name another"
+        )
     elif issubclass(kind, json.JSONDecodeError):
-        return Failure(f"a file of JSON is damaged or of another kind ({line}); write or fetch it again")
+        return FailureLine(f"a file of JSON is damaged or of another kind ({line}); write or fetch it again")
     elif issubclass(kind, EOFError):
-        return Failure(f"a file ends too early ({line or short}); write or fetch it again")
+        return FailureLine(f"a file ends too early ({line or short}); write or fetch it again")
     elif issubclass(kind, OSError):
         prefix = re.match(r"\[Errno (\d+)\] ", line)
         if prefix is not None:  # as the text of a worker's exception begins
             number, line = int(prefix[1]), line[prefix.end() :]
         cure = _CURES.get(number or 0)
-        return Failure(f"{line or short}; {cure}" if cure else line or short)
+        return FailureLine(f"{line or short}; {cure}" if cure else line or short)
     elif issubclass(kind, ModuleNotFoundError) and not line.startswith("No module named 'roibeam"):
-        return Failure(f"{line}; install the package that has it, see the installation in README.md")
+        return FailureLine(f"{line}; install the package that has it, see the installation in README.md")
     elif issubclass(kind, NotImplementedError | RecursionError):
         return _bug(short, line, where)
     elif issubclass(kind, ValueError | RuntimeError):
-        return Failure(line or short)
+        return FailureLine(line or short)
     elif issubclass(kind, KeyError) and " " in line and not line.startswith("'"):
-        return Failure(line)  # a sentence, of a look-up in a user's store or file
+        return FailureLine(line)  # a sentence, of a look-up in a user's store or file
     library = name.partition(".")[0]
     if library in _OF_FILES:
-        return Failure(_cut(f"a file is damaged or of another kind ({short}: {line}); write or fetch it again"))
+        return FailureLine(_cut(f"a file is damaged or of another kind ({short}: {line}); write or fetch it again"))
     if library in _OF_SERVERS:
-        return Failure(_cut(f"{short}: {line}"))
+        return FailureLine(_cut(f"{short}: {line}"))
     return _bug(short, line, where)
 
 
-def _bug(kind: str, line: str, where: str) -> Failure:
+def _bug(kind: str, line: str, where: str) -> FailureLine:
     message = f"{kind}: {line}" if line else kind
-    return Failure(
+    return FailureLine(
         _cut(f"unexpected error: {message}{where}")
         + "; this is a fault of roibeam: run the command again with `roibeam --debug ...` and report what it prints",
         is_expected=False,
@@ -513,7 +515,7 @@ class StoppedBySignalError(Exception):
 
 
 class StopSignals:
-    """Inside the block a SIGTERM or Ctrl-C is only noted; a second Ctrl-C, three seconds later, interrupts at once.
+    """Context in which SIGTERM or Ctrl-C is only noted; a second Ctrl-C, three seconds later, interrupts at once.
 
     Outside the main thread, where Python handles no signals, nothing is changed.
 
