@@ -40,8 +40,8 @@ class ProbeRequest:
         checkpoint: run folder, model folder or official checkpoint.
         image: photo; with `store` the id of a record.
         text: with [MASK] where words are to be guessed.
-        out: .svg or .png file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
-            All numbers go beside it, into a .json file of the same name.
+        out: .svg or .png file to write, not there yet, in a folder that is; None: `answer_place`, "probe.svg". All
+            numbers go beside it, into a .json file of the same name.
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos; None, as `BLANK`, for a blank page.
         preset, detector, weights, conventions, selection, vocab, settings: the detector and its changes by `--set`,

@@ -168,8 +168,9 @@ NUM_KEPT_SHOWN = 24
 _MOST_DROPPED, _MOST_HOSTS = 4, 30
 _THUMBNAIL_PX = 320
 _STEP_WORDS = {
-    Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language", Step.IMAGE: "pages with a dominant image",
-    Step.TEXT: "pages with a text", Step.FETCH: "images fetched", Step.PICTURE: "images that are fit",
+    Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language",
+    Step.IMAGE: "pages with a dominant image", Step.TEXT: "pages with a text",
+    Step.FETCH: "images fetched", Step.PICTURE: "images that are fit",
     Step.SCORE: "images with a text that fits", Step.AGGREGATION: "pairs",
 }  # fmt: skip
 _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
