@@ -27,7 +27,7 @@ def test_every_class_of_checkpoint_is_asked_or_refused() -> None:
     assert {type(MADE[name]()) for name in TASKS} == set(NOT_ASKED)
     for name in MODELS:
         found = ModelCheckpoint(build_asked(name), Path("run"))
-        assert pretraining_model(found, named="run", asking="probe") is found.model
+        assert pretraining_model(found, named="run", verb="probe") is found.model
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -35,9 +35,9 @@ def test_no_task_model_is_asked(name: str) -> None:
     """Some of them have a match head from before their training on a task; it would rank, plausibly and wrong."""
     model = MADE[name]()
     with pytest.raises(ValueError) as caught:
-        pretraining_model(ModelCheckpoint(model, Path("run")), named="run", asking="evaluate")
+        pretraining_model(ModelCheckpoint(model, Path("run")), named="run", verb="evaluate")
     said = str(caught.value)
-    assert said.startswith(f"run: {type(model).__name__} is fine-tuned for {NOT_ASKED[type(model)]}; masked words, ")
+    assert said.startswith(f"run: {type(model).__name__} is fine-tuned for {NOT_ASKED[type(model)]}; it no longer ")
     assert said.endswith("; evaluate the pre-trained model that it began from") and "\n" not in said
 
 

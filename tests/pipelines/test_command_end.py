@@ -159,7 +159,7 @@ def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ("Traceback (most recent call last):\n  File x\nImportError: libtorch.so: failed to map segment from shared "
          "object", "not enough memory: libtorch.so: failed to map segment from shared object; raise the limit", True),
         ("Traceback (most recent call last):\n  File x\ncv2.error: OpenCV(5.0.0) alloc.cpp:73: error: (-4:Insufficient "
-         "memory) Failed to allocate 9 bytes", "not enough memory: OpenCV got less than it asked for; use", True),
+         "memory) Failed to allocate 9 bytes", "not enough memory: OpenCV got less than it requested; use", True),
         ("Traceback (most recent call last):\n  File x\nTypeError: f() takes 1 argument [while running 'Extract']",
          "unexpected error: TypeError: f() takes 1 argument (in a worker)", False),
         ("Traceback (most recent call last):\n  File x\nlmdb.MapFullError: mdb_put: MDB_MAP_FULL",

@@ -31,5 +31,5 @@ def test_demo_learns_its_pairs_and_runs_again(roibeam: Callable[..., Any], tmp_p
 def test_demo_refuses_a_folder_with_other_things(roibeam: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     done = roibeam("demo", tmp_path)
-    assert done.code == 1 and "not empty and no demo of ours" in done.err
+    assert done.code == 1 and "not empty and holds no demo of roibeam" in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -86,7 +86,7 @@ def test_a_run_on_held_out_captions(roibeam: Cli, world: Path, tmp_path: Path) -
         tmp_path / "e", "--device", "cpu",
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert "12 captions of 6 images, asked of step " in done.out and "masked words, right" in done.out
+    assert "12 captions of 6 images, evaluated at step " in done.out and "masked words, right" in done.out
     assert done.out.count("note: no matching and no retrieval: this model has no match head; ") == 1
     assert "--system visualbert" in done.out and "no match head" not in done.err
     assert f"{tmp_path / 'e' / 'results.json'}   all of it" in done.out

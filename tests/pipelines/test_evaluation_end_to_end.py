@@ -150,7 +150,7 @@ def test_retrieval_is_that_of_pairs_one_by_one(name: str, made: PhotoStore, tmp_
             assert figures[f"{direction}_r{cut}"].value == pytest.approx(np.mean(found <= cut)), direction
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.json"]
     page = (tmp_path / "report.html").read_text()
-    assert " end to end, asked about " in page and "asks by the training rules of its system" in page
+    assert " end to end, evaluated on " in page and "asks by the training rules of its system" in page
 
 
 def test_batches_and_what_was_kept_change_no_feature(made: PhotoStore, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ NODE = {"feature": [0, -1, -1], "at_most": [0.0, 0.0, 0.0], "left": [1, 0, 0], "
         (GOOD | {"trees": []}, "0 trees"),
         (GOOD | {"trees": [NODE | {"left": [0, 0, 0]}]}, "before its parent"),  # would go round for ever
         (GOOD | {"trees": [NODE | {"right": [9, 0, 0]}]}, "before its parent, or nowhere"),
-        (GOOD | {"trees": [NODE | {"feature": [5, -1, -1]}]}, "a feature that there is not"),
+        (GOOD | {"trees": [NODE | {"feature": [5, -1, -1]}]}, "a feature that does not exist"),
         (GOOD | {"trees": [NODE | {"value": [0.0]}]}, "differ in length"),
         (GOOD | {"trees": [NODE | {"left": [1.5, 0, 0]}]}, "no whole numbers"),
         (GOOD | {"trees": [NODE | {"left": [10**400, 0, 0]}]}, "no model of"),

@@ -25,7 +25,7 @@ from roibeam.pipelines.analysis.probe import pair_batch, probe, words_to_regions
 from roibeam.pipelines.analysis.probe_picture import (
     MAX_REGIONS,
     Label,
-    Rectangle,
+    RectangleShape,
     probe_shapes,
     shown_regions,
     svg_text,
@@ -166,7 +166,7 @@ def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) ->
     def darkest(weights: np.ndarray) -> float:
         told = dataclasses.replace(said, attention=dataclasses.replace(said.attention, weights=weights))
         shapes, _ = probe_shapes(told, record, Names(CLASSES), text="a cat", photo=None)
-        cells = [each for each in shapes if isinstance(each, Rectangle) and each.fill == "heat" and each.tooltip]
+        cells = [each for each in shapes if isinstance(each, RectangleShape) and each.fill == "heat" and each.tooltip]
         assert len(cells) == weights.size
         told_of = " ".join(each.text for each in shapes if isinstance(each, Label))
         assert "0.0 % 5.0 % 15.0 %" in told_of and "Mark: 5.0 %, the equal share" in told_of

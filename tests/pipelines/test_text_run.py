@@ -102,7 +102,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
     common = ("--batch-size", 4, "--steps", 3, "--device", "cpu")
     done = roibeam("pretrain", tmp_path / "text", "--text-corpus", books, *common, *model, "--inspect-batch", 2)
     assert done.code == 0, done.err
-    assert "asked about the first rows of text trained on" in done.out
+    assert "evaluated on the first rows of text trained on" in done.out
     assert (tmp_path / "text" / "batch.html").read_text().count("sequence: text") == 2
     on_images = ("--store", pictures.store, "--captions", pictures.captions, "--from-run", tmp_path / "text", *common)
     done = roibeam("pretrain", tmp_path / "both", *on_images, "--json")

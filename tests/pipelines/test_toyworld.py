@@ -348,9 +348,9 @@ def test_a_finished_world_is_left_alone(made: Path, roibeam: Callable[..., Any])
     [
         (
             ("--seed", "8", "--num-images", IMAGES),
-            f"holds a toy world with seed {SEED}, asked for 8; give another folder",
+            f"holds a toy world with seed {SEED}, requested 8; give another folder",
         ),
-        (("--seed", SEED, "--num-images", "50"), f"images {IMAGES}, asked for 50"),
+        (("--seed", SEED, "--num-images", "50"), f"images {IMAGES}, requested 50"),
         (("--num-images", "39"), "--num-images '39': expected a whole number, 40 or more"),
         (("--seed", "-1"), "--seed '-1': expected a whole number, 0 or more"),
         (("--workers", "0"), "--workers '0': expected a whole number, 1 or more"),

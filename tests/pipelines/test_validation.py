@@ -250,7 +250,7 @@ def given(pictures: Pictures, world: Path) -> Given:
 def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
     done = roibeam("pretrain", world / "run", *given("--validation-captions", world / "val.json"))
     assert done.code == 0, done.err
-    assert "asked about 3 held-out captions of 3 images:" in done.out
+    assert "evaluated on 3 held-out captions of 3 images:" in done.out
     assert "3 images not trained on: the evaluations ask about images of the same file" in done.err
     # Without being told how often: before the first step and with every checkpoint.
     assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
@@ -328,7 +328,7 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
     for name, asked in (("both", splits), ("alone", world / "val-alone.json")):
         done = roibeam("pretrain", world / name, *options, "--validation-captions", asked)
         assert done.code == 0, done.err
-        assert "asked about 2 held-out captions of 2 images:" in done.out
+        assert "evaluated on 2 held-out captions of 2 images:" in done.out
         assert "not trained on: the evaluations" not in done.err  # no image of val is a training image
         found[name] = [{**line, "seconds": None} for line in evaluations(world / name)]
         config = json.loads((world / name / "config.json").read_text())
@@ -343,7 +343,7 @@ def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_netw
     validation = ("--validation-captions", held.captions, "--validation-store", held.store)
     done = roibeam("pretrain", world / "run", *given(*validation))
     assert done.code == 0, done.err
-    assert "asked about 3 held-out captions of 3 images:" in done.out
+    assert "evaluated on 3 held-out captions of 3 images:" in done.out
 
 
 def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
@@ -352,7 +352,7 @@ def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
         "pretrain", world / "run", *given(*END_TO_END, *searched, "--validation-captions", world / "val.json")
     )
     assert done.code == 0, done.err
-    assert "asked about 3 held-out captions of 3 images:" in done.out
+    assert "evaluated on 3 held-out captions of 3 images:" in done.out
     lines = evaluations(world / "run")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     assert all(line["image_to_text_r5"] == 1.0 and line["text_to_image_r1"] in (0, 0.5, 1) for line in lines)
@@ -369,7 +369,7 @@ def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, pictures: Pictur
     done = roibeam("pretrain", world / "run", *common, "--skip-missing-photos")
     assert done.code == 0, done.err
     assert "1 image left out, such as 'sample_00006': " in done.out
-    assert "asked about 2 held-out captions of 2 images:" in done.out
+    assert "evaluated on 2 held-out captions of 2 images:" in done.out
     photo = next(photos.glob("*00007*"))
     photo.write_bytes(photo.read_bytes()[:200])
     alone = roibeam("pretrain", world / "alone", *common, "--skip-missing-photos")

@@ -347,7 +347,7 @@ def test_three_phases_on_stored_features(roibeam: Cli, data: Path, stores: Path,
     assert wrong.code == 1 and "was told other classes of objects" in wrong.err
     captions = ("--store", stores / "coco", "--captions", data / "captions.json")
     asked = roibeam("evaluate", tmp_path / "run/stage-1", *captions)
-    assert asked.code == 1 and "is told the class of each region (num_region_classes 4)" in asked.err
+    assert asked.code == 1 and "reads the class of each region (num_region_classes 4)" in asked.err
 
 
 def test_three_phases_through_the_network(roibeam: Cli, data: Path, stores: Path, tmp_path: Path) -> None:

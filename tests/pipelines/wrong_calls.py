@@ -247,7 +247,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, store, "--task-text", captions, "--system", "vlbert"), "on a task's own text; leave it"),
         WrongCall(("pretrain", out, "--text-corpus", captions, "--system", "visualbert"), "name a --store, or train"),
         WrongCall(("pretrain", out, "--text-corpus", captions, "--set", "data.share=0.5"), "a run on text alone has"),
-        WrongCall(("demo", photos), "is not empty and no demo of ours; give a new folder"),
+        WrongCall(("demo", photos), "is not empty and holds no demo of roibeam; give a new folder"),
         WrongCall(("evaluate", folder / "trained", "--store", store, "--captions", captions, "--out", out),
                   "was trained on ffffffffffffffffffffffff; extract"),
         WrongCall(("evaluate", folder / "trained", "--store", store, "--captions", captions, "--tokenizer", empty),

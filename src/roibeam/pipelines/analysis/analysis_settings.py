@@ -21,7 +21,7 @@ from roibeam.pipelines.training.run_folder.files import STAGES_NAME
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """What is evaluated, and how.
+    """Settings of an evaluation.
 
     Attributes:
         seed: of masks, mismatched images, the subset of images, and the draws of the intervals.
@@ -56,7 +56,7 @@ class EvaluationConfig:
 
 
 SOURCE_WORDS = ("last", "first", "mean", "head")
-# Where a phrase stands, and which box is right.
+# By name: location of a phrase, and which box is right.
 RULES: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
     {"any": (OWN, "any"), "merged": (OWN, "merged"), "release": (RELEASE, "any")}
 )
@@ -64,15 +64,15 @@ RULES: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRequest:
-    """What is analysed on what; as of `roibeam attention`.
+    """Request of `roibeam attention`: a model, a store and Flickr30k Entities.
 
     Attributes:
         checkpoint: run folder, model folder or official checkpoint.
         store: folder of the store.
         entities: folder of Flickr30k Entities.
-        out: folder for attention.json and pictures, not there yet or empty; None is as of `answer_place`, "attention".
+        out: folder for attention.json and pictures, not there yet or empty; None: `answer_place`, "attention".
         split: a list beside Sentences; None takes all images.
-        parses: CoNLL file, or `SPACY` of attention_questions.py; None asks about phrases alone.
+        parses: CoNLL file, or `SPACY` of attention_questions.py; None: questions about phrases alone.
         rules: one of `RULES`.
         word: one of `SOURCE_WORDS`, see `questions.Questioner`.
         images: of a model that was trained end to end, and for pictures: folder of the photos.
@@ -107,21 +107,20 @@ class AttentionRequest:
     device: str = "auto"
     threads: int | None = None
 
-    def asked(self) -> dict[str, Any]:
-        """For the results."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the request as it stands in the results."""
         return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
 
 
 def answer_place(checkpoint: str, given: Path | None, name: str) -> Path:
-    """As given, else the first of RUN/evaluation, RUN/evaluation-2, ... that is not there yet.
+    """Returns `given`, else the first of RUN/evaluation, RUN/evaluation-2, ... that is not there yet.
 
     Args:
         checkpoint: as of `load_model`.
-        given: what the user says.
+        given: path that the user gives.
         name: of a folder or file, such as "evaluation" or "probe.svg".
     Raises:
-        ValueError: when neither is given: a checkpoint that is no run's folder has no place for answers; or when
-            something is there.
+        ValueError: when `given` is None and the checkpoint is no run's folder, or when something is there.
     """
     if given is not None:
         check_new(given)
@@ -145,8 +144,7 @@ def check_new(out: Path) -> None:
 
 @contextmanager
 def gone_if_it_fails(*places: Path) -> Iterator[None]:
-    """Around what writes files of one answer, or the files in a folder that was empty: a half of them would stop the
-    same command when there is room again."""
+    """Removes files, or those in folders, when the block fails, so that the same command can run again."""
     try:
         yield
     except BaseException:

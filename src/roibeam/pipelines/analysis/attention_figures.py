@@ -23,22 +23,22 @@ from roibeam.messages import printable
 from roibeam.pipelines.analysis.attention_questions import ENTITY, AskedCaption
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.head_accuracy import HeadFigures, commonest, layers_of, paper_rows, words_at_regions
-from roibeam.pipelines.analysis.probe_picture import WIDTH, Label, PhotoShape, Rectangle, Shape, png_of, svg_text
+from roibeam.pipelines.analysis.probe_picture import WIDTH, Label, PhotoShape, RectangleShape, Shape, png_of, svg_text
 from roibeam.pipelines.common.plot import Level, Plot, Series, plot_svg, png_file, svg_file
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 
-# Figure 4 shows these three; where one is missing, the commonest that is left takes its place.
-_SHOWN = ("pobj", "nsubj", "amod")
+# Relations of figure 4; the commonest other one takes the place of one that is missing.
+_PLOTTED = ("pobj", "nsubj", "amod")
 
 
 def write_plots(out: Path, entity: HeadFigures, relations: Sequence[HeadFigures]) -> list[Path]:
-    """heads.svg and .png; with relations relations.svg and .png."""
+    """Writes heads.svg and .png; with relations also relations.svg and .png."""
     written = _write(out / "heads", [_plot(entity, "Entity grounding")])
     table = commonest(relations)
-    wanted = [each for name in _SHOWN for each in table if each.name == name]
-    shown = [*wanted, *(each for each in table if each not in wanted)][: len(_SHOWN)]
-    if shown:
-        written += _write(out / "relations", [_plot(each, f"Syntactic grounding: {each.name}") for each in shown])
+    wanted = [each for name in _PLOTTED for each in table if each.name == name]
+    plotted = [*wanted, *(each for each in table if each not in wanted)][: len(_PLOTTED)]
+    if plotted:
+        written += _write(out / "relations", [_plot(each, f"Syntactic grounding: {each.name}") for each in plotted])
     return written
 
 
@@ -91,7 +91,7 @@ _LEAST_DARK = 0.1  # of a word's attention: weaker looks stay pale
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Regions that are shown as one: those of a phrase, or a single other one (`is_other`)."""
+    """Regions displayed as one: those of a phrase, or a single other one (`is_other`)."""
 
     name: str
     regions: np.ndarray
@@ -100,7 +100,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class LayerLooks:
-    """How much each word of a caption gives to each group, from the best head of a layer; both counted from 1.
+    """Attention of each word of a caption to each group, from the best head of a layer; both counted from 1.
 
     Attributes:
         weights: (words, groups), 0..1.
@@ -112,7 +112,7 @@ class LayerLooks:
 
 
 def shown_captions(captions: Sequence[AskedCaption]) -> list[AskedCaption]:
-    """Of the first images the caption with the most phrases; at most `NUM_PICTURES`."""
+    """Captions with the most phrases, one of each of the first `NUM_PICTURES` images."""
     best: dict[str, AskedCaption] = {}
     for each in captions:
         if each.name not in best and len(best) == NUM_PICTURES:
@@ -138,10 +138,10 @@ def write_pictures(
     photo_of: Callable[[RegionRecord], np.ndarray | None],
     device: torch.device,
 ) -> list[Path]:
-    """picture-1.svg and .png, and so on: one for each caption.
+    """Writes picture-1.svg and .png, and so on: one for each caption.
 
     Args:
-        figures: of phrases; say which layers and heads are the best.
+        figures: of phrases; they rank layers and heads.
         photo_of: (height, width, 3) uint8 BGR; None where there is none.
     """
     written = []
@@ -188,8 +188,8 @@ def grouped_looks(
 
 
 def shown_heads(figures: HeadFigures) -> tuple[list[int], list[int]]:
-    """Of the `MOST_LAYERS` layers of highest accuracy the best head each, both from 0, in the order of the layers; of
-    equal ones the first."""
+    """Best head of each of the `MOST_LAYERS` most accurate layers, both from 0, in the order of the layers; the first
+    of equal ones."""
     best = figures.accuracy.max(axis=1)
     layers = sorted(np.argsort(-best, kind="stable")[:MOST_LAYERS].tolist())
     return layers, [int(figures.accuracy[layer].argmax()) for layer in layers]
@@ -231,8 +231,8 @@ def picture_shapes(
     ]
     boxes, y = _boxes(record, groups, photo, _MARGIN + 5 + 17 * len(lines))
     matrices, y = _matrices(caption.sentence.words, groups, looks, y, num_layers)
-    told = f"Share of a word's attention; the darkest is {100 * _darkest(looks):.0f} % of it."
-    notes = [told] if len(looks) == num_layers else [told, "These layers find phrases best."]
+    scale = f"Share of a word's attention; the darkest is {100 * _darkest(looks):.0f} % of it."
+    notes = [scale] if len(looks) == num_layers else [scale, "These layers find phrases best."]
     below = [Label(_MARGIN, y + 12 + 15 * row, note, fill="quiet") for row, note in enumerate(notes)]
     return [*shapes, *boxes, *matrices, *below], y + 9 + 15 * len(notes)
 
@@ -240,11 +240,11 @@ def picture_shapes(
 def _boxes(
     record: RegionRecord, groups: Sequence[Group], photo: np.ndarray | None, top: float
 ) -> tuple[list[Shape], float]:
-    """The regions of each group in its colour, and what the colours mean."""
+    """Regions of each group in its colour, and a legend of the colours."""
     scale = min(_INNER / record.width, _MOST_HEIGHT / record.height)
     left, place_of_photo = (WIDTH - record.width * scale) / 2, (record.width * scale, record.height * scale)
     shapes: list[Shape] = [
-        Rectangle(left, top, *place_of_photo, fill="frame")
+        RectangleShape(left, top, *place_of_photo, fill="frame")
         if photo is None
         else PhotoShape(left, top, *place_of_photo, photo)
     ]
@@ -252,8 +252,8 @@ def _boxes(
         for region in group.regions:
             x1, y1, x2, y2 = (float(edge) * scale for edge in record.boxes[region])
             box = (left + x1, top + y1, max(x2 - x1, 0.5), max(y2 - y1, 0.5))
-            shapes.append(Rectangle(*box, stroke=text_colour_on(_colour(place)), line=3, opacity=0.5))
-            shapes.append(Rectangle(*box, stroke=_colour(place), line=1.5))
+            shapes.append(RectangleShape(*box, stroke=text_colour_on(_colour(place)), line=3, opacity=0.5))
+            shapes.append(RectangleShape(*box, stroke=_colour(place), line=1.5))
     y = top + record.height * scale + 6
     for place, group in enumerate(groups):
         shapes += _tag(_MARGIN, y, place)
@@ -266,10 +266,10 @@ def _boxes(
 def _matrices(
     words: Sequence[str], groups: Sequence[Group], looks: Sequence[LayerLooks], top: float, num_layers: int
 ) -> tuple[list[Shape], float]:
-    """Those of the layers beside one another, as many as there is room for."""
+    """Matrices of the layers, as many in a row as there is room for."""
     which = "each layer" if len(looks) == num_layers else f"{len(looks)} of {num_layers} layers"
-    told = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
-    shapes: list[Shape] = [Label(_MARGIN, top + 14, told, 12, bold=True)]
+    title = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
+    shapes: list[Shape] = [Label(_MARGIN, top + 14, title, 12, bold=True)]
     y, width = top + 22, len(groups) * _STEP + 10
     in_a_row = max(int((_INNER - _WORD_WIDTH) / width), 1)
     for start in range(0, len(looks) if groups else 0, in_a_row):
@@ -282,7 +282,7 @@ def _matrices(
 
 
 def _darkest(looks: Sequence[LayerLooks]) -> float:
-    """The share that the darkest colour stands for."""
+    """Share that the darkest colour stands for."""
     return max([_LEAST_DARK, *(float(each.weights.max()) for each in looks if each.weights.size)])
 
 
@@ -296,16 +296,16 @@ def _matrix(
         for row, word in enumerate(words):
             value = float(each.weights[row, column])
             cell = (x, top + 32 + row * _CELL, _CELL, _CELL - 1)
-            told = f"{printable(word)} to {printable(group.name)}: {100 * value:.1f} %"
-            shapes.append(Rectangle(*cell, fill="frame", tooltip=told))
-            shapes.append(Rectangle(*cell, fill="heat", opacity=min(max(value, 0.0) / darkest, 1.0), tooltip=told))
+            tip = f"{printable(word)} to {printable(group.name)}: {100 * value:.1f} %"
+            shapes.append(RectangleShape(*cell, fill="frame", tooltip=tip))
+            shapes.append(RectangleShape(*cell, fill="heat", opacity=min(max(value, 0.0) / darkest, 1.0), tooltip=tip))
     return shapes
 
 
 def _tag(x: float, y: float, place: int) -> list[Shape]:
     colour = _colour(place)
     label = Label(x + _CELL / 2, y + 10.2, str(place + 1), fill=text_colour_on(colour), anchor="middle")
-    return [Rectangle(x, y, _CELL, 13, fill=colour), label]
+    return [RectangleShape(x, y, _CELL, 13, fill=colour), label]
 
 
 def _colour(place: int) -> str:

@@ -1,7 +1,7 @@
 """Questions to every attention head: at which region a word must look most; and parses of captions by spaCy.
 
-Of a phrase (entity grounding): one of its pieces, at the boxes of the phrase. Of an arc between a phrase's head word
-and another word (syntactic grounding): the other word, at the boxes of the phrase, whichever end of the arc it is. The
+Entity grounding: one piece of a phrase must look at the boxes of the phrase. Syntactic grounding: of an arc between a
+phrase's head word and another word, the other word must look at the boxes of the phrase, at either end of the arc. The
 head word of a phrase is the one whose governor lies outside it; else "man" itself would count as a source of det.
 
 spaCy's small English model (the extra roibeam[parse]) parses the words as the marks of the caption count them. Its
@@ -41,7 +41,7 @@ def _model() -> str | None:
 
 
 def spacy_parses(images: Iterable[EntityImage]) -> Iterator[Parse]:
-    """Of all captions, each with its `sent_id`.
+    """Yields the parses of all captions, each with its `sent_id`.
 
     Raises:
         ValueError: as `check_spacy`.
@@ -51,13 +51,13 @@ def spacy_parses(images: Iterable[EntityImage]) -> Iterator[Parse]:
     from spacy.tokens import Doc
 
     reader: Any = spacy.load(str(_model()), exclude=_UNUSED)
-    asked = (
+    documents = (
         (Doc(reader.vocab, words=sentence.words), f"{image.name}#{number}")
         for image in images
         for number, sentence in image.sentences.items()
         if sentence.words
     )
-    for document, name in reader.pipe(asked, as_tuples=True):
+    for document, name in reader.pipe(documents, as_tuples=True):
         yield Parse(
             where=f"spaCy, caption {name}",
             sent_id=name,
@@ -104,16 +104,16 @@ class AskedCaption:
 
 @dataclass
 class LeftOut:
-    """What could not be asked, by reason, with the first few examples."""
+    """Counts of what gives no question, by reason, with the first few examples."""
 
     counts: Counter[str] = field(default_factory=Counter)
     _examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, reason: str, example: str) -> None:
         self.counts[reason] += 1
-        shown = self._examples.setdefault(reason, [])
-        if len(shown) < _MAX_EXAMPLES:
-            shown.append(printable(example, 120))
+        examples = self._examples.setdefault(reason, [])
+        if len(examples) < _MAX_EXAMPLES:
+            examples.append(printable(example, 120))
 
     def lines(self) -> list[str]:
         return [
@@ -123,7 +123,7 @@ class LeftOut:
 
 
 def parses_by_caption(parses: Iterable[Parse], captions: Sequence[CaptionKey], source: str) -> dict[CaptionKey, Parse]:
-    """Which caption each parse is of: by its `sent_id`, "<image>#<number>", else by its place.
+    """Returns the parse of each caption: by its `sent_id`, "<image>#<number>", else by its place.
 
     Args:
         captions: all that may be parsed, in the order of the data set's files.
@@ -159,8 +159,8 @@ class Questioner:
         pieces_of_words: as of `EvaluationSamples`.
         word: which piece of a source looks: its "last", its "first", the "mean" of all; "head" is the last piece of a
             phrase's head word. Of an arc's other word "head" is "last".
-        parses: by caption; None asks about phrases alone.
-        left_out: gets what cannot be asked.
+        parses: by caption; None: questions about phrases alone.
+        left_out: counts what gives no question.
         cut_words: as of `EvaluationSamples`: of a caption that is longer than the model takes.
     """
 
@@ -171,7 +171,7 @@ class Questioner:
     cut_words: Callable[[str], frozenset[int]] = lambda caption: frozenset()
 
     def captions(self, image: EntityImage, record: RegionRecord) -> Iterator[AskedCaption]:
-        """Those of an image that give a question."""
+        """Yields the captions of an image that give a question."""
         boxes = image.boxes
         if None not in (boxes.height, boxes.width) and (boxes.height, boxes.width) != (record.height, record.width):
             self.left_out.add(
@@ -242,8 +242,7 @@ class Questioner:
 
 
 def head_word(phrase: EntityPhrase, heads: Sequence[int]) -> int:
-    """The word whose governor lies outside the phrase: the last of several; the phrase's last word where there is
-    none."""
+    """Returns the last word whose governor lies outside the phrase, or the phrase's last word without one."""
     inside = range(phrase.first_word, phrase.last_word + 1)
     return max((word for word in inside if heads[word] not in inside), default=phrase.last_word)
 
@@ -252,7 +251,7 @@ Finder = Callable[[str], RegionRecord | None]
 
 
 def asked_captions(images: Iterable[EntityImage], questioner: Questioner, find: Finder) -> Iterator[AskedCaption]:
-    """Those of all images; an image whose record is not found is left out."""
+    """Yields the captions of all images that give a question; an image without a record is left out."""
     for image in images:
         record = find(image.name)
         if record is None:

@@ -31,10 +31,10 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
     Args:
         tell: is called with each remark as soon as it is known.
     Raises:
-        ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
+        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     out = _checked(request)
-    # Torch comes now, when nothing is wrong with the names.
+    # Torch is imported only when the names are in order.
     with waiting("loading torch"):
         import torch
 
@@ -47,14 +47,14 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
         torch.set_num_threads(request.threads)
     with waiting("loading the model"):
         found = load_model_or_joint(request.checkpoint, options=request.options)
-    pretraining_model(found, named=request.checkpoint, asking="analyse")
+    pretraining_model(found, named=request.checkpoint, verb="analyse")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     with FeatureStore(request.store) as store:
         return analyse_checkpoint(found, tokenizer, store, request, out, tell)
 
 
 def _checked(request: AttentionRequest) -> Path:
-    """Where results go; ValueError with all that is wrong with what was named."""
+    """Returns the output folder; ValueError lists all that is wrong with the names."""
     named = NamedFiles()
     has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
     has_store = named.need("--store", request.store)
@@ -93,4 +93,4 @@ def _check_choices(request: AttentionRequest) -> None:
     if request.word not in SOURCE_WORDS:
         raise ValueError(f"--word {request.word!r}: choose one of {', '.join(SOURCE_WORDS)}")
     if request.word == "head" and request.parses is None:
-        raise ValueError("--word head needs --parses, which tell the head word of a phrase")
+        raise ValueError("--word head needs --parses, which give the head word of a phrase")

@@ -65,7 +65,7 @@ class Asked:
     """Attributes:
     captions: with their questions; at least one.
     record_of: the record of an id; the last ones are kept, since captions of an image come one after the other.
-    notes: what was read and what was left out.
+    notes: counts of what was read and what was left out.
     """
 
     captions: tuple[AskedCaption, ...]
@@ -74,11 +74,12 @@ class Asked:
 
 
 def read_asked(store: FeatureStore, samples: EvaluationSamples, request: AttentionRequest) -> Asked:
-    """
+    """Reads captions, parses and records, and makes the questions.
+
     Args:
         samples: of the model.
     Raises:
-        ValueError: when too few images have a record, or nothing can be asked.
+        ValueError: when too few images have a record, or no caption gives a question.
     """
     counts, left_out = EntityCounts(), LeftOut()
     names = None if request.split is None else split_names(request.entities, request.split)
@@ -105,13 +106,13 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
     captions = tuple(asked_captions(_some(images, request), questioner, find))
     notes = (*counts.lines(), *left_out.lines())
     if not captions:
-        raise ValueError(f"nothing can be asked of --entities {request.entities!r}: {'; '.join(notes)}")
+        raise ValueError(f"no question can be made from --entities {request.entities!r}: {'; '.join(notes)}")
     return Asked(captions, record_of, notes)
 
 
 def _strongest(record: RegionRecord, most: int) -> RegionRecord:
-    """The record of its regions with the best scores, in the order in which they stand; 0 keeps all. Heads, baseline
-    and ceiling then know no others."""
+    """Returns the record with only its `most` best-scored regions, in their order; 0 keeps all. Heads, baseline and
+    ceiling then use only these."""
     if not most or record.num_regions <= most:
         return record
     kept = np.sort(strongest_regions(record, most))
@@ -153,11 +154,11 @@ RESULTS_NAME = "attention.json"
 @dataclass(frozen=True, eq=False)
 class AttentionResult:
     """Attributes:
-    entity: how heads find what phrases name.
+    entity: figures of entity grounding.
     relations: the same for arcs of each relation, the commonest first; empty without parses.
     remarks: what was left out, and what to be careful about.
-    captions, images: that were asked about.
-    differences: what is not as in the paper.
+    captions, images: numbers of those with questions.
+    differences: from the paper's setup.
     results: the file written; pictures: beside it.
     """
 
@@ -181,18 +182,18 @@ def analyse_checkpoint(
     out: Path,
     tell: Callable[[str], None],
 ) -> AttentionResult:
-    """As `analyse_attention` of attention_request.py."""
+    """Does the work of `analyse_attention` of attention_request.py."""
     start = time.monotonic()
     check_new(out)
-    model = pretraining_model(found, named=str(found.source), asking="analyse")
+    model = pretraining_model(found, named=str(found.source), verb="analyse")
     remarks = _Remarks(tell, [*found.changes, *check_feature_space(found, store)])
     check_tokenizer(found, tokenizer)
     check_task(model.config, request.task)
-    # Classes of regions are not asked about: a model may know others than the store.
+    # No classes of regions are predicted: a model may know others than the store.
     samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task)
-    asked = read_asked(store, samples, request)
-    captions, record_of = asked.captions, asked.record_of
-    for note in asked.notes:
+    questions = read_asked(store, samples, request)
+    captions, record_of = questions.captions, questions.record_of
+    for note in questions.notes:
         remarks.add(note)
     if not has_classes(store.fingerprint):
         remarks.add("the store has no detection scores: the baseline is a region drawn by lot")
@@ -226,11 +227,11 @@ def analyse_checkpoint(
     unlike = differences(request, type(model).__name__, layers=num_layers, heads=num_heads, images=len(looks.images))
     with gone_if_it_fails(out):
         pictures = [*write_plots(out, entity, relations)]
-        shown = shown_captions(captions)
-        photo_of = _photos(store, [each.record_id for each in shown], request.images)
-        pictures += write_pictures(out, model, samples, shown, record_of, entity, photo_of=photo_of, device=where)
+        pictured = shown_captions(captions)
+        photo_of = _photos(store, [each.record_id for each in pictured], request.images)
+        pictures += write_pictures(out, model, samples, pictured, record_of, entity, photo_of=photo_of, device=where)
         facts = {
-            "asked": request.asked(),
+            "asked": request.to_dict(),
             "model": type(model).__name__,
             "step": trained_with(found).step,
             "feature_space": store.fingerprint.feature_space,
@@ -251,7 +252,7 @@ def analyse_checkpoint(
 
 
 class _Remarks:
-    """Told as soon as they are known."""
+    """Remarks, each reported to the caller as soon as it is added."""
 
     def __init__(self, tell: Callable[[str], None], first: Sequence[str]) -> None:
         self._tell, self.all = tell, list[str]()
@@ -266,7 +267,7 @@ class _Remarks:
 def _photos(
     store: FeatureStore, record_ids: Sequence[str], folder: str | None
 ) -> Callable[[RegionRecord], np.ndarray | None]:
-    """Photos for pictures, where they can be found: without them pictures are drawn on grey."""
+    """Returns a reader of photos for pictures; it gives None for a photo that is not found, drawn on grey."""
     try:
         photos = RecordPhotos(store, record_ids, folder)
     except ValueError:

@@ -31,7 +31,7 @@ from roibeam.pipelines.finetuning.metrics.grounding import RANKS, UPPER_BOUND, G
 
 @dataclass(frozen=True, eq=False)
 class Looks:
-    """What all heads did. N questions, L layers in which words look at regions, H heads of each.
+    """Attention of all heads. N questions, L layers in which words look at regions, H heads of each.
 
     Attributes:
         images: names, in the order of their numbers.
@@ -40,12 +40,12 @@ class Looks:
         types: of each question's phrase.
         hits: (N, L, H, K) bool, whether one of the 1, 5, 10 regions (`RANKS`) that the head looks at most covers the
             phrase.
-        blind_hit: (N, L, H) bool, the same of the region that the head looks at most on the mean of all pieces: what a
-            head would reach that likes some regions, whatever the word.
+        blind_hit: (N, L, H) bool, the same of the region that the head looks at most on the mean of all pieces: the
+            level of a head that likes some regions, whatever the word.
         mass: (N, L, H) float32, share of the attention that goes to regions, 0..1.
-        strongest: (N,) float64, whether the region with the best detection score covers the phrase: the baseline. Of
-            several with that score, the share that does.
-        anyone: (N,) float64, the share of all regions that cover the phrase: what a region drawn by lot reaches.
+        strongest: (N,) float64, whether the region with the best detection score covers the phrase: the baseline. With
+            equal scores, the share that does.
+        anyone: (N,) float64, the share of all regions that cover the phrase: the level of a region drawn by lot.
         covered: (N,) bool, whether any region does.
         uniform: (N,) float64, the share of regions among all that could be looked at.
     """
@@ -64,7 +64,7 @@ class Looks:
 
     @property
     def hit(self) -> np.ndarray:
-        """(N, L, H) bool, of the one region that the head looks at most."""
+        """(N, L, H) bool, hits of the one region that the head looks at most."""
         return np.asarray(self.hits[..., 0])
 
 
@@ -101,7 +101,7 @@ def head_looks(
             joint = bool(output.attention is not None and output.attention.joint)
             share = record.num_regions / (record.num_regions + (num_pieces if joint else 1))
             weights = words_at_regions(layers, place, record.num_regions)[:, :, :num_pieces]
-            kept.append(_judged(weights, each, record, rule, share))
+            kept.append(_question_results(weights, each, record, rule, share))
             progress()
     names = tuple(dict.fromkeys(each.name for each in captions))
     number_of = {name: number for number, name in enumerate(names)}
@@ -117,7 +117,7 @@ def head_looks(
 
 
 def layers_of(output: VLOutput, num_pieces: int) -> list[tuple[Tensor, int]]:
-    """As `maps_of_words`; ValueError where there are none."""
+    """Returns `maps_of_words`; ValueError where there are none."""
     assert output.attention is not None
     layers = maps_of_words(output.attention, with_task=output.task_state is not None, num_pieces=num_pieces)
     if not layers:
@@ -126,21 +126,21 @@ def layers_of(output: VLOutput, num_pieces: int) -> list[tuple[Tensor, int]]:
 
 
 def words_at_regions(layers: Sequence[tuple[Tensor, int]], place: int, num_regions: int) -> Tensor:
-    """(L, H, T, R) of a row of a batch."""
+    """(L, H, T, R) attention of words to regions, of a row of a batch."""
     return torch.stack([each[place, :, :, first : first + num_regions].float() for each, first in layers])
 
 
-def _judged(
+def _question_results(
     weights: Tensor, caption: AskedCaption, record: RegionRecord, rule: GroundingRule, share: float
 ) -> list[np.ndarray]:
     """Args:
     weights: (L, H, T, R).
     """
     questions = caption.questions
-    asks = torch.zeros(len(questions), weights.shape[2], device=weights.device)
+    pieces = torch.zeros(len(questions), weights.shape[2], device=weights.device)
     for row, question in enumerate(questions):
-        asks[row, list(question.pieces)] = 1 / len(question.pieces)
-    looked = asks @ weights  # (L, H, Q, R)
+        pieces[row, list(question.pieces)] = 1 / len(question.pieces)
+    looked = pieces @ weights  # (L, H, Q, R)
     if not bool(torch.isfinite(looked).all()):
         raise ValueError(f"image {caption.name!r}, caption {caption.number}: attention that is no number (NaN)")
     at = looked.topk(min(RANKS[-1], record.num_regions), dim=-1).indices.cpu().numpy()  # (L, H, Q, at most 10)
@@ -156,7 +156,7 @@ def _judged(
 
 
 PAPER = "What Does BERT with Vision Look At?"
-RECIPE = "visualbert-task-flickr"  # whose run the paper asks
+RECIPE = "visualbert-task-flickr"  # of the run that the paper analyses
 ASKED_THERE = (
     f"the paper's: VisualBERT, 12 layers of 12 heads, trained on COCO and Flickr30k (--recipe {RECIPE}), 1,000 images "
     f"of val, relations of AllenNLP's parser; the best of all heads for phrases, of active heads for relations"
@@ -167,7 +167,7 @@ _LAYERS, _HEADS, _IMAGES, _SPLIT = 12, 12, 1000, "val"
 
 @dataclass(frozen=True)
 class PaperRow:
-    """As printed.
+    """Row of the paper, as printed.
 
     Attributes:
         name: `ENTITY`, or the relation as the paper calls it.
@@ -183,14 +183,14 @@ class PaperRow:
     head: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """In shares, as figures of ours."""
+        """Returns JSON with shares, as `HeadFigures.to_json`."""
         baseline, accuracy = (round(float(each) / 100, 6) for each in (self.baseline, self.accuracy))
         return {"where": self.where, "baseline": baseline, "accuracy": accuracy, "head": self.head or None}
 
 
 @cache
 def paper_rows() -> dict[str, PaperRow]:
-    """By name, in the paper's order."""
+    """Rows by name, in the paper's order."""
     found: dict[str, dict[str, str]] = {}
     for each in paper_figures():
         if each.recipe == RECIPE and each.task.startswith(_GROUNDING):
@@ -201,12 +201,12 @@ def paper_rows() -> dict[str, PaperRow]:
 
 
 def differences(request: AttentionRequest, model: str, *, layers: int, heads: int, images: int) -> list[str]:
-    """What is not as in the paper, as far as a request and a model tell.
+    """Differences of a request and a model from the paper's setup.
 
     Args:
         model: its class, such as "VisualBertForPreTraining".
         layers, heads: in which words look at regions.
-        images: that were asked about.
+        images: number of those with questions.
     """
     found = [] if model.startswith("VisualBert") else [model]
     if (layers, heads) != (_LAYERS, _HEADS):
@@ -225,12 +225,12 @@ def differences(request: AttentionRequest, model: str, *, layers: int, heads: in
 
 ACTIVE = 0.2  # share of the attention that an active head gives to regions, on the mean (section 3.1)
 MOST_RELATIONS = 10  # the paper's table has the ten commonest
-# What the paper calls relations that spaCy's models, or Universal Dependencies, spell otherwise.
+# The paper's names of relations that spaCy's models, or Universal Dependencies, spell otherwise.
 PAPER_NAMES = {"compound": "nn", "nummod": "num", "acl": "partmod", "relcl": "rcmod", "obj": "dobj"}
 ABOVE_FOR_ANY_WORD = "above the baseline, whatever the word"
 ABOVE, BELOW, UNDECIDED = "above the baseline", "below the baseline", "not told from the baseline"
 TOO_FEW = "too few to tell"
-# Intervals are over images. Of fewer they are too narrow: of six that agree there is none at all.
+# Intervals are over images. With fewer they are too narrow: with six that agree there is none at all.
 LEAST_IMAGES = 30
 
 
@@ -245,7 +245,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class HalfChoice:
-    """The head that is best on one half of the images, on the other one.
+    """Result of the head that is best on one half of the images, on the other half.
 
     Attributes:
         layer, head: counted from 1; None when the half has no question.
@@ -261,11 +261,11 @@ class HalfChoice:
 
 @dataclass(frozen=True, eq=False)
 class HeadFigures:
-    """One population of questions.
+    """Figures of one population of questions.
 
     Attributes:
         name: "entity", or a relation as the parses call it; paper_name: as the paper does.
-        questions, images: that were asked.
+        questions, images: their numbers.
         baseline: accuracy of the region with the best detection score; by_lot: of a region drawn by lot; ceiling: share
             of questions that any region answers.
         uniform: share of regions among all that could be looked at.
@@ -273,13 +273,13 @@ class HeadFigures:
         layer, head: of the best active head, counted from 1; of all heads where none is active.
         best: its accuracy, on the same images on which it was chosen.
         recalls: of its 1, 5 and 10 regions, "R@1" and so on, and the ceiling, over all questions and by type of phrase.
-        blind: what it reaches with one look for all words of a caption.
+        blind: its accuracy with one look for all words of a caption.
         halves: the same choice on one half, judged on the other, both ways.
         crossed: accuracy of the best heads of the halves on the other half each, over all images.
         difference: `crossed` less the baseline, images drawn in pairs.
-        word_difference: `crossed` less what the same heads reach with one look for all words of a caption: a head that
-            only likes some regions has none.
-        verdict: what the intervals of both say; `TOO_FEW` below `LEAST_IMAGES`.
+        word_difference: `crossed` less the accuracy of the same heads with one look for all words of a caption: a head
+            that only likes some regions has none.
+        verdict: from the intervals of both; `TOO_FEW` below `LEAST_IMAGES`.
     """
 
     name: str
@@ -306,7 +306,7 @@ class HeadFigures:
 
     @property
     def best_of_all(self) -> tuple[int, int]:
-        """Layer and head, counted from 1, whether active or not: what the paper names for phrases."""
+        """Layer and head, counted from 1, whether active or not, as the paper names them for phrases."""
         layer, head = _best(self.accuracy, np.ones_like(self.active))
         return layer + 1, head + 1
 
@@ -361,7 +361,7 @@ def _rows(values_LH: np.ndarray) -> list[list[float | None]]:
 
 
 def relations_of(looks: Looks, without: str) -> list[str]:
-    """The commonest first; of equally common ones in the order of their names."""
+    """Names of relations, the commonest first, equally common ones by name."""
     counts = Counter(looks.population.tolist())
     counts.pop(without, None)
     return [name for name, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))]
@@ -373,17 +373,17 @@ def head_figures(looks: Looks, population: str, *, seed: int) -> HeadFigures:
         population: that has at least one question.
         seed: of the halves and of the intervals.
     """
-    asked = looks.population == population
-    hit, mass, image = looks.hit[asked], looks.mass[asked], looks.image[asked]
-    strongest = looks.strongest[asked]
+    chosen = looks.population == population
+    hit, mass, image = looks.hit[chosen], looks.mass[chosen], looks.image[chosen]
+    strongest = looks.strongest[chosen]
     num_images = len(looks.images)
-    # Of all images, so that every population has the same halves.
+    # Halves of all images, so that every population has the same ones.
     is_first = np.zeros(num_images, bool)
     is_first[np.random.default_rng(seed).permutation(num_images)[: num_images // 2]] = True
     accuracy, mass_LH = hit.mean(axis=0), mass.mean(axis=0)
     active = mass_LH > ACTIVE
     layer, head = _best(accuracy, active)
-    halves, chosen_hit, chosen_blind = _halves(hit, looks.blind_hit[asked], mass, strongest, is_first[image])
+    halves, chosen_hit, chosen_blind = _halves(hit, looks.blind_hit[chosen], mass, strongest, is_first[image])
     bootstrap = Bootstrap(num_images, seed=seed)
     counts = np.bincount(image, minlength=num_images)
 
@@ -401,17 +401,17 @@ def head_figures(looks: Looks, population: str, *, seed: int) -> HeadFigures:
         questions=len(image),
         images=len(np.unique(image)),
         baseline=Interval(float(strongest.mean()), *bootstrap.ratio(summed(strongest), counts)),
-        by_lot=float(looks.anyone[asked].mean()),
-        ceiling=float(looks.covered[asked].mean()),
-        uniform=float(looks.uniform[asked].mean()),
+        by_lot=float(looks.anyone[chosen].mean()),
+        ceiling=float(looks.covered[chosen].mean()),
+        uniform=float(looks.uniform[chosen].mean()),
         accuracy=accuracy,
         mass=mass_LH,
         active=active,
         layer=layer + 1,
         head=head + 1,
         best=Interval(float(accuracy[layer, head]), *bootstrap.ratio(summed(hit[:, layer, head]), counts)),
-        recalls=_recalls(looks, asked, layer, head),
-        blind=float(looks.blind_hit[asked][:, layer, head].mean()),
+        recalls=_recalls(looks, chosen, layer, head),
+        blind=float(looks.blind_hit[chosen][:, layer, head].mean()),
         halves=halves,
         crossed=float(chosen_hit.mean()),
         difference=difference,
@@ -420,9 +420,9 @@ def head_figures(looks: Looks, population: str, *, seed: int) -> HeadFigures:
     )
 
 
-def _recalls(looks: Looks, asked: np.ndarray, layer: int, head: int) -> dict[str, float]:
-    """Named as `grounding_measures` names them."""
-    places = np.flatnonzero(asked)
+def _recalls(looks: Looks, chosen: np.ndarray, layer: int, head: int) -> dict[str, float]:
+    """Recalls by name, as `grounding_measures` names them."""
+    places = np.flatnonzero(chosen)
     columns = {f"R@{rank}": looks.hits[places, layer, head, column] for column, rank in enumerate(RANKS)}
     found = {}
     for name, values in {**columns, UPPER_BOUND: looks.covered[places]}.items():
@@ -441,7 +441,7 @@ def _verdict(images: int, difference: Interval, word_difference: Interval) -> st
 
 
 def _best(accuracy: np.ndarray, active: np.ndarray) -> tuple[int, int]:
-    """Layer and head from 0; of equal ones the first."""
+    """Layer and head of the best head, from 0; the first of equal ones."""
     among = np.where(active, accuracy, -1.0) if active.any() else accuracy
     layer, head = np.unravel_index(int(among.argmax()), among.shape)
     return int(layer), int(head)
@@ -450,8 +450,8 @@ def _best(accuracy: np.ndarray, active: np.ndarray) -> tuple[int, int]:
 def _halves(
     hit: np.ndarray, blind_hit: np.ndarray, mass: np.ndarray, strongest: np.ndarray, is_first: np.ndarray
 ) -> tuple[tuple[HalfChoice, HalfChoice], np.ndarray, np.ndarray]:
-    """The choices, and twice (N,) of each question's head, chosen on the half that it is not in (by all of them where
-    that half has none): its hits, and those of one look for all words."""
+    """Returns the choices, and (N,) hits of each question's head and (N,) hits of one look for all words. The head is
+    chosen on the half that the question is not in (on all questions where that half has none)."""
     chosen_hit, chosen_blind = np.empty(len(hit)), np.empty(len(hit))
     choices: list[HalfChoice] = []
     for half in (is_first, ~is_first):
@@ -468,16 +468,16 @@ def _halves(
 
 
 def commonest(figures: Sequence[HeadFigures]) -> list[HeadFigures]:
-    """The paper's table: the ten commonest relations."""
+    """Returns the ten commonest relations, as in the paper's table."""
     return sorted(figures, key=lambda each: -each.questions)[:MOST_RELATIONS]
 
 
 def beside_paper(entity: HeadFigures, relations: Sequence[HeadFigures]) -> list[tuple[PaperRow, HeadFigures | None]]:
-    """The paper's rows, each with the commonest of ours that the paper calls so; of phrases alone without relations.
+    """Pairs the paper's rows with the commonest relation of that name; phrases alone without relations.
 
     Args:
         relations: the commonest first.
     """
     rows = paper_rows()
-    ours = {each.paper_name: each for each in [*reversed(relations), entity]}
-    return [(row, ours.get(name)) for name, row in rows.items() if relations or name == entity.name]
+    figures = {each.paper_name: each for each in [*reversed(relations), entity]}
+    return [(row, figures.get(name)) for name, row in rows.items() if relations or name == entity.name]

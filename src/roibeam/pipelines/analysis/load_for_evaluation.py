@@ -40,16 +40,16 @@ from roibeam.pipelines.training.run_folder.training_data import trained_among
 
 
 def run_of(found: ModelCheckpoint) -> Path:
-    """The folder of the run: RUN/checkpoints/step-00000100/model is where it was found."""
+    """Returns the folder of the run: the model lies in RUN/checkpoints/step-00000100/model."""
     return found.source.parents[2]
 
 
 def trained_images_among(found: ModelCheckpoint, image_ids: Sequence[str]) -> list[str] | None:
-    """Those of the ids that the checkpoint's run was trained on; None where nobody tells."""
+    """Returns the ids that the checkpoint's run was trained on; None where that is not recorded."""
     return None if trained_with(found).step is None else trained_among(run_of(found), image_ids)
 
 
-# They answer for masked words, masked regions and matches, as far as their configuration gives them the heads.
+# Models that predict masked words, masked regions and matches, as far as their configuration gives them the heads.
 ASKED: tuple[type[PreTrainedModel], ...] = (
     VLBertForPreTraining,
     ViLbertForPreTraining,
@@ -58,8 +58,8 @@ ASKED: tuple[type[PreTrainedModel], ...] = (
     ImageBertForPreTraining,
     InterBertForPreTraining,
 )
-# What the others were fine-tuned for. Some of them are a pre-training class too and keep its heads, but training on a
-# task leaves those behind: what they say looks right and is not.
+# Tasks of fine-tuned models. Some of them are a pre-training class too and keep its heads, but training on a task
+# leaves those behind: their predictions look right and are not.
 NOT_ASKED: Mapping[type[PreTrainedModel], str] = MappingProxyType(
     {
         VLBertForVqa: "VQA",
@@ -79,12 +79,12 @@ NO_MATCH_HEAD = (
 )
 
 
-def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any:
-    """The checkpoint's model, which answers for masked words, masked regions and matches.
+def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
+    """Returns the checkpoint's model, which predicts masked words, masked regions and matches.
 
     Args:
-        named: what the user calls the checkpoint.
-        asking: what is about to be done with it, such as "probe".
+        named: the checkpoint as the user names it.
+        verb: for errors, such as "probe".
     Raises:
         ValueError: for a model with the heads of another task.
     """
@@ -92,19 +92,19 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any
     if kind not in ASKED:
         tasks = NOT_ASKED.get(kind, "tasks that are not known here")
         raise ValueError(
-            f"{named}: {kind.__name__} is fine-tuned for {tasks}; masked words, masked regions and matches are no "
-            f"longer what it answers; {asking} the pre-trained model that it began from"
+            f"{named}: {kind.__name__} is fine-tuned for {tasks}; it no longer predicts masked words, masked regions "
+            f"and matches; {verb} the pre-trained model that it began from"
         )
     if classes := getattr(found.model.config, "num_region_classes", 0):
         raise ValueError(
-            f"{named}: this VisualBERT is told the class of each region (num_region_classes {classes}), and nothing "
-            f"here tells it; fine-tune it on VCR, whose files do, and judge it there"
+            f"{named}: this VisualBERT reads the class of each region (num_region_classes {classes}), which is not "
+            f"known here; fine-tune it on VCR, whose files give the classes, and evaluate it there"
         )
     return found.model
 
 
 def assumed_of_features(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
-    """What nobody tells of how the model reads a store's record, and is taken so; a line each."""
+    """Notes on assumptions about how the model reads a store's record; a line each."""
     if trained_with(found).box_numbers is not None or found.as_read(record) is record:
         return []
     return [
@@ -114,7 +114,7 @@ def assumed_of_features(found: ModelCheckpoint, record: RegionRecord) -> list[st
 
 
 def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
-    """What `load_tokenizer` is to read: as given, else the tokenizer beside the checkpoint.
+    """Returns the argument of `load_tokenizer`: as given, else the tokenizer beside the checkpoint.
 
     Raises:
         ValueError: when there is none.
@@ -128,7 +128,7 @@ def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _PhotoRow:
-    """What one photo gave.
+    """Boxes and features of one photo.
 
     Attributes:
         boxes: (R, 4) float32, clipped to the photo.
@@ -142,8 +142,8 @@ class _PhotoRow:
 class PhotoFeatures:
     """Puts the encoder's features into batches, with masked regions hidden as in the model's training.
 
-    Each photo runs by itself, so that padding and neighbours change nothing. Of whole photos the features are kept in a
-    temporary file, since a search asks for them again and again.
+    Each photo runs by itself, so that padding and neighbours change nothing. Features of unmasked photos are kept in a
+    temporary file, since a search reads them again and again.
 
     Args:
         joint: in evaluation mode.
@@ -161,7 +161,7 @@ class PhotoFeatures:
 
     @cached_property
     def _file(self) -> IO[bytes]:
-        """Of the features of whole photos; gone when nobody holds it."""
+        """Temporary file for whole-photo features; deleted when closed."""
         return tempfile.TemporaryFile(dir=self._scratch)
 
     @torch.inference_mode()
@@ -170,7 +170,7 @@ class PhotoFeatures:
         Args:
             batch: on the CPU, with boxes and features of the store; every row has an image.
         Returns:
-            the same rows: features are the encoder's; stored ones are what a model that regresses features is asked.
+            the same rows: features are the encoder's; stored ones are the targets of a model that regresses features.
         Raises:
             PhotoError: for a photo that cannot be used.
         """
@@ -244,7 +244,7 @@ def features_for(
     scratch: Path,
     device: torch.device,
 ) -> PhotoFeatures | None:
-    """Those of the photos, of a model that was read with its region encoder; None leaves the store's.
+    """Returns features of photos, for a model that was read with its region encoder; None leaves the store's.
 
     Args:
         images, scratch, device: as of `RecordPhotos` and `PhotoFeatures`.
@@ -260,7 +260,7 @@ def features_for(
 
 
 def open_photos(store: FeatureStore, image_ids: Iterable[str], folder: str | None) -> RecordPhotos:
-    """The photos of all these images.
+    """Opens the photos of all these images.
 
     Args:
         folder: as of `RecordPhotos`.

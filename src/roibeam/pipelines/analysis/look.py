@@ -38,7 +38,7 @@ def look_at_photo(
     """Finds the regions of a photo and draws the best of them.
 
     Args:
-        out: .png file; None for NAME.regions.png in the current folder. An older picture of ours gives way.
+        out: .png file; None for NAME.regions.png in the current folder. An older picture of this command is replaced.
         num_regions: to draw and to list, at most.
     Raises:
         ValueError: when the photo cannot be used, the picture not be written there, or the detector is none.

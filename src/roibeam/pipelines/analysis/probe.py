@@ -29,7 +29,7 @@ from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 class PhotoModel:
-    """What a probe asks of a `PreTrainingModel`, for batches of one row with the boxes of this photo.
+    """A joint model as the `PreTrainingModel` that a probe needs, for batches of one row with boxes of this photo.
 
     Args:
         joint: in evaluation mode, with pre-training heads.
@@ -42,7 +42,7 @@ class PhotoModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is: batches belong there too."""
+        """Device of the model: batches belong there too."""
         return next(self._joint.parameters()).device
 
     @property
@@ -50,7 +50,7 @@ class PhotoModel:
         return self._model.config
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `PreTrainingModel.encode`; features are made of the photo, with the batch's masked regions hidden."""
+        """Encodes as `PreTrainingModel.encode`, with features of the photo; the batch's masked regions are hidden."""
         made = photo_inputs(
             [self._photo],
             [batch.region_boxes[0].cpu().numpy()],
@@ -115,7 +115,7 @@ class HiddenRegion:
 
 @dataclass(frozen=True, eq=False)
 class WordsToRegions:
-    """How much of each piece's attention goes to each region.
+    """Share of each piece's attention that goes to each region.
 
     Attributes:
         weights: (T, R) float, rows of at most 1; the rest goes to words and to the whole image.
@@ -131,7 +131,7 @@ class WordsToRegions:
 
     @property
     def equal_share(self) -> float:
-        """What each region gets of a word's attention, on the mean of all words, from a model that prefers none."""
+        """Share of a word's attention per region, on the mean of all words, of a model that prefers none."""
         return float(self.weights.mean())
 
     __repr__ = short_repr
@@ -185,7 +185,7 @@ def probe(
     Raises:
         ValueError: when record, text or numbers do not fit the model.
     """
-    # A tokenizer knows its own spelling only: [mask] would be three pieces, and nothing asked.
+    # A tokenizer knows its own spelling only: [mask] would be three pieces, and nothing predicted.
     encoded = tokenizer.encode(re.sub(r"\[mask\]", "[MASK]", text, flags=re.IGNORECASE))
     check_fit(model.config, record, tokenizer, len(encoded.ids))
     check_task(model.config, task)
@@ -209,7 +209,8 @@ def probe(
 
 
 def check_fit(config: Any, record: RegionRecord, tokenizer: CaptionTokenizer, num_pieces: int) -> None:
-    """
+    """Checks that record, tokenizer and text fit the model.
+
     Raises:
         ValueError: when the model was made for other features or another vocabulary, or the text is too long.
     """
@@ -246,7 +247,7 @@ def pair_batch(record: RegionRecord, text_ids: Tensor, task: int | None = None) 
 def words_to_regions(
     output: VLOutput, num_pieces: int, num_regions: int, *, layer: int | None = None, head: int | None = None
 ) -> WordsToRegions | None:
-    """The weights (T, R) of the first row.
+    """Returns the weights (T, R) of the first row.
 
     Raises:
         ValueError: for a layer or head that there is not.
@@ -271,7 +272,7 @@ def words_to_regions(
 
 
 def maps_of_words(maps: AttentionMaps, *, with_task: bool, num_pieces: int) -> list[tuple[Tensor, int]]:
-    """Of each layer in which words look at regions: weights (B, heads, T, places asked), and where regions begin."""
+    """Maps of the layers in which words look at regions: weights (B, heads, T, keys), and the first region's key."""
     if maps.joint:
         words = slice(maps.joint_text, maps.joint_text + num_pieces)
         return [(each[:, :, words], maps.joint_regions) for each in maps.joint]

@@ -33,7 +33,7 @@ SMALLEST_FONT = 11.0
 _WIDEST_CSS_PX = 720  # on a large screen
 _PNG_SCALE = 3
 _PHOTO_SCALE = 3.0  # pixels of an embedded photo for each unit: sharp on dense screens
-# What a colour is for: on a light page, on a dark one. Any other colour is "#rrggbb", the same on both.
+# Colours by role: on a light page, on a dark one. Any other colour is "#rrggbb", the same on both.
 COLOURS = {
     "page": ("#ffffff", "#14171b"),
     "text": ("#1b1f24", "#e4e8ec"),
@@ -47,8 +47,8 @@ COLOURS = {
 
 
 @dataclass(frozen=True)
-class Rectangle:
-    """`fill`, `stroke`: a name of `COLOURS` or "#rrggbb"; "" for none. `tooltip` is shown by browsers."""
+class RectangleShape:
+    """`fill`, `stroke`: a name of `COLOURS` or "#rrggbb"; "" for none. Browsers display `tooltip`."""
 
     x: float
     y: float
@@ -86,7 +86,7 @@ class PhotoShape:
     pixels: np.ndarray
 
 
-Shape = Rectangle | Label | PhotoShape
+Shape = RectangleShape | Label | PhotoShape
 
 
 def text_width(text: str, font: float = SMALLEST_FONT) -> float:
@@ -96,7 +96,7 @@ def text_width(text: str, font: float = SMALLEST_FONT) -> float:
 
 
 def svg_text(shapes: Iterable[Shape], height: float, description: str) -> str:
-    """A file that scales to its place, in the colours that the reader's system asks for."""
+    """Returns an SVG file that scales to its place, in the colour scheme of the reader's system."""
     light = "".join(_rules(name, colours[0]) for name, colours in COLOURS.items())
     dark = "".join(_rules(name, colours[1]) for name, colours in COLOURS.items())
     return "\n".join(
@@ -136,7 +136,7 @@ def _rules(name: str, colour: str) -> str:
 
 
 def _ground(which: int) -> str:
-    """Of the window around a picture that is opened by itself."""
+    """Style of the window around a picture that is opened by itself."""
     return f"svg:root{{background:{COLOURS['page'][which]}}}"
 
 
@@ -228,20 +228,20 @@ def probe_shapes(
 
     Args:
         photo: (height, width, 3) uint8 BGR, of the record's size; None draws the boxes on grey.
-        banner: why the regions mean nothing, told first.
+        banner: why the regions mean nothing; comes first.
     """
-    shown = shown_regions(result, record)
+    drawn = shown_regions(result, record)
     heading, y = _heading(result, text, _MARGIN)
     warning, y = _banner(banner, y)
-    boxes, y = _photo(record, shown, y, photo, asked=result.attention is not None)
-    matrices, y = _matrices(result, record, names, shown, y)
+    boxes, y = _photo(record, drawn, y, photo, by_attention=result.attention is not None)
+    matrices, y = _matrices(result, record, names, drawn, y)
     guesses, y = _guesses(result, y)
     return [*heading, *warning, *boxes, *matrices, *guesses], y + _MARGIN / 2
 
 
 def shown_regions(result: ProbeResult, record: RegionRecord) -> list[int]:
-    """Numbers in the record: all that were hidden, then those that the [MASK]s, else all words, look at most; by score
-    without attention. The most looked at come first."""
+    """Numbers of the regions to draw: all hidden ones, then those that the [MASK]s, else all words, look at most; by
+    score without attention. The most looked at come first."""
     if result.attention is None:
         weight = np.asarray(record.class_scores, dtype=np.float64)
     else:
@@ -278,35 +278,35 @@ def _banner(banner: Banner | None, y: float) -> tuple[list[Shape], float]:
     if banner is None:
         return [], y
     lines, end = _lines(f"{banner.title} {banner.text}", y + 5, fill="text", inset=8)
-    return [Rectangle(_MARGIN, y, _INNER, end + 6 - y, fill="note"), *lines], end + 14
+    return [RectangleShape(_MARGIN, y, _INNER, end + 6 - y, fill="note"), *lines], end + 14
 
 
 def _photo(
-    record: RegionRecord, shown: Sequence[int], top: float, photo: np.ndarray | None, *, asked: bool
+    record: RegionRecord, drawn: Sequence[int], top: float, photo: np.ndarray | None, *, by_attention: bool
 ) -> tuple[list[Shape], float]:
     scale = min(_INNER / record.width, _MAX_PHOTO_HEIGHT / record.height)
     width, height = record.width * scale, record.height * scale
     left = (WIDTH - width) / 2
     shapes: list[Shape] = [
-        Rectangle(left, top, width, height, fill="frame")
+        RectangleShape(left, top, width, height, fill="frame")
         if photo is None
         else PhotoShape(left, top, width, height, photo)
     ]
-    for place in reversed(range(len(shown))):  # the most looked at on top
-        x1, y1, x2, y2 = (float(value) * scale for value in record.boxes[shown[place]])
+    for place in reversed(range(len(drawn))):  # the most looked at on top
+        x1, y1, x2, y2 = (float(value) * scale for value in record.boxes[drawn[place]])
         colour = PALETTE[place % len(PALETTE)]
         box = (left + x1, top + y1, max(x2 - x1, 0.5), max(y2 - y1, 0.5))
-        shapes.append(Rectangle(*box, stroke=text_colour_on(colour), line=2.5, opacity=0.5))
-        shapes.append(Rectangle(*box, stroke=colour, line=1.25))
-    for place in reversed(range(len(shown))):
-        x1, y1 = (float(value) * scale for value in record.boxes[shown[place], :2])
-        x = min(left + x1, left + width - _tag_width(shown[place]))
-        shapes += _tag(x, min(top + y1, top + height - 13), shown[place], PALETTE[place % len(PALETTE)])
-    which = "the hidden ones, and those that words look at most" if asked else "the hidden ones, and the best"
-    told = f"{len(shown)} of {record.num_regions} regions: {which}." if len(shown) < record.num_regions else ""
+        shapes.append(RectangleShape(*box, stroke=text_colour_on(colour), line=2.5, opacity=0.5))
+        shapes.append(RectangleShape(*box, stroke=colour, line=1.25))
+    for place in reversed(range(len(drawn))):
+        x1, y1 = (float(value) * scale for value in record.boxes[drawn[place], :2])
+        x = min(left + x1, left + width - _tag_width(drawn[place]))
+        shapes += _tag(x, min(top + y1, top + height - 13), drawn[place], PALETTE[place % len(PALETTE)])
+    which = "the hidden ones, and those that words look at most" if by_attention else "the hidden ones, and the best"
+    note = f"{len(drawn)} of {record.num_regions} regions: {which}." if len(drawn) < record.num_regions else ""
     if photo is None:
-        told = f"{told} The photo is not shown: none was named.".strip()
-    more, y = _lines(told, top + height + 4) if told else ([], top + height)
+        note = f"{note} The photo is missing: none was named.".strip()
+    more, y = _lines(note, top + height + 4) if note else ([], top + height)
     return shapes + more, y + 10
 
 
@@ -317,13 +317,13 @@ def _tag_width(number: int) -> float:
 def _tag(x: float, y: float, number: int, colour: str) -> list[Shape]:
     width = _tag_width(number)
     label = Label(x + width / 2, y + 10.2, str(number), SMALLEST_FONT, text_colour_on(colour), "middle")
-    return [Rectangle(x, y, width, 13, fill=colour), label]
+    return [RectangleShape(x, y, width, 13, fill=colour), label]
 
 
 def _matrices(
-    result: ProbeResult, record: RegionRecord, names: Names, shown: Sequence[int], y: float
+    result: ProbeResult, record: RegionRecord, names: Names, drawn: Sequence[int], y: float
 ) -> tuple[list[Shape], float]:
-    """Which word looks at which region: as many matrices as the regions need, and what their colours mean."""
+    """Matrices of attention from words to regions, as many as the regions need, and a colour bar."""
     looks = result.attention
     if looks is None:
         return [], y
@@ -331,14 +331,14 @@ def _matrices(
     shapes, y = _lines("Which word looks at which region", y + 4, font=13, fill="text", bold=True)
     more, y = _lines(f"attention, layer {looks.layer} of {looks.num_layers}, {heads}", y)
     shapes += more
-    places = list(enumerate(shown))
+    places = list(enumerate(drawn))
     for start in range(0, len(places), MAX_REGIONS):
         columns = places[start : start + MAX_REGIONS]
         called = [printable(names.of_detector(int(record.class_ids[number])), 13) for _, number in columns]
         header = 26 + max(map(text_width, called)) * math.sin(math.radians(_NAME_ANGLE))
         shapes += _matrix(result, columns, called, y + 4 + header)
         y += 4 + header + len(result.pieces) * _CELL
-    more, y = _colour_bar(looks.equal_share, float(looks.weights[:, list(shown)].max()), y + 12)
+    more, y = _colour_bar(looks.equal_share, float(looks.weights[:, list(drawn)].max()), y + 12)
     return shapes + more, y + 10
 
 
@@ -346,7 +346,7 @@ def _matrix(
     result: ProbeResult, columns: Sequence[tuple[int, int]], called: Sequence[str], body: float
 ) -> Iterator[Shape]:
     """Args:
-    columns: (place among the shown, number) of each region; `called`: their names.
+    columns: (place among the drawn ones, number) of each region; `called`: their names.
     body: top of the first row; names and numbers stand above.
     """
     assert result.attention is not None
@@ -362,35 +362,35 @@ def _matrix(
         yield Label(first - 6, y + 12.5, printable(piece, 11), anchor="end", bold=row in masks)
         for column, (_, number) in enumerate(columns):
             value = float(weights[row, number])
-            told = f"{printable(piece)} to region {number}: {100 * value:.1f} %"
+            tip = f"{printable(piece)} to region {number}: {100 * value:.1f} %"
             cell = (first + column * _CELL, y, _CELL - 1, _CELL - 1)
-            yield Rectangle(*cell, fill="frame", tooltip=told)
-            yield Rectangle(*cell, fill="heat", opacity=heat(value / largest), tooltip=told)
+            yield RectangleShape(*cell, fill="frame", tooltip=tip)
+            yield RectangleShape(*cell, fill="heat", opacity=heat(value / largest), tooltip=tip)
 
 
 def heat(fraction: float) -> float:
-    """How much colour a cell has, 0 to 1, for a share of the scale."""
+    """Opacity of a cell, 0 to 1, for a share of the scale."""
     return min(max(fraction, 0.0), 1.0) ** _PALE if math.isfinite(fraction) else 0.0
 
 
 def _colour_bar(equal_share: float, highest: float, top: float) -> tuple[list[Shape], float]:
-    """What the colours mean, with a mark at the share that every region would have if all were alike."""
+    """Legend of the colours, with a mark at the equal share of all regions."""
     left, width, steps = _MARGIN, _INNER, 42
     step = width / steps
-    shapes: list[Shape] = [Rectangle(left, top, width, 12, fill="frame")]
+    shapes: list[Shape] = [RectangleShape(left, top, width, 12, fill="frame")]
     shapes += [
-        Rectangle(left + each * step, top, step + 0.15, 12, fill="heat", opacity=heat((each + 0.5) / steps))
+        RectangleShape(left + each * step, top, step + 0.15, 12, fill="heat", opacity=heat((each + 0.5) / steps))
         for each in range(steps)
     ]
     mark = left + width / SCALE_SHARES
-    shapes.append(Rectangle(mark - 0.75, top - 4, 1.5, 20, fill="text"))
+    shapes.append(RectangleShape(mark - 0.75, top - 4, 1.5, 20, fill="text"))
     for x, share, anchor in ((left, 0.0, "start"), (mark, 1.0, "middle"), (left + width, SCALE_SHARES, "end")):
         shapes.append(Label(x, top + 27, f"{100 * share * equal_share:.1f} %", anchor=anchor))
-    told = (
-        f"Of a word's attention. Mark: {100 * equal_share:.1f} %, the equal share: what each region gets from a model "
-        f"that prefers none. The bar ends at three times that; the highest here is {100 * highest:.1f} %."
+    note = (
+        f"Share of a word's attention. Mark: {100 * equal_share:.1f} %, the equal share: that of each region of a "
+        f"model that prefers none. The bar ends at three times that; the highest here is {100 * highest:.1f} %."
     )
-    more, y = _lines(told, top + 32)
+    more, y = _lines(note, top + 32)
     return shapes + more, y
 
 
@@ -434,8 +434,8 @@ def _guess_block(
         y = top + 16 + number * (_LINE + 2)
         percent = f"{100 * guess.probability:.1f} %"
         name = printable(guess.name, int((width - 8 - text_width(percent)) / (0.56 * SMALLEST_FONT)))
-        shapes.append(Rectangle(left, y, width, _LINE, fill="frame"))
-        shapes.append(Rectangle(left, y, max(width * min(guess.probability / full, 1), 2), _LINE, fill="bar"))
+        shapes.append(RectangleShape(left, y, width, _LINE, fill="frame"))
+        shapes.append(RectangleShape(left, y, max(width * min(guess.probability / full, 1), 2), _LINE, fill="bar"))
         shapes.append(Label(left + 4, y + 11.2, name))
         shapes.append(Label(left + width - 4, y + 11.2, percent, anchor="end"))
     return shapes, 20 + len(guesses) * (_LINE + 2)
@@ -473,7 +473,7 @@ def write_probe_files(
 def probe_numbers(
     result: ProbeResult, record: RegionRecord, names: Names, *, text: str, banner: Banner | None = None
 ) -> dict[str, Any]:
-    """All numbers of a probe, for machines. `regions` are those that were hidden, `seen` is what the detector found."""
+    """All numbers of a probe, for machines. `regions` are the hidden ones, `seen` are those of the detector."""
     looks = result.attention
     return {
         "image_id": record.image_id,

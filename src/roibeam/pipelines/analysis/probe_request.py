@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeRequest:
-    """What is asked of which model, and where the picture goes; as of `roibeam probe`.
+    """Request of `roibeam probe`: a model, an image, a text, and the picture to write.
 
     Attributes:
         checkpoint: run folder, model folder or official checkpoint.
         image: photo; with `store` the id of a record.
         text: with [MASK] where words are to be guessed.
-        out: .svg or .png file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
-            All numbers go beside it, into a .json file of the same name.
+        out: .svg or .png file to write, not there yet, in a folder that is; None: `answer_place`, "probe.svg". All
+            numbers go beside it, into a .json file of the same name.
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos; None, as `BLANK`, for a blank page.
-        preset, detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it,
+        preset, detector, weights, conventions, selection, vocab, settings: the detector and its changes by `--set`,
             as in `roibeam extract`; refused with `store`.
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
         options: official JSON configuration beside an official checkpoint.
@@ -84,11 +84,11 @@ class ProbeRequest:
 class Probed:
     """
     Attributes:
-        result: what the model says.
-        record: the regions that it was asked about.
+        result: the model's predictions.
+        record: the regions of the image.
         picture: the file written.
-        numbers: all that the picture shows and more, as in the .json file beside it.
-        notes: where the model ran, which detector looked, what was left out or assumed of the checkpoint; for people.
+        numbers: those of the picture and more, as in the .json file beside it.
+        notes: on the device, the detector, and what was left out or assumed of the checkpoint; for people.
         device: where the model ran, as torch names it.
     """
 
@@ -104,13 +104,13 @@ class Probed:
     def _repr_html_(self) -> str:
         """The picture, as long as it is there."""
         title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
-        drawn = _shown(self.picture) if self.picture.is_file() else ""
+        drawn = _markup(self.picture) if self.picture.is_file() else ""
         note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
         return notebook_html(title, picture=drawn, note=note)
 
 
-def _shown(picture: Path) -> str:
-    """A picture as markup."""
+def _markup(picture: Path) -> str:
+    """Returns a picture as markup."""
     if picture.suffix == ".svg":
         return picture.read_text("utf-8")
     return image_html(picture.read_bytes(), "png", picture.name)
@@ -119,9 +119,9 @@ def _shown(picture: Path) -> str:
 @dataclass(frozen=True, eq=False)
 class _Seen:
     """Attributes:
-    classes: what the detector calls its classes; empty for none.
+    classes: names of the detector's classes; empty for none.
     pixels: of the photo, (height, width, 3) uint8, B, G, R; None where there is none.
-    detector: which one looked, in words; None where nobody did.
+    detector: the one that ran, in words; None with a store.
     banner: why the regions mean nothing; None where they may mean something.
     """
 
@@ -133,10 +133,10 @@ class _Seen:
 
 
 def write_probe(request: ProbeRequest) -> Probed:
-    """Asks the model, and draws photo, answers and attention.
+    """Runs the model, and draws photo, predictions and attention.
 
     Raises:
-        ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
+        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     if request.store is not None and request.photo == BLANK:
         request = replace(request, photo=None)
@@ -144,7 +144,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     out = _checked(request, detector)
     if detector is not None:
         requested_parts(detector)
-    # Torch comes now, when nothing is wrong with the names.
+    # Torch is imported only when the names are in order.
     from roibeam.pipelines.analysis.load_for_evaluation import assumed_of_features, pretraining_model, tokenizer_spec
     from roibeam.pipelines.analysis.probe import PhotoModel, probe
     from roibeam.pipelines.analysis.probe_picture import write_probe_files
@@ -156,7 +156,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     found = load_model_or_joint(request.checkpoint, options=request.options)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
-    model = pretraining_model(found, named=request.checkpoint, asking="probe")
+    model = pretraining_model(found, named=request.checkpoint, verb="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     check_tokenizer(found, tokenizer)
     device = choose_device(request.device)
@@ -169,18 +169,18 @@ def write_probe(request: ProbeRequest) -> Probed:
     else:
         model.to(device.name)
     names = Names(seen.classes, background=request.background)
-    asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
-    result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **asked)
+    options: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
+    result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **options)
     numbers = write_probe_files(
         out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
     )
-    told = (device.words, seen.detector, None if seen.banner is None else seen.banner.line)
-    notes = (*(line for line in told if line), *choices, *found.changes)
+    lines = (device.words, seen.detector, None if seen.banner is None else seen.banner.line)
+    notes = (*(line for line in lines if line), *choices, *found.changes)
     return Probed(result, seen.record, out, numbers, notes, device.name)
 
 
 def _checked_out(request: ProbeRequest) -> Path:
-    """Where the picture goes."""
+    """Returns the path of the picture, checked."""
     if request.store is None and request.photo is not None:
         raise ValueError("--photo is for --store; without it IMAGE is the photo")
     out = answer_place(request.checkpoint, request.out, "probe.svg")
@@ -193,7 +193,7 @@ def _checked_out(request: ProbeRequest) -> Path:
 
 
 def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
-    """Where the picture goes; ValueError with all that is wrong with what was named."""
+    """Returns the path of the picture; ValueError lists all that is wrong with the names."""
     _refuse_detector(request)
     named = NamedFiles()
     has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
@@ -217,7 +217,7 @@ def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
 
 
 def _refuse_detector(request: ProbeRequest) -> None:
-    """Raises ValueError for what is of a detector where a store is named."""
+    """Raises ValueError for options of a detector where a store is named."""
     if request.store is None:
         return
     for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
@@ -236,7 +236,7 @@ def _check_record(request: ProbeRequest) -> None:
 
 
 def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
-    """What differs between the features of the store and those that the model was trained on, and may."""
+    """Notes on allowed differences between the features of the store and those that the model was trained on."""
     from roibeam.pipelines.training.model_files.provenance import check_feature_space
 
     if request.store is None:
@@ -246,7 +246,7 @@ def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str
 
 
 def _stored(request: ProbeRequest) -> _Seen:
-    """The record of a store."""
+    """Returns the record of a store."""
     assert request.store is not None
     with FeatureStore(request.store) as opened:
         record, classes = opened.get(request.image, check=True), tuple(opened.vocabulary["classes"] or ())
@@ -263,14 +263,14 @@ def _requested_detector(request: ProbeRequest) -> RequestedDetector:
 
 
 def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:
-    """What a detector finds in the photo."""
+    """Returns the detector's regions of the photo."""
     found = detect_photo(Path(request.image), detector)
     classes = tuple(found.vocabulary.classes or ())
     return _Seen(found.record, classes, found.pixels, found.detector, found.banner)
 
 
 def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:
-    """Turned as the record's was. Checked as `extract` checks photos: a model may be given these pixels."""
+    """Pixels of the photo, turned as the record's was; checked as `extract` does, since models may read them."""
     from roibeam.extraction.photos.decode import decode_image
 
     data = photo.read_bytes()

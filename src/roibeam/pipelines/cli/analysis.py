@@ -1,4 +1,4 @@
-"""`roibeam evaluate | attention | probe`: what a pre-trained model gets right, and what its heads know."""
+"""`roibeam evaluate | attention | probe`: accuracy of a pre-trained model and of its heads, and probes of one pair."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
         typer.echo(json_line({**facts, **joined, "figures": figures}))
         return
-    of_step = "" if result.step is None else f", asked of step {result.step:,}"
+    of_step = "" if result.step is None else f", evaluated at step {result.step:,}"
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}{of_step}\n")
     typer.echo("\n".join(figure_lines(result.figures, with_possible=True)))
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
@@ -149,12 +149,12 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     for each in map(named.__getitem__, in_order(list(named))):
         scale, places = (100, 1) if measure_name(each.name).is_share else (1, 3)
         numbers = [scale * each.first, scale * each.second, scale * (each.first - each.second)]
-        shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (8, 8, 12), strict=True))
+        columns = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (8, 8, 12), strict=True))
         interval = f"{scale * each.low:.{places}f} .. {scale * each.high:.{places}f}"
-        typer.echo(f"{label_of(each.name):<30}{shown}{interval:>18}  {each.verdict}")
+        typer.echo(f"{label_of(each.name):<30}{columns}{interval:>18}  {each.verdict}")
 
 
-_TOLD = ("R@1", "R@5", "R@10", "upper bound")
+_MAIN = ("R@1", "R@5", "R@10", "upper bound")
 
 
 def attention_command(
@@ -231,12 +231,12 @@ def _print_attention(result: AttentionResult, *, as_json: bool) -> None:
         return
     typer.echo(f"{counted(result.captions, 'caption')} of {counted(result.images, 'image')}\n")
     typer.echo(
-        f"{'%':<16}{'asked':>7}{'by lot':>8}{'baseline':>10}{'best head':>11}{'its figure':>12}{'any word':>10}"
+        f"{'%':<16}{'count':>7}{'by lot':>8}{'baseline':>10}{'best head':>11}{'its figure':>12}{'any word':>10}"
         f"{'other half':>12}{'less baseline':>18}{'ceiling':>9}"
     )
     for each in (result.entity, *commonest(result.relations)):
         typer.echo(_row(each))
-    recalls = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.entity.recalls.items() if name in _TOLD)
+    recalls = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.entity.recalls.items() if name in _MAIN)
     typer.echo(f"\nphrases, best head: {recalls}; by type in the results")
     by_layer = ", ".join(f"{100 * value:.1f}" for value in result.entity.best_by_layer)
     typer.echo(f"phrases, best head of each layer: {by_layer}")
@@ -255,21 +255,21 @@ def _print_paper(result: AttentionResult) -> None:
     paper = "paper"
     typer.echo(f'\nbeside "{PAPER}", section 3.1 and Table 2:')
     typer.echo(f"{'%':<16}{'baseline':>10}{paper:>8}{'best head':>12}{paper:>8}{'its figure':>13}{paper:>8}".rstrip())
-    for row, ours in beside_paper(result.entity, result.relations):
+    for row, found in beside_paper(result.entity, result.relations):
         baseline, head, figure = "-", "-", "-"
-        if ours is not None:
-            layer, number = ours.best_of_all if row.name == ENTITY else (ours.layer, ours.head)
-            baseline, head = f"{100 * ours.baseline.value:.2f}", _head(ours, layer, number)
-            figure = f"{100 * ours.accuracy[layer - 1, number - 1]:.2f}"
+        if found is not None:
+            layer, number = found.best_of_all if row.name == ENTITY else (found.layer, found.head)
+            baseline, head = f"{100 * found.baseline.value:.2f}", _head(found, layer, number)
+            figure = f"{100 * found.accuracy[layer - 1, number - 1]:.2f}"
         typer.echo(
             f"{row.name:<16}{baseline:>10}{row.baseline:>8}{head:>12}{row.head or '-':>8}{figure:>13}{row.accuracy:>8}"
         )
     typer.echo(ASKED_THERE)
-    typer.echo(f"different here: {'; '.join(result.differences) or 'nothing that a model and options tell'}")
+    typer.echo(f"different here: {'; '.join(result.differences) or 'nothing in the model and options'}")
 
 
 def _head(each: HeadFigures, layer: int, head: int) -> str:
-    """With an asterisk where it is not active."""
+    """Name of a head, with an asterisk if it is not active."""
     return f"{layer}-{head}{'' if each.active[layer - 1, head - 1] else '*'}"
 
 
@@ -346,7 +346,7 @@ def probe_command(
         hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task_token,
         device=device,
     )  # fmt: skip
-    with waiting("asking the model"):
+    with waiting("running the model"):
         done = write_probe(request)
     _print_probe(done, as_json=as_json)
 

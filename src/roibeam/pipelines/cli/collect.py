@@ -98,7 +98,7 @@ def download_command(
 
 
 class CollectRunCommand(ExtractCommand):
-    """What follows -- is for the Beam runner."""
+    """Command whose words after -- are for the Beam runner."""
 
 
 def collect_run_command(
@@ -147,7 +147,7 @@ def collect_run_command(
         roibeam collect run crawl/ pairs/ --pair-judge pairs.json --detector toy
         roibeam extract pairs/local.tsv store/ --detector toy
     """
-    # What is heavy waits until a command needs it, so that --help is quick.
+    # Heavy imports wait until a command needs them, so that --help is quick.
     from roibeam.pipelines.collection.judging.judges import JudgeFiles
     from roibeam.pipelines.collection.pairs import NOWHERE
     from roibeam.pipelines.collection.request import CollectRequest, files_state

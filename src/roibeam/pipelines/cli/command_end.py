@@ -5,10 +5,10 @@
 | done                                              | 0         |
 | a file, a name or the machine is not as it must be | 1        |
 | the command line cannot be parsed                 | 2         |
-| an unexpected error: a bug of ours                | 70        |
+| an unexpected error: a bug of roibeam             | 70        |
 | Ctrl-C; SIGTERM; no reader of the output          | 130; 143; 141 |
 
-`--json` prints values of one line, each with an `event`; a command that fails says why in such a line too.
+`--json` prints values of one line, each with an `event`; a command that fails prints the reason in such a line too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from roibeam.messages import on_a_line
-from roibeam.pipelines.common.compute import is_spokesman
+from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.command_files import refuse_pipes_and_devices
 from roibeam.pipelines.common.console.printable_streams import printable_streams
 from roibeam.pipelines.common.console.termination import (
@@ -41,21 +41,21 @@ from roibeam.pipelines.common.console.termination import (
 
 
 def json_line(result: Mapping[str, Any], *, event: str = "done") -> str:
-    """A result as one line."""
+    """Returns a result as one line."""
     return json.dumps({"event": event, **result})
 
 
 def error_line(message: str, exit_code: int) -> str:
-    """Why a command failed, as one line; the same words are on standard error."""
+    """Returns the reason of a failure as one line; the same words are on standard error."""
     return json_line({"message": message, "exit_code": exit_code}, event="error")
 
 
 def print_error(message: str, exit_code: int) -> None:
-    """Prints `error_line` where this process's command line asks for JSON, also one that could not be parsed."""
+    """Prints `error_line` if this process's command line has --json, also one that could not be parsed."""
     words = sys.argv[1:]
     words = words[: words.index("--")] if "--" in words else words
     if "--json" in words:
-        with suppress(OSError):  # of a full disk, which is said on standard error
+        with suppress(OSError):  # of a full disk, which is reported on standard error
             print(error_line(message, exit_code), flush=True)
 
 
@@ -68,7 +68,7 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
     refuse_pipes_and_devices()
     stop_as_by_ctrl_c()
-    say_goodbye = told_when_it_ends_unsaid()
+    end_in_order = told_when_it_ends_unsaid()
     refuse_torch_under_a_small_limit()
     try:
         refuse_the_smallest_limit()
@@ -77,19 +77,19 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
             sys.stdout.flush()  # a reader that has gone away, or a full disk, is seen here at the latest
     except BaseException as error:  # whatever it is, it ends in one line and with an exit code
         code = _failed(error)
-    say_goodbye()
+    end_in_order()
     _leave(code)
 
 
 def _run(app: Callable[..., Any]) -> int:
     code = app(standalone_mode=False)
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        return _told_once(what_is_kept(sys.argv), exit_code())
+        return _complain_once(what_is_kept(sys.argv), exit_code())
     return code if isinstance(code, int) else 0
 
 
 def _failed(error: BaseException) -> int:
-    """Says why a command failed, and gives its exit code."""
+    """Prints why a command failed, and returns its exit code."""
     if isinstance(error, SystemExit) and not _is_of_a_pipe(error.__context__):
         return error.code if isinstance(error.code, int) else FAILED if error.code else 0
     # Typer ends by itself where a pipe has no reader, and takes the end of a file for that of a keyboard.
@@ -97,12 +97,12 @@ def _failed(error: BaseException) -> int:
     if isinstance(cause, EOFError) or _is_of_a_pipe(cause):
         assert cause is not None
         error = cause
-    if _is_of_a_pipe(error) and _nobody_reads():
+    if _is_of_a_pipe(error) and _has_no_reader():
         return _silenced()
     if isinstance(error, StoppedBySignalError):
-        return _told_once(f"{error}; to go on: {typed_again(sys.argv)}", error.exit_code)
+        return _complain_once(f"{error}; to go on: {typed_again(sys.argv)}", error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        return _told_once(what_is_kept(sys.argv), exit_code())
+        return _complain_once(what_is_kept(sys.argv), exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
         called = getattr(getattr(error, "ctx", None), "command_path", "roibeam")
         return _complain(f"{error.format_message()} ({called} --help tells more)", error.exit_code)
@@ -112,16 +112,16 @@ def _failed(error: BaseException) -> int:
     return _complain(failure.line, FAILED if failure.is_expected else BUG)
 
 
-def _told_once(line: str, code: int) -> int:
-    """Of several processes of a run that end alike, the first says why."""
-    return _complain(line, code) if is_spokesman() else code
+def _complain_once(line: str, code: int) -> int:
+    """Prints a line in the main process of a run only."""
+    return _complain(line, code) if is_main_process() else code
 
 
 def _is_of_a_pipe(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
-def _nobody_reads() -> bool:
+def _has_no_reader() -> bool:
     """Whether standard output or error is a pipe whose reader has gone: `roibeam recipes | head`."""
     poll = select.poll()
     try:
@@ -134,7 +134,7 @@ def _nobody_reads() -> bool:
 
 
 def _silenced() -> int:
-    """What is still to be written goes nowhere: Python would complain about it at its end."""
+    """Discards further output: Python would complain about it at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nowhere, number)

@@ -67,7 +67,7 @@ def demo_command(
     check_output_is_no_file(out)
     from roibeam.pipelines.cli.demo import run_demo
 
-    # A clone's environment is often not on the path: then the command is told as it was called.
+    # A clone's environment is often not on the path: then the printed command is as it was called.
     run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])
 
 

@@ -40,7 +40,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
 
     Args:
         tell: called with each text for the user, of one line or several.
-        command: how the user calls `roibeam`, for the line that says what to type next.
+        command: how the user calls `roibeam`, for the line with the next command.
     Raises:
         ValueError: if OUT holds other things.
     """
@@ -50,8 +50,8 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
 
     world, store, run_dir = out / "world", out / "store", out / "pretraining"
     if out.exists() and not world.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty and no demo of ours; give a new folder")
-    # Torch and Beam come now, when the folder is right.
+        raise ValueError(f"{out} is not empty and holds no demo of roibeam; give a new folder")
+    # Torch and Beam are imported only when the folder is right.
     from roibeam.pipelines.extract.extraction_run import run_extract
 
     step(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
@@ -68,7 +68,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
             run=RunOptions(max_failures=0.0),
             shard_size=SHARD_SIZE,
         ),
-        tell=log.debug,  # what is printed here says it
+        tell=log.debug,  # the lines printed here suffice
     )
     tell(f"   {summary.manifest.num_records:,} records, {summary.manifest.num_regions:,} regions")
 
@@ -96,8 +96,8 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
     tell(f"Look at the regions:  {(store / REPORT_NAME).absolute()}")
     tell(f"Look at the training: {(run_dir / REPORT_NAME).absolute()}")
     photo = max((world / "coco" / "train2014").iterdir())
-    asked = [command, "probe", str(run_dir), str(photo), "a [MASK] boat", "--detector", "toy"]
-    tell(f"Ask the model:        {shlex.join(asked)}")
+    probe = [command, "probe", str(run_dir), str(photo), "a [MASK] boat", "--detector", "toy"]
+    tell(f"Ask the model:        {shlex.join(probe)}")
     tell(f"To undo all of this, delete the folder {out}")
 
 

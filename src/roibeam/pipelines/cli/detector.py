@@ -88,7 +88,7 @@ def train_command(
         learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
         device=device, threads=threads, seed=seed,
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
-        resume="auto" if (asked := resume_asked(resume, resume_from)) is None else asked,
+        resume="auto" if (start := resume_asked(resume, resume_from)) is None else start,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.common.compute import is_main_process
@@ -162,7 +162,7 @@ def evaluate_command(
         )
     for note in labelled.notes():
         typer.echo(f"note: {note}", err=True)
-    # Torch comes now, when nothing is wrong with the names.
+    # Torch is imported only when the names are in order.
     import torch
 
     from roibeam.pipelines.training.detector.evaluation import evaluate_folder

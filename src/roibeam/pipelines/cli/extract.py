@@ -1,4 +1,4 @@
-"""`roibeam extract | progress | look`: region shards of photos, how far a run is, regions of one photo."""
+"""`roibeam extract | progress | look`: region shards of photos, progress of a run, regions of one photo."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from roibeam.pipelines.extract.request import (
 )
 from roibeam.pipelines.extract.shard.process_setup import use_one_arena
 
-# `--precision`, and what the store calls it.
+# Values of `--precision`, and their names in the store.
 _MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
 
 
 class ExtractCommand(HelpedCommand):
-    """What follows -- is for the Beam runner: neither a source nor the store."""
+    """Command whose words after -- are for the Beam runner: neither a source nor the store."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -148,7 +148,7 @@ def extract_command(
         roibeam extract photos/ store/ --preset butd-36 --weights vg.pkl --vocab vg
         roibeam extract instances_val2017.json store/ --photos val2017/ --dry-run
     """
-    use_one_arena()  # before what is imported here starts threads
+    use_one_arena()  # before the imports here start threads
     # Heavy imports wait until a command needs them, so that --help is quick.
     from roibeam.pipelines.extract.work import Work, open_plan, open_work
 
@@ -177,8 +177,8 @@ def extract_command(
         shard_size,
     )  # fmt: skip
     with waiting("looking for the photos"):
-        work = (open_plan if dry_run else open_work)(request, tell=_tell)
-    # Torch and Beam come now, when nothing is wrong with what was asked for.
+        work = (open_plan if dry_run else open_work)(request, tell=_print_note)
+    # Torch and Beam are imported only when the request is in order.
     with waiting("loading torch and Beam"):
         from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
         from roibeam.pipelines.extract.report.dry_run import dry_run as run_dry
@@ -188,10 +188,10 @@ def extract_command(
         typer.echo(found.event() if as_json else found.text())
         return
     assert isinstance(work, Work)
-    summary = extract_work(work, request.run, tell=_tell)
+    summary = extract_work(work, request.run, tell=_print_note)
     typer.echo(summary_event(summary) if as_json else summary_text(summary))
     if not summary.succeeded:
-        _tell(
+        _print_note(
             f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the {100 * max_failures:g} % "
             f"of --max-failures; the store is complete for the others; {out}/report.html tells why, and "
             f"`roibeam store dead-letters {out}` lists all that failed; --retry-dead-letters tries them again"
@@ -200,7 +200,7 @@ def extract_command(
 
 
 def _mode(precision: str, *, batched: bool) -> str:
-    """What the store calls it."""
+    """Returns the name of the precision in the store."""
     if precision not in _MODES:
         raise ValueError(f"--precision {precision!r}: choose one of {', '.join(_MODES)}")
     if not batched:
@@ -210,7 +210,7 @@ def _mode(precision: str, *, batched: bool) -> str:
     return "batched"
 
 
-def _tell(line: str) -> None:
+def _print_note(line: str) -> None:
     typer.echo(on_a_line(line), err=True)
 
 
@@ -285,12 +285,12 @@ def look_command(
     from roibeam.pipelines.analysis.look import look_at_photo
     from roibeam.pipelines.extract.request import RequestedDetector
 
-    asked = RequestedDetector(
+    requested = RequestedDetector(
         detector or ("toy" if weights is None and preset is None else None), preset=preset, weights=weights,
         conventions=conventions, selection=selection, vocabulary=vocab, settings=tuple(settings or ()), device=device,
     )  # fmt: skip
     with waiting("finding regions"):
-        done = look_at_photo(photo, out, asked, num_regions=max_regions)
+        done = look_at_photo(photo, out, requested, num_regions=max_regions)
     if as_json:
         facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device.name}
         typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))

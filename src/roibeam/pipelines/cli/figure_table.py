@@ -22,15 +22,15 @@ def label_of(name: str) -> str:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Losses and shares of one kind side by side."""
+    """Sorts names, with losses and shares of one kind side by side."""
     return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
 
 def figure_lines(figures: Sequence[Figure], *, with_possible: bool = False) -> Iterator[str]:
-    """A table of what a pre-trained model was asked.
+    """Table of the measures of a pre-trained model.
 
     Args:
-        with_possible: whether it has a column of what the data leave possible.
+        with_possible: whether it has a column of the upper limits by the data.
     """
     named = {figure.name: figure for figure in figures}
     possible = f"{'possible':>9}" if with_possible else ""
@@ -51,7 +51,7 @@ def figure_lines(figures: Sequence[Figure], *, with_possible: bool = False) -> I
 
 
 def task_lines(figures: Sequence[Figure], last: Mapping[str, float | None] = MappingProxyType({})) -> Iterator[str]:
-    """A table of the measures of a task, all in percent, by the names that `train.best_by` takes.
+    """Table of the measures of a task, all in percent, by the names that `train.best_by` takes.
 
     Args:
         last: those of the last checkpoint, where the figures are of another one.

@@ -109,7 +109,7 @@ def finetune_command(
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
         roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
     """
-    # Not above, as in `predict`: the help of all commands would wait for what reads tasks, photos and stores.
+    # Not above, as in `predict`: the help of all commands would wait for the readers of tasks, photos and stores.
     from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, FinetuneRequest
     from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
 
@@ -137,17 +137,17 @@ def finetune_command(
     if not is_main_process():
         return
     for result in results:
-        _tell(result, as_json=as_json)
+        _print_result(result, as_json=as_json)
     if seeds > 1:
         chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
         chances = {figure.name: figure.chance for figure in results[0].figures}
         measured = [(each.run_dir, each.evaluation) for each in results]
         summary = seed_summary(measured, results[0].main, chosen, chances=chances)
         path = write_seeds(out, summary)
-        _tell_seeds(path, summary, as_json=as_json)
+        _print_seeds(path, summary, as_json=as_json)
 
 
-def _tell(result: FinetuneResult, *, as_json: bool) -> None:
+def _print_result(result: FinetuneResult, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.figure_table import task_lines
 
     if as_json:
@@ -158,7 +158,7 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     typer.echo(origin_lines(out))
     if result.figures:
         best = f", the best checkpoint, step {result.evaluated_step:,}" if result.is_of_best else ""
-        typer.echo(f"asked about {result.asked:,} of the validation split{best}:")
+        typer.echo(f"evaluated on {result.asked:,} of the validation split{best}:")
         typer.echo("\n".join(task_lines(result.figures, result.last_evaluation if result.is_of_best else {})))
     if result.encoder is not None:
         from roibeam.pipelines.training.run_folder.run_summary import encoder_lines
@@ -168,7 +168,7 @@ def _tell(result: FinetuneResult, *, as_json: bool) -> None:
     typer.echo("\n".join([*run_folder_lines(out, result.training), "  tokenizer/"]))
 
 
-def _tell_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:
+def _print_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json_line({**summary, "seeds": str(path)}))
         return

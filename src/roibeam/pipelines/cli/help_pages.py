@@ -28,7 +28,7 @@ _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them
 _EXAMPLES = "Examples:"
 _NO_BREAK = "\x00"  # in place of a space
-# Of options that typer adds, in our words.
+# Help of the options that typer adds.
 _OTHERS = {
     "--install-completion": "Complete commands and options by the Tab key, in this shell.",
     "--show-completion": "Print what --install-completion would set up.",
@@ -36,29 +36,29 @@ _OTHERS = {
 
 
 def command_page(command: Any, context: Any, *, everything: bool) -> str:
-    """The page of one command.
+    """Page of one command.
 
     Args:
-        everything: also shows options that few need.
+        everything: also lists options that few need.
     """
     text, examples = _parts(command.help)
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
-    shown = [each for each in options if everything or not each.hidden or each.required]
+    visible = [each for each in options if everything or not each.hidden or each.required]
     names = " ".join([called(context), "[OPTIONS]", *argument_names(command)])
     page = [*_usage(names), "", *_paragraphs(text), *_examples(examples)]
     page += _section("Arguments", [(_name_of(each), _sentence(each)) for each in arguments])
-    for group in sorted({_group(each) for each in shown}, key=_place):
-        page += _section(group, [(_name_of(each), _sentence(each)) for each in shown if _group(each) == group])
+    for group in sorted({_group(each) for each in visible}, key=_place):
+        page += _section(group, [(_name_of(each), _sentence(each)) for each in visible if _group(each) == group])
     help_row = [("-h, --help", "Show this page.")]
-    if left := len(options) - len(shown):
+    if left := len(options) - len(visible):
         help_row.append(("--help-all", f"Show {left} more options, which few need."))
-    page += ["", *_rows(help_row)] if not shown else _rows(help_row, before="")
+    page += ["", *_rows(help_row)] if not visible else _rows(help_row, before="")
     return Unchanged("\n".join(page))
 
 
 def group_page(group: Any, context: Any) -> str:
-    """The page of a command that has commands below it: all of them, in groups."""
+    """Page of a command that has commands below it: all of them, in groups."""
     text, examples = _parts(group.help)
     page = [*_usage(f"{called(context)} COMMAND [OPTIONS]"), "", *_paragraphs(text), *_examples(examples)]
     rows: dict[str, list[tuple[str, str]]] = {}
@@ -75,7 +75,7 @@ def group_page(group: Any, context: Any) -> str:
 
 
 def called(context: Any) -> str:
-    """The words that call a command, whatever file the program was started from."""
+    """Words that call a command, whatever file the program was started from."""
     words: list[str] = []
     while context.parent is not None:
         words.insert(0, str(context.info_name))
@@ -84,12 +84,12 @@ def called(context: Any) -> str:
 
 
 def argument_names(command: Any) -> list[str]:
-    """The arguments of a command, as its usage shows them: "SOURCE...", "OUT", "[RUN]"."""
+    """Arguments of a command, as in its usage: "SOURCE...", "OUT", "[RUN]"."""
     return [_in_usage(each) for each in command.params if each.param_type_name == "argument"]
 
 
 def examples_of(command: Any) -> list[str]:
-    """The examples on the page of a command, a command line each."""
+    """Examples on the page of a command, a command line each."""
     return _parts(command.help)[1]
 
 
@@ -105,9 +105,9 @@ def _commands(group: Any) -> Iterable[tuple[str, Any, str]]:
 
 
 def _parts(text: str | None) -> tuple[str, list[str]]:
-    """What is said, and the examples."""
-    said, _, below = (text or "").partition(f"{_EXAMPLES}\n")
-    return said.strip(), [line.strip() for line in below.splitlines() if line.strip()]
+    """Splits a help text into prose and examples."""
+    prose, _, below = (text or "").partition(f"{_EXAMPLES}\n")
+    return prose.strip(), [line.strip() for line in below.splitlines() if line.strip()]
 
 
 def _first_sentence(command: Any) -> str:
@@ -136,20 +136,20 @@ def _name_of(parameter: Any) -> str:
 
 
 def _sentence(parameter: Any) -> str:
-    """What is said of a parameter, and its default."""
-    said = [_OTHERS.get(parameter.opts[0], parameter.help or "")]
+    """Help of a parameter, and its default."""
+    parts = [_OTHERS.get(parameter.opts[0], parameter.help or "")]
     if parameter.param_type_name == "argument":
-        return said[0]
+        return parts[0]
     if parameter.required:
-        said.append("[required]")
+        parts.append("[required]")
     elif isinstance(parameter.show_default, str):
-        said.append(f"[default: {parameter.show_default}]")
+        parts.append(f"[default: {parameter.show_default}]")
     elif parameter.default not in (None, (), []) and not parameter.is_flag:
-        said.append(f"[default: {_shown(parameter.default)}]")
-    return " ".join(said)
+        parts.append(f"[default: {_formatted(parameter.default)}]")
+    return " ".join(parts)
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
@@ -183,11 +183,11 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _rows(rows: Sequence[tuple[str, str]], before: str | None = None) -> list[str]:
-    """Names, and beside them, or below where they are long, what is said of them."""
+    """Names, with their texts beside them, or below long names."""
     lines = [] if before is None else [before]
     column = min(_COLUMN, 4 + max(len(name) for name, _ in rows))
-    for name, said in rows:
-        beside = _wrapped(said, _width() - column) or [""]
+    for name, text in rows:
+        beside = _wrapped(text, _width() - column) or [""]
         first = f"  {name}"
         if len(first) + 2 > column:
             lines.append(first)
@@ -198,7 +198,7 @@ def _rows(rows: Sequence[tuple[str, str]], before: str | None = None) -> list[st
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text. A name with hyphens stays whole, and so does a short default."""
+    """Wraps a text. A name with hyphens stays whole, and so does a short default."""
     kept = re.sub(r"\[[^]]{,24}\]", lambda found: found[0].replace(" ", _NO_BREAK), text)
     lines = textwrap.wrap(kept, width, break_on_hyphens=False, break_long_words=False)
     return [line.replace(_NO_BREAK, " ") for line in lines]
@@ -212,7 +212,7 @@ def _bold(text: str) -> str:
 _LONGEST_PATH = 1000  # characters; a text of an option is longer
 HELP_NAMES = ["-h", "--help"]
 
-# What people type who know other tools, and what it is called here.
+# Option names of other tools, and their names here.
 OTHER_WORDS = {
     "images": "photos", "image": "photo", "image-root": "photos", "image-dir": "photos", "data-dir": "photos",
     "mode": "precision", "fp16": "precision", "bf16": "precision", "amp": "precision", "gpu": "device",
@@ -234,7 +234,7 @@ _HOME = re.compile(r"((?:[^\s=/]+=)*)~(?=/|$)")
 
 
 class HelpedCommand(TyperCommand):
-    """A command with our page of help, and `--help-all`."""
+    """A command with roibeam's page of help, and `--help-all`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -243,11 +243,11 @@ class HelpedCommand(TyperCommand):
         if "--help-all" in own and not ctx.resilient_parsing:
             typer.echo(command_page(self, ctx, everything=True))
             ctx.exit()
-        ctx.allow_extra_args = True  # what is too much is said below, in our words
+        ctx.allow_extra_args = True  # surplus arguments are reported below
         try:
             too_many = super().parse_args(ctx, args)
         except Exception as error:
-            # Which class it is of, depends on the version of typer.
+            # Its class depends on the version of typer.
             if wrong := _wrong_number(getattr(error, "param", None), own):
                 return cast(list[str], ctx.fail(wrong))
             if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
@@ -267,7 +267,7 @@ class HelpedCommand(TyperCommand):
             raise
 
     def where_else(self, name: str) -> str:
-        """What else to say of an option that this command does not have: where it belongs."""
+        """Hint for an option that this command does not have: where it belongs."""
         return ""
 
     def get_help(self, ctx: Any) -> str:
@@ -275,7 +275,7 @@ class HelpedCommand(TyperCommand):
 
 
 class HelpedGroup(TyperGroup):
-    """Commands below a command. Called alone, it shows its help."""
+    """Commands below a command. Called alone, it prints its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -293,7 +293,7 @@ class HelpedGroup(TyperGroup):
 
 
 def _places(ctx: Any) -> list[Path]:
-    """Where a command may write: its arguments and options that are paths, outputs first, and the scratch folder."""
+    """Paths that a command may write: its arguments and options, outputs first, and the scratch folder."""
     given = sorted(ctx.params.items(), key=lambda each: each[0] != "out")
     paths = [Path(value) for _, value in given if isinstance(value, str | Path) and "://" not in str(value)]
     return [*(path for path in paths if len(str(path)) < _LONGEST_PATH), Path(tempfile.gettempdir())]
@@ -311,7 +311,7 @@ def _too_many(command: Any, context: Any, words: list[str]) -> str:
 
 
 def _wrong_number(parameter: Any, args: list[str]) -> str:
-    """What is wrong with the number of an option, which the parser says in words of its own; "" for other errors."""
+    """Error in the number of an option, in roibeam's words instead of the parser's; "" for other errors."""
     name = next((each for each in getattr(parameter, "opts", ()) if each.startswith("--")), "")
     known = OPTIONS.get(name.removeprefix("--"))
     if known is None or known.kind not in (int, float):
@@ -338,14 +338,14 @@ def _no_such_option(command: Any, name: str) -> str:
     known = [each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)]
     known = [each for each in known if each.startswith("--")]
     meant = {each: each for each in known} | {
-        f"--{word}": f"--{ours}" for word, ours in OTHER_WORDS.items() if f"--{ours}" in known
+        f"--{word}": f"--{here}" for word, here in OTHER_WORDS.items() if f"--{here}" in known
     }
     near = [name] if name in meant else near_names(name, meant)
     return f"there is no option {name}{_did_you_mean(list(dict.fromkeys(meant[each] for each in near)))}"
 
 
 def _no_such_command(group: Any, context: Any, name: str) -> str:
-    """Names near to it, of this group, and of groups below."""
+    """Error with near names, of this group, and of groups below."""
     before = called(context)
     below = [
         f"{before} {other} {each}"

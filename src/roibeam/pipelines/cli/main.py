@@ -1,6 +1,6 @@
 """The command `roibeam`: bad input gives one line and a non-zero exit. Its commands are in commands.py.
 
-Little is imported here: what all commands need takes 0.6 GB of address space, and who has less is told so before it.
+Little is imported here: the libraries of all commands take 0.6 GB of address space; a smaller limit is refused first.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from roibeam.pipelines.cli.command_end import run_to_the_end
 
 def main() -> NoReturn:
     """Entry point of the console script."""
-    # Processes that we or Beam start must not find a user's model.py in the working directory in place of our packages.
+    # Processes of roibeam or Beam must not import a user's model.py in the working directory in place of packages.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     run_to_the_end(_called)
 
 
 def _called(**how: Any) -> Any:
-    """Runs the command that the words of the process name, as typer's apps do."""
+    """Runs the command of the process's arguments, as typer's apps do."""
     from roibeam.pipelines.cli.commands import app
 
     return app(**how)

@@ -1,7 +1,7 @@
-"""Every option of the command line: its name, its value and what it means, the same in all commands that have it.
+"""Every option of the command line: its name, value and meaning, the same in all commands that have it.
 
-Options are made from this table (`option`), so that no command can give a name another meaning. A command adds what is
-special there, and its default.
+Options are made from this table (`option`), so that no command can give a name another meaning. A command adds its own
+details and default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-# Groups of options in `--help`, in the order in which they are shown.
+# Groups of options in `--help`, in their order there.
 INPUT = "Input"
 DETECTOR = "Detector"
 MODEL = "Model"
@@ -48,11 +48,11 @@ class OptionName:
         meaning: one plain sentence, true in every command.
         group: in `--help`; a command may show it in another one.
         kind: of the value; bool for a flag.
-        value: what `--help` calls the value, in capitals; "" for a flag.
+        value: name of the value in `--help`, in capitals; "" for a flag.
         least, most: range of a number, both ends included.
         off: second form of a flag, where not giving it is a third state.
         short: of one letter.
-        is_advanced: shown by `--help-all` alone, unless a command says otherwise.
+        is_advanced: only in `--help-all`, unless a command sets it.
     """
 
     meaning: str
@@ -382,15 +382,15 @@ def option(
     is_advanced: bool | None = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """The option of that name.
+    """Makes the option of that name.
 
     Args:
-        here: what is special in this command: whole sentences, shown after the meaning.
-        values: that the option takes in this command, shown behind the meaning and a colon.
-        default: what happens without the option, where its default value does not show it.
+        here: details of this command: whole sentences, displayed after the meaning.
+        values: that the option takes in this command, displayed behind the meaning and a colon.
+        default: effect of leaving the option out, where its default value does not tell it.
         group: of `--help`; None for that of the table.
-        is_advanced: shown by `--help-all` alone; None as the table says.
-        callback: what the value becomes.
+        is_advanced: only in `--help-all`; None as in the table.
+        callback: changes the value.
     Raises:
         KeyError: for a name that is not in the table.
     """
@@ -412,5 +412,5 @@ def option(
 
 
 def argument(name: str, what: str, *, callback: Callable[[Any], Any] | None = None) -> Any:
-    """A positional argument, called `name`, in capitals, in usage, help and messages alike. See `option`."""
+    """Makes a positional argument, called `name`, in capitals, in usage, help and messages alike. See `option`."""
     return typer.Argument(metavar=name, help=what, show_default=False, callback=callback)

@@ -1,4 +1,4 @@
-"""Options that several commands share with the same words, and what training says of a run folder."""
+"""Options that several commands share with the same words, and the lines of training on its run folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CAPTION_COLUMN = option("caption-column", default="found once for a file", is_ad
 SCRATCH = option("scratch", default="the temporary folder")
 
 
-# Which checkpoint evaluate and probe ask, and how its text and classes are read.
+# The checkpoint of evaluate and probe, its tokenizer and classes.
 def named_step(value: Any) -> Any:
-    """The checkpoint, or None, that an option names, with its step in place of "best"; a path stays one."""
+    """Returns the checkpoint, or None, that an option names, with its step in place of "best"; a path stays one."""
     from roibeam.pipelines.training.run_folder.folder import named_checkpoint
 
     return value if value is None else type(value)(named_checkpoint(str(value)))
@@ -50,7 +50,7 @@ SELECTION = option("selection", default="that of the preset; butd-10-100 with a 
 WEIGHTS = option("weights", default="those of the detector's folder")
 DETECTOR_SET = option("set", "Sections: detector, conventions, selection.")
 
-# Which images must not be inside: extract, pretrain and leaks.
+# Images that must not be inside: extract, pretrain and leaks.
 _RULES = (
     "May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, flickr30k, coco, vqa, vqa-minival, vcr, nlvr2, "
     "labels, visual-genome or list; FILE may be a folder of official files. docs/extract.md tells each."
@@ -60,20 +60,20 @@ HELD_OUT_NEEDED = option("held-out", _RULES, group=INPUT, is_advanced=False)
 DROP_HELD_OUT = option("drop-held-out")
 NUMBERS_OF = option("numbers-of", default="what the kind of source tells")
 
-# All that train.
+# All commands that train.
 RESUME = option("resume", default="continue where OUT holds this very run")
 RESUME_FROM = option("resume-from", default="the newest")
 
 
 def resume_asked(resume: bool | None, resume_from: str | None) -> bool | str | None:
-    """Both options as one; ValueError where they contradict each other."""
+    """Merges both options into one; ValueError where they contradict each other."""
     if resume_from is not None and resume is False:
         raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
     return resume if resume_from is None else resume_from
 
 
 def origin_facts(run_dir: Path) -> dict[str, str]:
-    """What a run started from, for --json: "started_from", and end to end "region_encoder_started_from"."""
+    """Origin of a run, for --json: "started_from", and end to end "region_encoder_started_from"."""
     from roibeam.pipelines.training.run_folder.folder import saved_config
     from roibeam.pipelines.training.run_folder.run_summary import origins
 
@@ -81,12 +81,12 @@ def origin_facts(run_dir: Path) -> dict[str, str]:
 
 
 def origin_lines(run_dir: Path) -> str:
-    """The same for the terminal."""
+    """Origin of a run, for the terminal."""
     return "\n".join(f"{name.replace('_', ' ')} {words}" for name, words in origin_facts(run_dir).items())
 
 
 def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:
-    """The files of a run folder that every training writes, with a word on each, for the terminal."""
+    """Files of a run folder that every training writes, with a word on each, for the terminal."""
     best = [] if result.best is None else [f"  {result.best.relative_to(run_dir)}/   the best by its evaluations"]
     curves = ["  curves.svg   its curves, as a picture"] if (run_dir / "curves.svg").is_file() else []
     return [
@@ -102,10 +102,10 @@ _SETTING = "train.precision"
 
 
 def precision_setting(precision: str | None, settings: Sequence[str]) -> list[str]:
-    """The setting that says so, as --set takes it; none where nothing was asked.
+    """Returns the precision as a setting of --set; none where it was not given.
 
     Raises:
-        ValueError: for another precision, or when a setting says one, too.
+        ValueError: for an unknown precision, or when a setting gives one, too.
     """
     if precision is None:
         return []

@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and runs nothing
 
-# What says how the command runs or where it starts, not what a stage is.
+# Parameters of the whole command: how it runs and where it starts.
 _OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "as_json", "from_run")
-# What changes no result, so a stage that is done stays done.
+# Parameters that change no result, so a stage that is done stays done.
 _FREE = frozenset({"resume", "resume_from", "as_json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb",
                    "checksums"})  # fmt: skip
 
 
-def stages_of(context: typer.Context, asked: RequestedModel, given: Sequence[str]) -> list[RequestedStage]:
-    """The stages that a command asks for: --stage as often as there are, or a recipe that goes on from another one;
-    none where the command is one run.
+def stages_of(context: typer.Context, model: RequestedModel, given: Sequence[str]) -> list[RequestedStage]:
+    """Returns the stages of a command: one for each --stage, or those of a recipe that goes on from another one; none
+    where the command is one run.
 
     Raises:
         ValueError: for options that cannot be of a stage; what `recipes_in_row` and `check_recipe_of_stage` raise.
     """
     from roibeam.pipelines.pretraining.checked_request import recipes_in_row
 
-    chain = recipes_in_row(asked, len(given))
+    chain = recipes_in_row(model, len(given))
     if not given and not chain:
         return []
     common = options_given(context)
@@ -107,7 +107,7 @@ def _stage(
 
 
 def _request(context: typer.Context, arguments: Sequence[str]) -> PretrainRequest:
-    """What the command would run with these arguments in place of its own, in the same run folder."""
+    """Returns the request of the command with these arguments in place of its own, in the same run folder."""
     words = [str(context.params["out"]), *arguments]
     with context.command.make_context(context.info_name, words, parent=context.parent, obj=REQUEST_ALONE) as own:
         request = own.command.invoke(own)
@@ -116,7 +116,7 @@ def _request(context: typer.Context, arguments: Sequence[str]) -> PretrainReques
 
 
 def options_given(context: typer.Context) -> dict[str, list[str]]:
-    """The words of each option that the user gave, by the name of its parameter."""
+    """Returns the words of each option that the user gave, by the name of its parameter."""
     words: dict[str, list[str]] = {}
     for parameter in context.command.params:
         name, value = str(parameter.name), context.params.get(str(parameter.name))
@@ -134,7 +134,7 @@ def _words(parameter: Any, value: Any) -> list[str]:
 
 
 def _decisive(context: typer.Context, arguments: Sequence[str]) -> Iterator[str]:
-    """The options that decide what comes out, one text for each; settings that do not are left out."""
+    """Yields the options that change the result, one text for each; settings that do not are left out."""
     from roibeam.pipelines.training.run_folder.folder import is_free_on_resume
 
     values, _, parameters = context.command.make_parser(context).parse_args(list(arguments))
@@ -346,7 +346,7 @@ def pretrain_command(
 
 
 def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json: bool) -> None:
-    """Runs the stages, or without any the request itself, and tells what came of it."""
+    """Runs the stages, or without any the request itself, and prints the results."""
     # Before torch is imported.
     from roibeam.pipelines.pretraining.checked_request import check_request, check_stages
 
@@ -362,19 +362,19 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         from roibeam.pipelines.common.compute import is_main_process
         from roibeam.pipelines.pretraining.requested_run import run_pretraining, run_stages
 
-    def tell(one: PretrainRequest, result: PretrainResult) -> None:
+    def print_once(one: PretrainRequest, result: PretrainResult) -> None:
         if is_main_process():
-            _tell(one, result, as_json=as_json)
+            _print_result(one, result, as_json=as_json)
 
     if not stages:
-        tell(request, run_pretraining(request))
+        print_once(request, run_pretraining(request))
         return
-    run_stages(request.out, stages, resume=None if resume is None else bool(resume), tell=tell)
+    run_stages(request.out, stages, resume=None if resume is None else bool(resume), tell=print_once)
     if is_main_process() and not as_json:
         typer.echo(f"\n{request.out}/\n  report.html   look here first: all {len(stages)} stages")
 
 
-def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
+def _print_result(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
     from roibeam.pipelines.cli.figure_table import figure_lines
     from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME, change_rows, encoder_lines
 
@@ -387,7 +387,7 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(result.training.done())
     typer.echo(origin_lines(out))
-    typer.echo(f"asked about {result.asked}:")
+    typer.echo(f"evaluated on {result.asked}:")
     typer.echo("\n".join(figure_lines(result.figures)))
     if result.detector is not None:
         typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")

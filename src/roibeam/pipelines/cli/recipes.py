@@ -91,9 +91,9 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
     if recipe.share < 1:
         lines.append(f"  share      {recipe.share:.0%} of the images")
     if recipe.end_to_end:
-        told = ["through the detector's head"] if not recipe.detector else [f"--detector {recipe.detector}"]
-        told += [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
-        lines += [f"  end to end {told[0]}"] if len(told) == 1 else _wrapped("  end to end", ", ".join(told))
+        words = ["through the detector's head"] if not recipe.detector else [f"--detector {recipe.detector}"]
+        words += [_settings(each) for each in (recipe.encoder, recipe.photos) if each]
+        lines += [f"  end to end {words[0]}"] if len(words) == 1 else _wrapped("  end to end", ", ".join(words))
         lines += [f"    end_to_end.masking {recipe.masking}"] if recipe.masking else []
     if recipe.figures:
         lines.append("  printed")
@@ -117,7 +117,7 @@ def _fields_of(recipe: TaskRecipe) -> type[BertFields]:
 
 
 def modes_of_pretraining(recipe: Recipe) -> tuple[str, ...]:
-    """Those in which a run of the recipe is possible."""
+    """Returns the modes in which a run of the recipe is possible."""
     possible = {
         DATA: True,
         NO_CLASSES: True,
@@ -174,7 +174,7 @@ def _task_lines(name: str, recipe: TaskRecipe) -> list[str]:
 
 
 def _features(recipe: Recipe | TaskRecipe) -> list[str]:
-    """What to extract, and the command of each store."""
+    """Lines on the features to extract, with the command of each store."""
     if recipe.features is None:
         return ["  features   none: texts alone"]
     own = "; the run makes features of its own: the store's boxes are read" if recipe.end_to_end else ""
@@ -188,12 +188,12 @@ def _hours(recipe: TaskRecipe) -> str:
     found = gpu_hours(recipe)
     if found is None:
         return "not measured"
-    asked = f"{found.questions:,} questions, {recipe.epochs:g} epochs, {found.questions_per_second:,g} questions/s"
-    return f"{found.hours:.2g} on one {found.card}, of steps alone: {asked}"
+    work = f"{found.questions:,} questions, {recipe.epochs:g} epochs, {found.questions_per_second:,g} questions/s"
+    return f"{found.hours:.2g} on one {found.card}, of steps alone: {work}"
 
 
 def _points(sentences: Iterable[str]) -> list[str]:
-    """Each from a line of its own on."""
+    """Wraps sentences, each from a line of its own on."""
     wrapper = textwrap.TextWrapper(110, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
     return [line for each in sentences for line in wrapper.wrap(each)]
 
@@ -226,7 +226,7 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
         bare = dataclasses.replace(recipe, **plain)
         apart = None if recipe.updates_apart is None else recipe.updates_apart._asdict()
         hours = gpu_hours(recipe)
-        told = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
+        measured = {"gpu_hours": None if hours is None else hours._asdict(), "parameters": recipe.parameters}
         figures = [_figure(each) for each in recipe.figures]
         return {
             **dataclasses.asdict(bare),
@@ -234,7 +234,7 @@ def _plain(recipe: Recipe | TaskRecipe) -> dict[str, Any]:
             "features": _plain_features(recipe.features),
             "updates_apart": apart,
             "step_rules": recipe.step_rules,
-            **told,
+            **measured,
         }
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):

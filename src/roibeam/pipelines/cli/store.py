@@ -74,17 +74,17 @@ def copy_command(
         raise ValueError("--split NAME and --split-file FILE go together: a split, and the Karpathy file that it is of")
     if min_regions and not min_score:
         raise ValueError("--min-regions is the least that --min-score may leave; give --min-score too")
-    asked = None if ids is None else read_id_list(ids)
+    chosen = None if ids is None else read_id_list(ids)
     if without_ids is not None:
-        asked = replace(read_id_list(without_ids), is_without=True)
+        chosen = replace(read_id_list(without_ids), is_without=True)
     if split is not None:
-        asked = read_split(str(split_file), split)
+        chosen = read_split(str(split_file), split)
     regions = RegionFilter(min_score, min_regions, max_regions)
     change = RecordChange(
         dtype, "keep" if distribution is None else distribution, None if regions == RegionFilter() else regions
     )
     shard_bytes = None if shard_mb is None else shard_mb * 10**6
-    options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged, vocab)
+    options = CopyOptions(change, chosen, shard_size, shard_bytes, drop_damaged, vocab)
     check_scratch(scratch, (*sources, out))
     summary = copy_store(sources, out, options, scratch=scratch)
     typer.echo(json_line(summary.to_json(out)) if as_json else summary.text(out))
@@ -142,15 +142,15 @@ def plan_command(
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers, such as "0, 4-6, 9"; the first twelve pieces."""
+    """Formats ascending numbers, such as "0, 4-6, 9"; the first twelve pieces."""
     pieces: list[tuple[int, int]] = []
     for number in numbers:
         if pieces and number == pieces[-1][1] + 1:
             pieces[-1] = (pieces[-1][0], number)
         else:
             pieces.append((number, number))
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in pieces[:12]]
-    return ", ".join(shown + (["..."] if len(pieces) > 12 else []))
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in pieces[:12]]
+    return ", ".join(texts + (["..."] if len(pieces) > 12 else []))
 
 
 def repair_command(
@@ -338,11 +338,11 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
         escaped, is_terminal = 0, sys.stdout.isatty()
         for number, image_id in enumerate(ids):
             # A file gets format characters as they are, such as the joiners of Persian names; a terminal does not.
-            shown = on_a_line(image_id) if is_terminal else _without_controls(image_id)
-            escaped += shown != image_id
-            if not is_terminal and number == 0 and shown.startswith("\ufeff"):
-                shown = "\ufeff" + shown  # readers take one mark off a file's first bytes
-            sys.stdout.write(Unchanged(shown + "\n"))
+            line = on_a_line(image_id) if is_terminal else _without_controls(image_id)
+            escaped += line != image_id
+            if not is_terminal and number == 0 and line.startswith("\ufeff"):
+                line = "\ufeff" + line  # readers take one mark off a file's first bytes
+            sys.stdout.write(Unchanged(line + "\n"))
         if escaped:
             typer.echo(
                 f"roibeam: {counted(escaped, 'id holds', 'ids hold')} line breaks or other control characters and "
@@ -373,7 +373,7 @@ def dead_letters_command(store: Annotated[str, _STORE], as_json: Annotated[bool,
 
 
 def _without_controls(text: str) -> str:
-    """Control characters as escapes, such as \\n: they would end the line, or be swallowed on their way to a file."""
+    """Escapes control characters, such as \\n: they would end the line, or be swallowed on their way to a file."""
     return text if text.isprintable() else "".join(on_a_line(c) if category(c) == "Cc" else c for c in text)
 
 

@@ -195,7 +195,7 @@ def diff_command(
             typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
                 write_comparison_page(html, found, first, second, images=photos)
-    except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
+    except Exception as error:  # any error: exit code 1 would mean that the stores were compared and differ
         logger.debug("the comparison stopped", exc_info=True)
         message = failure_of(error).line
         typer.echo(f"roibeam: {message}", err=True)

@@ -64,23 +64,23 @@ def toyworld_command(
 
     faults = {"noise": noise, "missed": missed, "doubled": doubled, "box_jitter": box_jitter}
     perception = _perception({name: value for name, value in faults.items() if value is not None}, perfect_store)
-    asked_tasks = None if tasks is None else ToyTasks(tasks, out, seed, num_images)
-    asked_entities = None if entities is None else ToyEntities(entities, out, seed, num_images)
-    asked = None
+    requested_tasks = None if tasks is None else ToyTasks(tasks, out, seed, num_images)
+    requested_entities = None if entities is None else ToyEntities(entities, out, seed, num_images)
+    requested_store = None
     if perfect_store is not None:
         folder = None if tasks is None else Path(tasks)
-        asked = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
-    asked_web = _web(web, out, seed, num_images, {"--pages": pages, "--page-kb": page_kb, "--web-port": web_port})
-    for each in (asked_tasks, asked_entities, asked, asked_web):
+        requested_store = PerfectStore(perfect_store, out, perception, seed, num_images, folder)
+    requested_web = _web(web, out, seed, num_images, {"--pages": pages, "--page-kb": page_kb, "--web-port": web_port})
+    for each in (requested_tasks, requested_entities, requested_store, requested_web):
         if each is not None:
             each.check()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = cores if workers is None else workers
     done = write_world(out, seed=seed, num_images=num_images, workers=workers)
-    made_tasks = None if asked_tasks is None else asked_tasks.write(toy_levels)
-    made_entities = None if asked_entities is None else asked_entities.write()
-    made_web = None if asked_web is None else asked_web.write(workers)
-    written = None if asked is None else asked.write()
+    made_tasks = None if requested_tasks is None else requested_tasks.write(toy_levels)
+    made_entities = None if requested_entities is None else requested_entities.write()
+    made_web = None if requested_web is None else requested_web.write(workers)
+    written = None if requested_store is None else requested_store.write()
     if as_json:
         summary = {"out": str(out), "drawn": done.drawn, "seconds": round(done.seconds, 3), "world": done.manifest}
         if made_tasks is not None:

@@ -1,9 +1,9 @@
-"""Aggregation of the pairs of all pages to one pair for an image, as in the paper; the numbers are ours.
+"""Aggregation of the pairs of all pages to one pair for an image, as in the paper; the numbers are roibeam's.
 
 1. evaluation images go; 2. pictures that are one photo become one image, which keeps its best text; 3. a text that more
 than `max_images_per_text` images kept goes, with all its pairs.
 
-Pairs lie in a table on disk. Of each picture some 30 bytes are in memory, and of each text nothing.
+Pairs lie in a table on disk. Memory holds some 30 bytes of each picture, and no text.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ORDER = {source: place for place, source in enumerate(TextSource)}
 _NO_WORDS = re.compile(r"[^\w\s]|_")
 _TABLES = (
     "CREATE TABLE pairs (url TEXT, score REAL, source INTEGER, normal TEXT, text TEXT, page TEXT, pair TEXT)",
-    # `image` is the number of the first picture of the same photo; `why` says of an evaluation image what gave it away.
+    # `image` is the number of the first picture of the same photo; `why` is the evidence for an evaluation image.
     "CREATE TABLE pictures (number INTEGER PRIMARY KEY, url TEXT, pixels INTEGER, sha256 TEXT, id TEXT, why TEXT, "
     "image INTEGER)",
 )
-# The best text of an image, and of each of its pictures: by score; without a judge by where the text stood, then by how
-# many pages agree on it (ours).
+# The best text of an image, and of each of its pictures: by score; without a judge by the source of the text, then by
+# the number of pages that agree on it (roibeam's rule).
 _BEST = """CREATE TABLE best_of_{what} AS SELECT {what}, row, normal FROM (
     SELECT *, ROW_NUMBER() OVER (
         PARTITION BY {what} ORDER BY score DESC, source, agree DESC, text, page, url
@@ -42,22 +42,22 @@ _BEST = """CREATE TABLE best_of_{what} AS SELECT {what}, row, normal FROM (
         FROM pairs JOIN pictures ON pictures.url = pairs.url WHERE pictures.{what} IS NOT NULL
     )
 ) WHERE place = 1"""
-# An image shows its largest picture, for those who look at it; of equal ones the same whatever the order.
-_IMAGES = """CREATE TABLE images AS SELECT shown.image AS image, shown.number AS picture, shown.id AS id, row, pages,
-    COUNT(*) OVER (PARTITION BY normal) AS users
+# An image is represented by its largest picture; the choice among equal ones does not depend on their order.
+_IMAGES = """CREATE TABLE images AS SELECT largest.image AS image, largest.number AS picture, largest.id AS id, row,
+    pages, COUNT(*) OVER (PARTITION BY normal) AS users
 FROM (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY image ORDER BY pixels DESC, sha256, url) AS place
     FROM pictures WHERE why IS NULL
-) AS shown
-JOIN best_of_image ON best_of_image.image = shown.image
+) AS largest
+JOIN best_of_image ON best_of_image.image = largest.image
 JOIN (
     SELECT image, COUNT(DISTINCT page) AS pages FROM pairs JOIN pictures ON pictures.url = pairs.url GROUP BY image
-) AS seen ON seen.image = shown.image
+) AS seen ON seen.image = largest.image
 WHERE place = 1"""
-_CHOSEN = """SELECT best.pair, shown.pair, pages, users FROM images
+_CHOSEN = """SELECT best.pair, largest.pair, pages, users FROM images
 JOIN pairs AS best ON best.rowid = images.row
 JOIN best_of_number ON best_of_number.number = images.picture
-JOIN pairs AS shown ON shown.rowid = best_of_number.row """
+JOIN pairs AS largest ON largest.rowid = best_of_number.row """
 _LOST = """SELECT pair, pictures.why, other.url FROM pictures
 JOIN best_of_number ON best_of_number.number = pictures.number
 JOIN pairs ON pairs.rowid = best_of_number.row
@@ -75,7 +75,7 @@ class DroppedPair:
 
 
 class Aggregated:
-    """What `aggregate` found, read anew from the table each time.
+    """Result of `aggregate`, read anew from the table each time.
 
     Attributes:
         num_kept: pairs, one for each image.
@@ -94,26 +94,27 @@ class Aggregated:
         })  # fmt: skip
 
     def kept(self) -> Iterator[Pair]:
-        """By id."""
+        """Yields the kept pairs by id."""
         for row in self._table.stream(_CHOSEN + "WHERE users <= ? ORDER BY images.id", (self._limit,)):
             yield _chosen(*row)
 
     def dropped(self) -> Iterator[DroppedPair]:
-        """By reason, then by address of the picture."""
+        """Yields the dropped pairs by reason, then by address of the picture."""
         for pair, why, _ in self._table.stream(_LOST + "WHERE pictures.why IS NOT NULL ORDER BY pictures.url"):
             yield DroppedPair(pair_from_json(json.loads(pair)), Reason.EVALUATION_IMAGE, why)
         for pair, _, other in self._table.stream(
             _LOST + "WHERE pictures.why IS NULL AND pictures.number <> images.picture ORDER BY pictures.url"
         ):
             yield DroppedPair(pair_from_json(json.loads(pair)), Reason.SAME_IMAGE, f"one image with {other}"[:300])
-        for row in self._table.stream(_CHOSEN + "WHERE users > ? ORDER BY shown.url", (self._limit,)):
+        for row in self._table.stream(_CHOSEN + "WHERE users > ? ORDER BY largest.url", (self._limit,)):
             yield DroppedPair(_chosen(*row), Reason.SHARED_TEXT, f"the text of {row[3]:,} images")
 
 
 def aggregate(
     pairs: Iterable[Pair], limits: AggregationThresholds, evaluation: Callable[[Picture], str | None]
 ) -> Aggregated:
-    """
+    """Aggregates pairs to one for each image.
+
     Args:
         pairs: all that passed the steps before, in any order; the result does not depend on it.
         evaluation: why a picture is an evaluation image, or None.
@@ -126,7 +127,7 @@ def aggregate(
     phashes, digests = array("Q"), array("Q")
 
     def pictures() -> Iterator[tuple[object, ...]]:
-        # Whichever row of an address it is: all have the same picture.
+        # Any row of an address: all have the same picture.
         for number, (pair,) in enumerate(table.stream("SELECT pair FROM pairs GROUP BY url ORDER BY url")):
             picture = pair_from_json(json.loads(pair)).picture
             phashes.append(int(picture.phash, 16))
@@ -154,7 +155,7 @@ def aggregate(
 
 
 def normalised(text: str) -> str:
-    """A text as texts are compared: no case, no punctuation, single blanks."""
+    """Normalises a text for comparison: no case, no punctuation, single blanks."""
     return " ".join(_NO_WORDS.sub(" ", unicodedata.normalize("NFKC", text).casefold()).split())
 
 
@@ -163,8 +164,8 @@ def _row(pair: Pair) -> tuple[object, ...]:
     return pair.picture.url, pair.score or 0.0, source, normalised(text), text, pair.page_url, json.dumps(asdict(pair))
 
 
-def _chosen(best: str, shown: str, num_pages: int, _: int) -> Pair:
-    """The best text of an image with the picture that it shows."""
-    picture = pair_from_json(json.loads(shown)).picture
+def _chosen(best: str, largest: str, num_pages: int, _: int) -> Pair:
+    """Returns the best text of an image with its largest picture."""
+    picture = pair_from_json(json.loads(largest)).picture
     pair = pair_from_json(json.loads(best))
     return replace(pair, picture=picture, pair_id=pair_id(picture.sha256), num_pages=num_pages)

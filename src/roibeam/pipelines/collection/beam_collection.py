@@ -32,12 +32,12 @@ from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
 
-RULES_VERSION = 1  # of what steps 1 to 4 do; parts of another version are made again
+RULES_VERSION = 1  # of the rules of steps 1 to 4; parts of another version are made again
 
 
 @dataclass(frozen=True)
 class PageJob:
-    """Plain and picklable; travels to the workers.
+    """Job of steps 1 to 4 on a unit; plain and picklable, travels to the workers.
 
     Attributes:
         folder: where parts go; seen by all workers.
@@ -67,7 +67,7 @@ class PageJob:
             part.finish(counts)
 
     def _outcomes(self, unit: PageUnit, process: PageProcess) -> Iterator[PageOutcome]:
-        """One for each page or broken record; broken ones come before the pages read ahead with them."""
+        """Yields one for each page or broken record; broken ones come before the pages read ahead with them."""
         broken: deque[BrokenPage] = deque()
 
         def pages() -> Iterator[Page]:
@@ -78,12 +78,12 @@ class PageJob:
                     yield found
 
         for outcome in process.outcomes(pages()):
-            yield from _told(broken)
+            yield from _broken_outcomes(broken)
             yield outcome
-        yield from _told(broken)
+        yield from _broken_outcomes(broken)
 
 
-def _told(broken: deque[BrokenPage]) -> Iterator[PageOutcome]:
+def _broken_outcomes(broken: deque[BrokenPage]) -> Iterator[PageOutcome]:
     while broken:
         page = broken.popleft()
         yield PageOutcome(page.place, None, page.reason, page.detail)
@@ -99,12 +99,12 @@ def _count(outcome: PageOutcome, counts: Counts) -> None:
         counts.add_example(outcome.reason.value, example)
     for text in outcome.dropped_texts:
         counts.text_reasons[text.reason.value] += 1
-        said = {
+        example = {
             "page": printable(outcome.page_url, 300),
             "text": printable(text.text, 200),
             "source": text.source.value,
         }
-        counts.add_example(text.reason.value, said)
+        counts.add_example(text.reason.value, example)
     if outcome.candidate is not None:
         for kept in outcome.candidate.image.texts:
             counts.words[len(kept.text.split())] += 1
@@ -130,7 +130,7 @@ V = TypeVar("V", bound=WorkUnit)
 
 
 class UnitJob(Protocol[U]):
-    """What is done with a unit; picklable. Doing a finished one again costs nothing."""
+    """Work on a unit; picklable. Doing a finished one again costs nothing."""
 
     @property
     def folder(self) -> str: ...
@@ -141,7 +141,7 @@ class UnitJob(Protocol[U]):
 
 
 class DoUnits(beam.DoFn):
-    """Unit -> 1, once its part is written."""
+    """Does a unit; gives 1 once its part is written."""
 
     def __init__(self, job: UnitJob[Any]) -> None:
         self._job = job
@@ -157,18 +157,18 @@ class DoUnits(beam.DoFn):
 
 
 def check_units_runner(choice: RunnerChoice) -> None:
-    """As `check_runner`, before anything is written."""
+    """Checks the runner as `check_runner`, before anything is written."""
     check_runner(choice, preload=PIPELINE, device="cpu")
 
 
 def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
-    """Does all units that are not done, on the runner that was asked for.
+    """Does all units that are not done, on the requested runner.
 
     Args:
-        what: is done, for the progress line.
+        what: name of the work, for the progress line.
         as_json: that line as JSON on standard output.
     Raises:
-        ValueError, OSError, RuntimeError: whatever stopped a worker.
+        ValueError, OSError, RuntimeError: the error that stopped a worker.
     """
     missing = [unit for unit in units if not job.is_done(unit)]
     if not missing:

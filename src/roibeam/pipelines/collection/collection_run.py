@@ -62,13 +62,13 @@ OFF_EVALUATION = "no evaluation image is left out: name them with --held-out or 
 def run_collection(
     request: CollectRequest, choice: RunnerChoice, *, tell: Callable[[str], None] = log.info
 ) -> Collection:
-    """Does what `roibeam collect run` does.
+    """Runs a collection, as `roibeam collect run`.
 
     Args:
         tell: called with each remark for the user, a line.
     Raises:
         ValueError: one line for the user, before anything is written where possible.
-        LocalFaultError, OSError, RuntimeError: a fault of this machine or of a worker; what is done is kept.
+        LocalFaultError, OSError, RuntimeError: a fault of this machine or of a worker; finished work is kept.
     """
     thresholds = request.check()
     units = request.units()
@@ -114,7 +114,7 @@ def run_collection(
 def _pictures(
     request: CollectRequest, thresholds: Thresholds, fetch: Fetch, choice: RunnerChoice, tell: Callable[[str], None]
 ) -> tuple[Counts, Counts, Iterator[Pair]]:
-    """Counts of the fetch and of the pictures, and the pairs that passed."""
+    """Returns counts of the fetch and of the pictures, and the pairs that passed."""
     num_images = fetch.num_images
     tell(f"{counted(num_images, 'image')} to fetch")
     if not num_images:
@@ -136,7 +136,7 @@ def _pictures(
 
 
 def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
-    """The units of a run and the bytes of those on this machine; nothing is written.
+    """Returns the units of a run and the bytes of those on this machine; nothing is written.
 
     Raises:
         ValueError: as of `run_collection`.
@@ -167,18 +167,18 @@ def _check_folder(out: Path) -> None:
 
 
 def _check_state(out: Path, state: str) -> bool:
-    """Whether it was begun when racy pictures stayed by default. Raises ValueError for a collection of other pages."""
+    """Whether the collection is from when racy pictures stayed by default. Raises ValueError for one of other pages."""
     path, new = out / WORK_NAME / STATE_NAME, {"format": FORMAT, "version": VERSION, "state": state, "drops_racy": True}
     try:
-        begun, _ = read_summed_json(path)
+        saved, _ = read_summed_json(path)
     except (FileNotFoundError, DamagedError) as error:
-        if isinstance(error, DamagedError):  # parts and journal say by themselves what they are of
+        if isinstance(error, DamagedError):  # parts and journal identify their content themselves
             log.warning("%s; it is made anew", error)
         write_summed_json(path, new)
-        begun = new
-    if begun.get("state") != state:
+        saved = new
+    if saved.get("state") != state:
         raise ValueError(
             f"{out}: holds a collection of other pages (or of these before they changed), or with other thresholds of "
             f"page, language, image, text or size; name a new folder, and --images-from {out} takes its images along"
         )
-    return not begun.get("drops_racy", False)
+    return not saved.get("drops_racy", False)

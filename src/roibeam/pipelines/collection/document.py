@@ -20,17 +20,17 @@ from roibeam.pipelines.data.download.robots import AGENT, TDM
 
 _META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([a-zA-Z0-9_.:-]{1,40})""", re.IGNORECASE)
 _META_BYTES = 4096  # HTML's own rule is 1024; many pages have it later
-# Python's, no page's: they decode into other text than was meant, or take quadratic time.
+# Python's own encodings, of no page: they decode into other text than was meant, or take quadratic time.
 _NOT_OF_PAGES = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf-7"})
-# What browsers read under these names.
+# Encodings that browsers use for these names.
 _READ_AS = {"iso8859-1": "cp1252", "ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030"}
 
 
 def decode_page(body: bytes, declared: str | None) -> str:
-    """The page's text: by byte order mark, what the server declared, the page's own <meta>, UTF-8, Windows-1252.
+    """Decodes a page: by byte order mark, the server's declared charset, the page's own <meta>, UTF-8, Windows-1252.
 
     Args:
-        declared: charset of the Content-Type header; None or a name that nobody knows is passed over.
+        declared: charset of the Content-Type header; None or an unknown name is passed over.
     """
     for mark, name in (
         (codecs.BOM_UTF8, "utf-8"),
@@ -42,7 +42,7 @@ def decode_page(body: bytes, declared: str | None) -> str:
     found = _META.search(body[:_META_BYTES])
     for label in (declared, found[1].decode("ascii") if found else None):
         known = _known(label)
-        # A page that one can read this far is in no 16-bit encoding, whatever its <meta> says (HTML's rule too).
+        # A page that is readable this far is in no 16-bit encoding, whatever its <meta> declares (HTML's rule too).
         if known is not None and not (known.startswith("utf-16") and found):
             return body.decode(known, "replace")
     try:
@@ -90,9 +90,9 @@ _CONTROL = re.compile(
 _JOINS_NOTHING = re.compile(r"(?<![^\s\u200c\u200d])[\u200c\u200d]+")
 _LINE_END, _BLANK = re.compile(r"[\t\n\r]"), re.compile(r"\s")
 _MAX_URL_CHARS = 2048
-_VERSION = re.compile(r"([^\s,]\S*+)(?:(?<!,)\s++([^,]*+))?")  # of a srcset: address, what is said of it
+_VERSION = re.compile(r"([^\s,]\S*+)(?:(?<!,)\s++([^,]*+))?")  # of a srcset: address and its descriptor
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)[wxh](?:\s|$)")
-# Where scripts that load images later find the address; the first that holds one counts.
+# Attributes with the address for scripts that load images later; the first that holds one counts.
 _LAZY = (
     "data-src", "data-original", "data-original-src", "data-lazy-src", "data-lazy", "data-lazyload", "data-actualsrc",
     "data-full-src", "data-hi-res-src", "data-img-src", "data-image-src", "data-echo",
@@ -112,8 +112,8 @@ _EDGE_WORDS = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an element stands. `in_edge`: in navigation, sidebar, footer or the like; `caption`: text of its figure's
+class ElementPlace:
+    """Place of an element. `in_edge`: in navigation, sidebar, footer or the like; `caption`: text of its figure's
     figcaption."""
 
     in_content: bool
@@ -124,7 +124,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ImageTag:
-    """An <img> or <amp-img>: its attributes, the number of the block of text before it, where it stands."""
+    """An <img> or <amp-img>: its attributes, the number of the block of text before it, its place."""
 
     urls: tuple[tuple[str, str], ...]  # (url, found by), best first, absolute
     alt: str
@@ -133,7 +133,7 @@ class ImageTag:
     width: int | None
     height: int | None
     block: int
-    place: Place
+    place: ElementPlace
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Document:
     first_nodes: of each, the parser's node of its first text.
     images: in order.
     meta: names and properties of <meta>, lower case, to their first content.
-    robots: contents of <meta name=robots>, of those with our name, and of tdm-reservation.
+    robots: contents of <meta name=robots>, of those with roibeam's name, and of tdm-reservation.
     """
 
     blocks: tuple[str, ...]
@@ -164,7 +164,7 @@ class Document:
 
 
 def plain(text: str) -> str:
-    """Without control and invisible characters (bidirectional marks too); white space made single blanks.
+    """Removes control and invisible characters (bidirectional marks too), and makes white space single blanks.
 
     ZWNJ and ZWJ stay where they shape a word, as in Persian, or an emoji.
     """
@@ -175,7 +175,7 @@ def plain(text: str) -> str:
 
 
 def web_url(base: str, reference: str) -> str | None:
-    """The absolute http or https URL without fragment; None where there is none that could be fetched."""
+    """Returns the absolute http or https URL without fragment; None where there is none that could be fetched."""
     # As browsers do: no blanks around it, no line ends and tabs inside it, other blanks encoded.
     reference = _BLANK.sub(lambda found: quote(found[0]), _LINE_END.sub("", reference).strip())
     if not reference or len(reference) > _MAX_URL_CHARS or _CONTROL.search(reference):
@@ -192,7 +192,8 @@ def web_url(base: str, reference: str) -> str | None:
 
 
 def parse_document(html: str, url: str) -> Document:
-    """
+    """Parses a page.
+
     Args:
         url: of the page; relative addresses are relative to it, or to its <base>.
     """
@@ -233,7 +234,7 @@ def parse_document(html: str, url: str) -> Document:
 
 
 def _strip_noscripts(tree: Any) -> bool:
-    """Leaves only images of what is shown without scripts: of a lazy image, the one there may be the only real one.
+    """Keeps only the images of <noscript>: for a lazy image, that one may be the only real one.
 
     Returns:
         Whether there is any.
@@ -250,7 +251,7 @@ def _strip_noscripts(tree: Any) -> bool:
 
 
 def _blocks(texts: list[list[str]], nodes: list[Any]) -> tuple[list[int], tuple[str, ...], tuple[Any, ...]]:
-    """For each raw block the number of the last one kept up to it (-1 for none); the kept ones; their first nodes."""
+    """Number of the last block kept up to each raw one (-1 for none); the kept ones; their first nodes."""
     numbers: list[int] = []
     kept: list[str] = []
     kept_nodes: list[Any] = []
@@ -279,7 +280,7 @@ def _meta(tree: Any) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _ancestors(node: Any) -> Iterator[Any]:
-    """The element itself, then what it stands in, nearest first."""
+    """Yields the element itself, then its ancestors, nearest first."""
     for _ in range(_MAX_ANCESTORS):
         if node is None or node.tag in ("body", "html", None):
             return
@@ -295,7 +296,7 @@ def _is_edge(node: Any) -> bool:
     return len(names) > 2 and _EDGE_WORDS.search(names.lower().replace("_", " ")) is not None
 
 
-def _place(node: Any) -> Place:
+def _place(node: Any) -> ElementPlace:
     in_content = in_edge = in_figure = False
     caption = ""
     for each in _ancestors(node.parent):
@@ -303,14 +304,14 @@ def _place(node: Any) -> Place:
             in_figure = True
             found = each.css_first("figcaption")
             caption = "" if found is None else _caption(found)
-        # An article has a header of its own: what is nearer counts.
+        # An article has a header of its own: the nearer ancestor counts.
         in_content |= each.tag in _CONTENT and not in_edge
         in_edge |= not in_content and _is_edge(each)
-    return Place(in_content, in_edge, in_figure, caption)
+    return ElementPlace(in_content, in_edge, in_figure, caption)
 
 
 def _caption(node: Any) -> str:
-    """Its text, cut: hundreds of images may stand in one figure, whose caption is as long as a page."""
+    """Text of a figcaption, cut: hundreds of images may stand in one figure, whose caption is as long as a page."""
     parts: list[str] = []
     left = _MAX_CAPTION_CHARS
     for each in node.traverse(include_text=True):
@@ -337,13 +338,13 @@ def _image_tag(node: Any, block: int, base: str, has_noscripts: bool) -> ImageTa
 
 
 def _urls(node: Any, values: dict[str, str | None], base: str, has_noscripts: bool) -> Iterator[tuple[str, str]]:
-    """Of the largest version first; of a lazy image what its script would load, or what stands in the <noscript> beside
+    """Yields addresses, of the largest version first; of a lazy image those of its script, or of the <noscript> beside
     it, before its placeholder."""
     parent = node.parent
-    said = [values]
+    tags = [values]
     if parent is not None and parent.tag == "picture":
-        said += [each.attributes for each in islice(parent.iter(), _MAX_SOURCES) if each.tag == "source"]
-    for each in said:
+        tags += [each.attributes for each in islice(parent.iter(), _MAX_SOURCES) if each.tag == "source"]
+    for each in tags:
         for name in _SETS:
             if (given := each.get(name)) and (best := _largest(given)) and (url := web_url(base, best)):
                 yield url, "srcset"
@@ -360,8 +361,8 @@ def _urls(node: Any, values: dict[str, str | None], base: str, has_noscripts: bo
 
 
 def _image_without_scripts(node: Any, alt: str, url: str | None) -> Any:
-    """The image of a <noscript> directly beside an image, if both are one: they have one alt text, or this one has no
-    address. Otherwise it is an image of its own, such as a counter of visitors."""
+    """Returns the image of a <noscript> directly beside an image, if both are one: they have one alt text, or this one
+    has no address. Otherwise it is an image of its own, such as a counter of visitors."""
     for neighbour in (_beside(node, "next"), _beside(node, "prev")):
         found = neighbour.css_first("img") if neighbour is not None and neighbour.tag == "noscript" else None
         if found is not None and (url is None or (alt and alt == found.attributes.get("alt"))):
@@ -370,7 +371,7 @@ def _image_without_scripts(node: Any, alt: str, url: str | None) -> Any:
 
 
 def _beside(node: Any, side: str) -> Any:
-    """The next or previous sibling that is not blank text."""
+    """Returns the next or previous sibling that is not blank text."""
     found = getattr(node, side)
     while found is not None and found.tag == "-text" and (found.text_content or "").isspace():
         found = getattr(found, side)
@@ -378,9 +379,9 @@ def _beside(node: Any, side: str) -> Any:
 
 
 def _largest(srcset: str) -> str | None:
-    """The address of the widest (or densest) version of a srcset."""
+    """Returns the address of the widest (or densest) version of a srcset."""
     best, largest = None, -1.0
-    # An address ends at a blank, or at a comma that a blank follows; what follows it, at any comma.
+    # An address ends at a blank, or at a comma that a blank follows; its descriptor ends at any comma.
     for address, words in _VERSION.findall(srcset[:20_000]):
         number = _SIZE.match(words)
         size = float(number[1]) if number else 1.0
@@ -390,6 +391,6 @@ def _largest(srcset: str) -> str | None:
 
 
 def _pixels(value: str | None) -> int | None:
-    """Of a width or height attribute; None where it is no number of pixels ("100%")."""
+    """Pixels of a width or height attribute; None where it is no number of pixels ("100%")."""
     found = re.fullmatch(r"\s*(\d{1,6})(?:\.\d+)?\s*(?:px)?\s*", value or "")
     return int(found[1]) if found else None

@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 
 def check_earlier(folder: Path, out: Path) -> None:
-    """
+    """Checks the folder of --images-from.
+
     Args:
         out: folder of the new collection.
     Raises:
@@ -59,9 +60,9 @@ def check_earlier(folder: Path, out: Path) -> None:
 
 
 def take_images(earlier: Path, work: Path, limits: DownloadLimits) -> int:
-    """Makes what an earlier collection fetched, or failed to fetch, a part of the download in `work`.
+    """Adds the images of an earlier collection, and its failures, to the download in `work`.
 
-    Files become links; each is checked as a fetched one is. Killed and run again it does the rest.
+    Files become links; each is checked as a fetched one is. A killed call is resumed by the next one.
 
     Args:
         earlier: the other collection's folder.
@@ -98,10 +99,10 @@ def _journal(folder: Path, url_list: UrlList, min_side: int) -> Journal:
 
 
 def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Path, str] | FailedRow]]:
-    """(address, its file and that file's SHA-256, or why there is none) of the earlier list, in its order.
+    """Yields (address, its file and that file's SHA-256, or the failure) of the earlier list, in its order.
 
     Args:
-        min_side: of the new download: what was too small for another one may be large enough.
+        min_side: of the new download: an image too small for another one may be large enough.
     """
     url_list, folder = UrlList(str(work / LIST_NAME)), work / FETCH_NAME
     old_side = least_side(folder / JOURNAL_NAME)
@@ -122,7 +123,7 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Pa
 def _taken(
     earlier: Iterator[tuple[str, tuple[Path, str] | FailedRow]], url_list: UrlList, journal: Journal, files: ImageFiles
 ) -> Iterator[tuple[int, Outcome]]:
-    """Rows of the new list that the earlier one has, with what became of them. Both lists come by address."""
+    """Yields rows of the new list that the earlier one has, with their outcomes. Both lists come by address."""
     found = next(earlier, None)
     for row, entry in url_list.rows():
         if not isinstance(entry, UrlRow):
@@ -140,7 +141,7 @@ def _taken(
 
 
 def _kept(source: Path, sha256: str, row: int, files: ImageFiles) -> Outcome | None:
-    """None for a file that is not there any more, or has other bytes than were fetched: it is fetched again."""
+    """Takes over a file; None for one that is missing or has other bytes than were fetched, to be fetched again."""
     if not source.is_file() or source.is_symlink():
         return None
     try:
@@ -161,7 +162,7 @@ def _kept(source: Path, sha256: str, row: int, files: ImageFiles) -> Outcome | N
 
 UNITS_NAME = "picture_units"
 PICTURES_PER_UNIT = 200
-MOST_PAGES_OF_AN_IMAGE = 1000  # the first of a site whose every page names one image; ours
+MOST_PAGES_OF_AN_IMAGE = 1000  # the first of a site whose every page names one image; roibeam's number
 _REASONS = {"too small": Reason.TOO_SMALL, "opted out": Reason.IMAGE_OPTED_OUT, ROBOTS_REASON: Reason.IMAGE_OPTED_OUT}
 
 
@@ -182,14 +183,14 @@ class Fetch:
         return int(self.table.rows("SELECT COUNT(DISTINCT url) FROM candidates")[0][0])
 
     def images(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """(address, candidates of the pages that show it), by address; a row of the list each."""
+        """Yields (address, candidates of the pages with it), by address; a row of the list each."""
         rows = self.table.stream("SELECT url, candidate FROM candidates ORDER BY url, number")
         for url, found in groupby(rows, key=lambda row: row[0]):
             yield url, [json.loads(candidate) for _, candidate in islice(found, MOST_PAGES_OF_AN_IMAGE)]
 
 
 def gather(work: Path, pages: Path, num_units: int) -> Fetch:
-    """The candidates that all units of pages left, in a table."""
+    """Collects the candidates of all units of pages in a table."""
     table = ScratchDatabase("CREATE TABLE candidates (url TEXT, number INTEGER, candidate TEXT)")
     table.add(
         "INSERT INTO candidates VALUES (?, ?, ?)",
@@ -210,7 +211,7 @@ def fetch_images(
     Args:
         earlier: folder of a collection whose images are taken first.
     Returns:
-        How many were taken from there in this run; None without such a folder.
+        Number of images taken from there in this run; None without such a folder.
     Raises:
         ValueError, LocalFaultError: as of `run_download` and `take_images`.
     """
@@ -227,7 +228,7 @@ def fetch_images(
 
 
 def picture_units(fetch: Fetch, *, larger_than_px: int) -> tuple[list[PictureUnit], Counts]:
-    """The files that came, some hundred a unit, and counts of those that did not."""
+    """Returns the fetched files, some hundred a unit, and counts of the others."""
     counts = Counts()
     units: list[PictureUnit] = []
     rows = _fetched(fetch, counts, larger_than_px + 1)

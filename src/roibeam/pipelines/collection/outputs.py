@@ -45,13 +45,13 @@ T = TypeVar("T")
 
 
 def photo_name(pair: Pair) -> str:
-    """Below OUT: "photos/3f/3f2a....jpg"; named by the pair's id alone."""
+    """Path below OUT: "photos/3f/3f2a....jpg"; named by the pair's id alone."""
     suffix = os.path.splitext(pair.picture.path)[1].lower()
     return f"{PHOTOS_NAME}/{pair.pair_id[:2]}/{pair.pair_id}{suffix}"
 
 
 def write_pairs(out: Path, pairs: Aggregated) -> None:
-    """Writes all of the above; what an earlier run left under these names goes. Few pairs are in memory at a time."""
+    """Writes all of the above in place of an earlier run's files. Few pairs are in memory at a time."""
     _remove_other_photos(out, pairs)
     with (
         _aside(out / PAIRS_NAME) as table,
@@ -78,7 +78,7 @@ def write_pairs(out: Path, pairs: Aggregated) -> None:
 
 @contextmanager
 def _aside(place: Path) -> Iterator[Path]:
-    """A name to write under; the file gets its place when all went well."""
+    """Gives a name to write under; the file gets its place when all went well."""
     aside = place.with_name(f".{place.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         yield aside
@@ -108,7 +108,7 @@ def _batches(things: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _remove_other_photos(out: Path, pairs: Aggregated) -> None:
-    """Takes from OUT/photos what is no kept pair's; a folder of it is in memory at a time."""
+    """Removes files of no kept pair from OUT/photos; a folder of it is in memory at a time."""
     folders = {path.name: path for path in (out / PHOTOS_NAME).glob("*") if path.is_dir()}
     if not folders:
         return

@@ -42,7 +42,7 @@ _FIRST = Page(
 
 
 class PageProcess:
-    """A context manager: the process lives as long, and is started anew after it died."""
+    """Context manager of the process, which is started anew after it died."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -55,7 +55,7 @@ class PageProcess:
         self._end()
 
     def outcomes(self, pages: Iterable[Page]) -> Iterator[PageOutcome]:
-        """One for each page, in order; a few pages are read ahead."""
+        """Yields one for each page, in order; a few pages are read ahead."""
         batch: list[Page] = []
         num_bytes = 0
         for page in pages:
@@ -68,7 +68,7 @@ class PageProcess:
             yield from self._batch(batch)
 
     def _batch(self, pages: list[Page]) -> Iterator[PageOutcome]:
-        found = self._ask(pages)
+        found = self._process_pages(pages)
         if not isinstance(found, str):
             yield from found
         elif len(pages) == 1:
@@ -77,8 +77,8 @@ class PageProcess:
             for page in pages:
                 yield from self._batch([page])
 
-    def _ask(self, pages: list[Page]) -> list[PageOutcome] | str:
-        """The outcomes, or why there are none."""
+    def _process_pages(self, pages: list[Page]) -> list[PageOutcome] | str:
+        """Returns the outcomes, or the reason why there are none."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -106,7 +106,7 @@ class PageProcess:
             _read_within(self._process.stdout, _START_SECONDS)
         except (EOFError, TimeoutError):
             self._end()
-            raise RuntimeError("the process that looks into pages does not start; its own words stand above") from None
+            raise RuntimeError("the process that looks into pages does not start; its own error is above") from None
         return self._process
 
     def _end(self, within: float = 0.0) -> None:
@@ -126,7 +126,7 @@ def _write(file: IO[bytes], data: bytes) -> None:
 
 
 def _read_within(file: IO[bytes], seconds: float) -> bytes:
-    """One message.
+    """Reads one message.
 
     Raises:
         TimeoutError: if it is not there in time.
@@ -153,7 +153,7 @@ def _read(file: IO[bytes]) -> bytes | None:
 
 
 def _limit_memory(num_bytes: int) -> None:
-    """The process gets so much more memory than it has now, where Linux tells how much that is."""
+    """Limits the process to so much more memory than it has now, where Linux provides that number."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             has = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
@@ -163,9 +163,9 @@ def _limit_memory(num_bytes: int) -> None:
 
 
 def main() -> None:
-    """The process: thresholds first, then batches of pages until its input ends."""
+    """Runs the process: thresholds first, then batches of pages until its input ends."""
     source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not stand among the answers
+    os.dup2(2, 1)  # output of libraries must not stand among the answers
     settings = _read(source)
     assert settings is not None
     thresholds: Thresholds = pickle.loads(settings)
@@ -174,7 +174,7 @@ def main() -> None:
     except Exception as error:  # such as no room in TMPDIR, where the model is unpacked
         named = with_place(error, [Path(tempfile.gettempdir())]) or error
         sys.exit(f"roibeam: {on_a_line(failure_of(named).line)}")
-    for stream in (1, 2):  # from here on, what a page makes the parser say is nobody's to read
+    for stream in (1, 2):  # from here on, messages of the parser about a page are discarded
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     _limit_memory(thresholds.page.max_memory_mb * 1_000_000)
     _write(answers, b"ready")
@@ -186,7 +186,7 @@ def main() -> None:
 def _outcome(page: Page, thresholds: Thresholds) -> PageOutcome:
     try:
         return look_into(page, thresholds)
-    except (ValueError, LookupError, RecursionError, MemoryError, SelectolaxError) as error:  # nobody foresaw it
+    except (ValueError, LookupError, RecursionError, MemoryError, SelectolaxError) as error:  # an unforeseen fault
         return PageOutcome(page.url, None, Reason.PARSE_FAILED, f"{type(error).__name__}: {error}"[:200])
 
 

@@ -2,7 +2,7 @@
 
 The language is that of py3langid, whose model ships in its wheel (97 languages). The paper names "HTML tags and DOM
 tree features" for the dominant image, and bad spans, noise, spam words, length and out-of-vocabulary share for texts;
-the points, words and thresholds are ours. Rules for texts run cheapest first, and the first that fails gives the
+the points, words and thresholds are roibeam's. Rules for texts run cheapest first, and the first that fails gives the
 reason. Known words are those of the text's language; lists of bad spans, spam and adult words are English.
 """
 
@@ -39,7 +39,7 @@ def _identifier() -> Any:
 def page_language(blocks: tuple[str, ...], limits: LanguageThresholds) -> tuple[str, float] | None:
     """(ISO 639-1 code, probability 0..1) of the longest blocks of visible text; None where there is too little text.
 
-    Menus are short: the longest blocks are what the page is written in.
+    Menus are short: the longest blocks are in the page's language.
     """
     chosen: list[str] = []
     left = limits.read_chars
@@ -74,22 +74,22 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
 
 
 def dominant_image(document: Document, limits: ImageThresholds) -> CandidateImage | None:
-    """The image with the most points, the first of equals; None where none has `min_score`.
+    """Returns the image with the most points, the first of equals; None where none has `min_score`.
 
-    Its texts are those that the page has, cleaned of nothing yet; there may be none.
+    Its texts are those of the page, not yet cleaned; there may be none.
     """
     best: tuple[float, ImageTag | None, tuple[str, str]] | None = None
-    og_shown = False
+    og_found = False
     for image in document.images:
         if not image.urls or _is_ruled_out(image, limits):
             continue
         urls = {url for url, _ in image.urls}
         is_og = document.og_image in urls
-        og_shown |= is_og
+        og_found |= is_og
         score = image_score(image, is_og=is_og)
         if best is None or score > best[0]:
             best = (score, image, image.urls[0])
-    if document.og_image is not None and not og_shown:
+    if document.og_image is not None and not og_found:
         score = OG_POINTS + _name_points(document.og_image, "")
         if best is None or score > best[0]:
             best = (score, None, (document.og_image, "og:image"))
@@ -121,7 +121,7 @@ def _name_points(url: str, names: str) -> float:
 
 
 def _is_ruled_out(image: ImageTag, limits: ImageThresholds) -> bool:
-    """By its declared sides."""
+    """Whether an image is ruled out by its declared sides."""
     sides = [side for side in (image.width, image.height) if side is not None]
     if any(side < limits.min_declared_px for side in sides):
         return True
@@ -129,7 +129,7 @@ def _is_ruled_out(image: ImageTag, limits: ImageThresholds) -> bool:
 
 
 def candidate_texts(document: Document, tag: ImageTag | None, limits: ImageThresholds) -> tuple[CandidateText, ...]:
-    """Texts with where they stood, none twice, in the order of `TextSource`.
+    """Returns texts with their sources, none twice, in the order of `TextSource`.
 
     Args:
         tag: None for an image that only og:image names.
@@ -152,7 +152,7 @@ def candidate_texts(document: Document, tag: ImageTag | None, limits: ImageThres
 
 
 def _near_sentences(document: Document, tag: ImageTag, limits: ImageThresholds) -> list[str]:
-    """The first sentences of the block after the image, else of the block before it; menus do not count."""
+    """Returns the first sentences of the block after the image, else of the block before it; menus do not count."""
     after = tag.block + 1
     if after < len(document.blocks) and document.blocks[after] == tag.place.caption:
         after += 1
@@ -166,7 +166,7 @@ def _near_sentences(document: Document, tag: ImageTag, limits: ImageThresholds) 
     return []
 
 
-# In a text of its own, or as a part that says nothing of the picture.
+# A text of its own, or a part that is not about the picture.
 BOILERPLATE = re.compile(
     r"\b(?:click (?:here|to|on|for|image)|tap to|image may contain|may be an image|no (?:photo|image|description)|"
     r"image (?:not )?(?:available|unavailable|result)|"
@@ -214,26 +214,26 @@ _FILE = re.compile(
     r"(?:img|dsc[nf]?|dscf|pict?|image|screen ?shot)[ _-]?\d{2,}",
     re.I,
 )
-_JOINERS = {0x200C: None, 0x200D: None}  # ZWNJ and ZWJ, which are seen in the shapes of their neighbours alone
+_JOINERS = {0x200C: None, 0x200D: None}  # ZWNJ and ZWJ, visible only in the shapes of their neighbours
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 _HAS_DIGIT = re.compile(r"\d")
 
 
 @cache
 def _frequencies(language: str) -> Mapping[str, float]:
-    """Words by frequency (wordfreq, whose lists ship in its wheel)."""
+    """Frequencies of words (wordfreq, whose lists ship in its wheel)."""
     from wordfreq import get_frequency_dict
 
     return get_frequency_dict(language, wordlist="best")
 
 
 def clean_text(text: str) -> str:
-    """Without invisible characters, credits and prefixes ("Photo: ", "(click to enlarge)"), white space made single."""
+    """Removes invisible characters, credits and prefixes ("Photo: ", "(click to enlarge)"); single blanks stay."""
     return plain(BAD_SPANS.sub("", plain(text))).strip(" |-\u2013\u2022\u00b7_*~")
 
 
 def text_reason(text: str, limits: TextThresholds, language: str = "en") -> Reason | None:
-    """Why this text, cleaned, is no caption; None where no rule is against it.
+    """Reason why this text, cleaned, is no caption; None where no rule is against it.
 
     Args:
         language: one of `thresholds.LANGUAGES`; its words are known.
@@ -257,7 +257,7 @@ def text_reason(text: str, limits: TextThresholds, language: str = "en") -> Reas
 
 
 def _by_shares(text: str, words: list[str], limits: TextThresholds, language: str) -> Reason | None:
-    """The rules that count."""
+    """Applies the rules on counts."""
     if sum(_HAS_DIGIT.search(word) is not None for word in words) > limits.max_number_share * len(words):
         return Reason.NUMBERS
     visible = text.replace(" ", "").translate(_JOINERS)
@@ -304,7 +304,7 @@ class DroppedText:
 
 @dataclass(frozen=True)
 class PageOutcome:
-    """What became of one page: a candidate, or a reason with a detail for people; and the texts that were dropped."""
+    """Outcome of one page: a candidate, or a reason with a detail for people; and the texts that were dropped."""
 
     page_url: str
     candidate: PageCandidate | None = None
@@ -314,7 +314,7 @@ class PageOutcome:
 
 
 def look_into(page: Page, thresholds: Thresholds) -> PageOutcome:
-    """The steps in order of cost; the first that is against the page ends it."""
+    """Runs the steps in order of cost; the first that is against the page ends it."""
     if len(page.body) > thresholds.page.max_bytes:
         return _dropped(page, Reason.TOO_LARGE, f"{len(page.body):,} bytes")
     if directive := refusal(page.robots):
@@ -340,7 +340,7 @@ def look_into(page: Page, thresholds: Thresholds) -> PageOutcome:
 def _with_texts(
     page: Page, document: Document, image: CandidateImage, language: tuple[str, float], thresholds: Thresholds
 ) -> PageOutcome:
-    """The page's candidate with the texts that pass."""
+    """Returns the page's candidate with the texts that pass."""
     kept: dict[str, CandidateText] = {}
     dropped: list[DroppedText] = []
     for candidate in image.texts:
@@ -365,7 +365,7 @@ def _dropped(page: Page, reason: Reason, detail: str) -> PageOutcome:
 
 
 def outcome_to_json(outcome: PageOutcome) -> dict[str, Any]:
-    """Plain data; `outcome_from_json` is the way back."""
+    """Converts an outcome to plain data; `outcome_from_json` is the way back."""
     return asdict(outcome)
 
 

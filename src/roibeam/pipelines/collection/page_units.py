@@ -21,12 +21,12 @@ HTML_NAMES = (".html", ".htm", ".xhtml")
 
 
 def read_html(root: str, names: tuple[str, ...], *, base_url: str, max_bytes: int) -> Iterator[Page | BrokenPage]:
-    """Pages in the order of `names`. A body over `max_bytes` comes cut to one byte more.
+    """Reads pages in the order of `names`. A body over `max_bytes` comes cut to one byte more.
 
     Args:
         root: the folder.
         names: paths below it.
-        base_url: what a page's path follows; ends in "/".
+        base_url: prefix of a page's path; ends in "/".
     """
     for name in names:
         place = printable(name, 300)
@@ -52,8 +52,8 @@ class PageUnit:
     root: folder of HTML files; "" for a WARC.
     names: paths below `root`, or the one path or URL of a WARC.
     base_url: of the pages of a folder.
-    allowed: of a WARC that a list names, the networks beside public addresses that may be asked for it, see
-        `AddressRule`; None for what the user named.
+    allowed: networks beside public addresses that may be contacted for a WARC of a list, see `AddressRule`; None for
+        a WARC that the user named.
     state: digest of names, sizes and times of the files: a unit whose files changed is done again.
     """
 
@@ -65,19 +65,20 @@ class PageUnit:
     allowed: tuple[str, ...] | None = None
 
     def pages(self, *, max_bytes: int) -> Iterator[Page | BrokenPage]:
-        """Its pages in order, and what is none."""
+        """Yields its pages and broken pages in order."""
         if self.root:
             return read_html(self.root, self.names, base_url=self.base_url, max_bytes=max_bytes)
         return read_warc(self.names[0], max_bytes=max_bytes, allowed=self.allowed)
 
 
 def plan_units(pages: str, *, base_url: str, allow_private: tuple[str, ...] = ()) -> list[PageUnit]:
-    """
+    """Cuts PAGES into units.
+
     Args:
         pages: a .warc or .warc.gz, here or at a URL; a folder with such files and HTML files, at any depth (links are
             not followed); a list of places, a line each (.paths or .txt, as Common Crawl's warc.paths unpacked): paths
             below its folder, or URLs of http, https and s3.
-        base_url: what stands before the path of an HTML file; http or https, ends in "/".
+        base_url: prefix of the path of an HTML file; http or https, ends in "/".
         allow_private: networks that lines of a list may name, although they are not public.
     Raises:
         ValueError: if `pages` is none of these, or holds no page.
@@ -95,7 +96,7 @@ def plan_units(pages: str, *, base_url: str, allow_private: tuple[str, ...] = ()
 
 
 def _found(pages: str) -> tuple[list[str], str, list[str]]:
-    """WARC files, and the folder with HTML files below it."""
+    """Returns WARC files, and the folder with HTML files below it."""
     if "://" in pages:
         if not is_warc_name(pages.partition("?")[0]):
             raise ValueError(f"{pages}: a URL of pages ends in .warc or .warc.gz")
@@ -127,7 +128,7 @@ def _listed(path: str) -> list[str]:
 
 
 def _listed_place(place: str, folder: str, where: str) -> str:
-    """A line of a list, which may be a stranger's: it names no other file of this machine, and no other driver."""
+    """Checks a line of a foreign list: it must name no other file of this machine, and no other driver."""
     if "://" in place:
         is_chained = "::" in re.sub(r"\[[0-9a-fA-F:.]*\]", "", place)  # not in the host of an IPv6 address
         if place.partition("://")[0].lower() not in _LISTED_SCHEMES or is_chained:
@@ -148,7 +149,7 @@ def _files_below(folder: str) -> Iterator[str]:
         folders.sort()
         for name in files:
             whole = os.path.join(current, name)
-            if os.path.isfile(whole) and not os.path.islink(whole):  # whoever opens a pipe waits for ever
+            if os.path.isfile(whole) and not os.path.islink(whole):  # opening a pipe would wait for ever
                 yield os.path.relpath(whole, folder)
 
 

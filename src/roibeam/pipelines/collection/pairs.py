@@ -21,8 +21,8 @@ class Page:
         url: its address, http or https; of a folder of HTML its place below `--base-url`, by default below
             `NOWHERE`.
         body: the HTML, undecoded.
-        charset: what the HTTP header calls its encoding; None where it says nothing.
-        robots: what its headers say of its use, see `said_of_use`.
+        charset: encoding by the HTTP header; None without one.
+        robots: directives on its use in its headers, see `said_of_use`.
         place: where it was read, for reports: "crawl.warc.gz, record 17" or "docs/a.html".
     """
 
@@ -47,7 +47,7 @@ class Step(StrEnum):
 
 
 class Reason(StrEnum):
-    """The code of each rule, as counts, tables and the report name it."""
+    """Code of each rule, as in counts, tables and the report."""
 
     # pages: a record or file that is no page to work with
     BROKEN_RECORD = "broken record"
@@ -123,7 +123,7 @@ class BrokenPage:
 
 
 class TextSource(StrEnum):
-    """Where on the page a text stood. The order is ours: the first is believed most while no model judges pairs."""
+    """Place of a text on the page. The order is roibeam's: the first is trusted most while no model judges pairs."""
 
     ALT = "alt"
     FIGCAPTION = "figcaption"
@@ -142,13 +142,13 @@ class CandidateText:
 
 @dataclass(frozen=True)
 class CandidateImage:
-    """An image that a page shows.
+    """An image of a page.
 
     Attributes:
         url: absolute, http or https, without fragment.
         found_by: "img", "srcset" or "og:image".
-        score: how far it dominates its page, by `Thresholds.image`; larger is more.
-        declared_width, declared_height: pixels, by the tag's attributes; None where it says nothing.
+        score: of its dominance of the page, by `Thresholds.image`; larger is more.
+        declared_width, declared_height: pixels, by the tag's attributes; None without them.
         texts: its candidate texts, at most one of each source but NEAR, none twice.
     """
 
@@ -162,7 +162,7 @@ class CandidateImage:
 
 @dataclass(frozen=True)
 class PageCandidate:
-    """What steps 1 to 4 keep of one page: its dominant image with the texts that passed the rules (at least one).
+    """Result of steps 1 to 4 on one page: its dominant image with the texts that passed the rules (at least one).
 
     Attributes:
         page_url: of the page.
@@ -173,7 +173,7 @@ class PageCandidate:
     language: str
     language_score: float
     image: CandidateImage
-    robots: str = ""  # what the page says to robots, none of it a refusal
+    robots: str = ""  # the page's directives for robots, none of them a refusal
     place: str = ""  # of the page, see `Page`
 
 
@@ -222,16 +222,16 @@ class Pair:
     score: float | None = None
     robots: str = ""
     place: str = ""
-    num_pages: int = 1  # that show the image
+    num_pages: int = 1  # that have the image
 
 
 def pair_id(sha256: str) -> str:
-    """The id of the one pair that an image keeps: 24 hex digits of its bytes' SHA-256, so no rerun, order of pages or
+    """Returns the id of the one pair of an image: 24 hex digits of its bytes' SHA-256, so no rerun, order of pages or
     number of workers changes it."""
     return hashlib.sha256(b"roibeam pair\n" + sha256.encode("ascii")).hexdigest()[:24]
 
 
 def pair_from_json(data: dict[str, Any]) -> Pair:
-    """The way back from `dataclasses.asdict`."""
+    """Reverses `dataclasses.asdict`."""
     text = CandidateText(TextSource(data["text"]["source"]), data["text"]["text"])
     return Pair(**{**data, "text": text, "picture": Picture(**data["picture"])})

@@ -26,7 +26,7 @@ OTHER_HOSTS = "(other hosts)"
 
 @dataclass
 class Counts:
-    """What a unit counted; adds up over units.
+    """Counts of a unit; they add up over units.
 
     Attributes:
         taken: pages, or pictures, that came in.
@@ -54,12 +54,12 @@ class Counts:
         both[1] += is_kept
 
     def add_example(self, reason: str, example: dict[str, str]) -> None:
-        shown = self.examples.setdefault(reason, [])
-        if len(shown) < EXAMPLES_PER_REASON:
-            shown.append(example)
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES_PER_REASON:
+            examples.append(example)
 
     def add(self, other: Counts) -> None:
-        """Adds those of the next unit, in the order of units."""
+        """Adds the counts of the next unit, in the order of units."""
         self.taken += other.taken
         self.kept += other.kept
         self.reasons.update(other.reasons)
@@ -101,7 +101,7 @@ def is_done(folder: Path, number: int, fingerprint: str) -> bool:
 
 
 class FinishedParts:
-    """How many units were finished since this was made; for a progress line.
+    """Number of units finished since this was made; for a progress line.
 
     Args:
         numbers: of the units that are to be done; parts of an earlier run may stand in their places.
@@ -146,7 +146,7 @@ class PartWriter:
 
 
 def read_counts(folder: Path, num_units: int) -> Counts:
-    """Those of all units, in their order."""
+    """Reads the counts of all units, in their order."""
     total = Counts()
     for number in range(num_units):
         total.add(Counts.from_json(read_summed_json(_mark(folder, number))[0]["counts"]))
@@ -154,7 +154,7 @@ def read_counts(folder: Path, num_units: int) -> Counts:
 
 
 def read_rows(folder: Path, num_units: int) -> Iterator[dict[str, Any]]:
-    """Rows of all units, in their order."""
+    """Reads the rows of all units, in their order."""
     for number in range(num_units):
         with _mark(folder, number).with_suffix(".jsonl").open(encoding="utf-8") as file:
             for line in file:

@@ -44,7 +44,7 @@ def _detector() -> Any:
 
 
 def nsfw_scores(pixels_bgr: np.ndarray) -> tuple[float, float]:
-    """(nsfw, racy), 0..1 each; (H, W, 3) uint8 in."""
+    """Returns (nsfw, racy) scores, 0..1 each, of (H, W, 3) uint8 pixels."""
     found = _detector().detect(pixels_bgr)
     nsfw = max((each["score"] for each in found if each["class"] in NSFW_CLASSES), default=0.0)
     racy = max((each["score"] for each in found if each["class"] in RACY_CLASSES), default=0.0)
@@ -53,7 +53,7 @@ def nsfw_scores(pixels_bgr: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A file as the download left it: absolute path, the SHA-256 and size that its journal tells."""
+    """A file of the download: absolute path, and SHA-256 and size by its journal."""
 
     url: str
     path: str
@@ -63,7 +63,7 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class DroppedPicture:
-    """Why a picture is not kept; `detail` is for people."""
+    """Dropped picture with the reason; `detail` is for people."""
 
     url: str
     reason: Reason
@@ -73,7 +73,8 @@ class DroppedPicture:
 def look_at(
     file: FetchedFile, limits: PictureThresholds, *, is_nsfw_checked: bool, max_pixels: int
 ) -> Picture | DroppedPicture:
-    """
+    """Decodes, measures and checks a picture.
+
     Args:
         is_nsfw_checked: whether to look for porn and racy pictures; else the scores are None.
         max_pixels: a picture of more is not decoded.
@@ -95,14 +96,14 @@ def look_at(
     return Picture(file.url, file.path, file.sha256, phash, width, height, file.num_bytes, nsfw, racy)
 
 
-RULES_VERSION = 1  # of what steps 5 and 6 do
+RULES_VERSION = 1  # of the rules of steps 5 and 6
 
 
 @dataclass(frozen=True)
 class PictureUnit:
     """Attributes:
     number: from 0.
-    path: of a file with a JSON object a line: "file", a `FetchedFile`, and "candidates", of the pages that show it.
+    path: of a file with a JSON object a line: "file", a `FetchedFile`, and "candidates", of the pages with it.
     state: digest of that file.
     """
 
@@ -113,7 +114,7 @@ class PictureUnit:
 
 @dataclass(frozen=True)
 class PictureJob:
-    """Plain and picklable; travels to the workers, which open the judges.
+    """Job of steps 5 and 6 on a unit; plain and picklable, travels to the workers, which open the judges.
 
     Attributes:
         folder: where parts go; seen by all workers.
@@ -166,12 +167,12 @@ class PictureJob:
         return None
 
     def _natural(self, pictures: list[Picture | None], counts: Counts) -> list[Picture | None]:
-        """With the judge's scores, and None for what is no natural picture."""
+        """Returns the pictures with the judge's scores, and None for those that are not natural."""
         judge = None if self.judges is None else self.judges.picture_judge()
         if judge is None:
             return pictures
-        asked = [picture for picture in pictures if picture is not None]
-        scores = iter(judge.score(asked))
+        decoded = [picture for picture in pictures if picture is not None]
+        scores = iter(judge.score(decoded))
         judged: list[Picture | None] = []
         for picture in pictures:
             if picture is None:
@@ -182,13 +183,13 @@ class PictureJob:
             judged.append(replace(picture, natural=score) if is_natural else None)
             if not is_natural:
                 counts.reasons[Reason.NOT_NATURAL.value] += 1
-                said = {"image": printable(picture.url, 300), "detail": f"score {score:.3f}", "path": picture.path}
-                counts.add_example(Reason.NOT_NATURAL.value, said)
+                example = {"image": printable(picture.url, 300), "detail": f"score {score:.3f}", "path": picture.path}
+                counts.add_example(Reason.NOT_NATURAL.value, example)
         return judged
 
 
 def pairs_of(picture: Picture, candidates: Iterable[PageCandidate]) -> list[Pair]:
-    """A pair for each text of each page, in a fixed order."""
+    """Makes a pair for each text of each page, in a fixed order."""
     pairs = [
         Pair(
             pair_id(picture.sha256), text, picture, page.page_url, page.language, page.language_score, None,
@@ -201,7 +202,7 @@ def pairs_of(picture: Picture, candidates: Iterable[PageCandidate]) -> list[Pair
 
 
 def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pair]:
-    """Those that pass, with their scores; a picture without one is dropped."""
+    """Returns the pairs that pass, with their scores; a picture without one is dropped."""
     scores = [round(float(score), 6) for score in judge.score(pairs)]
     passed = [replace(pair, score=score) for pair, score in zip(pairs, scores, strict=True) if score >= judge.threshold]
     left = {pair.picture.url for pair in passed}
@@ -211,8 +212,10 @@ def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pai
             lost[pair.picture.url] = (score, pair)
     for score, pair in lost.values():
         counts.reasons[Reason.LOW_SCORE.value] += 1
-        said = {"image": printable(pair.picture.url, 300), "text": printable(pair.text.text, 200)}
-        counts.add_example(Reason.LOW_SCORE.value, said | {"detail": f"score {score:.3f}", "path": pair.picture.path})
+        example = {"image": printable(pair.picture.url, 300), "text": printable(pair.text.text, 200)}
+        counts.add_example(
+            Reason.LOW_SCORE.value, example | {"detail": f"score {score:.3f}", "path": pair.picture.path}
+        )
     return passed
 
 

@@ -41,7 +41,7 @@ class KeptFigures:
         words: words of a text -> pairs.
         sides: shorter side of the picture, pixels -> pairs.
         tenths: tenth of the score, 0 to 9 -> pairs; none without a judge.
-        hosts: host of the page -> pairs, of the hosts that were asked for.
+        hosts: host of the page -> pairs, of the requested hosts.
         examples: pairs spread over all ids.
         digest: of the kept pairs, without paths: equal for any number of workers.
     """
@@ -58,13 +58,14 @@ class KeptFigures:
 
 
 def paper_mean_words() -> str:
-    """Of LAIT's texts, as its paper prints it."""
+    """Mean number of words of LAIT's texts, as its paper prints it."""
     [figure] = paper_figures_of("ImageBERT", "LAIT, data set", "words of a text")
     return figure.printed
 
 
 def figures_of(found: Aggregated, *, hosts: SomeOf[str], num_examples: int) -> KeptFigures:
-    """
+    """Counts the kept pairs.
+
     Args:
         hosts: to be counted.
         num_examples: at most.
@@ -105,7 +106,7 @@ class Collection:
     notes: tuple[str, ...]
 
     def reasons(self) -> dict[Step, Counter[str]]:
-        """Dropped ones by step and reason: pages in the first four, images in the others."""
+        """Counts dropped ones by step and reason: pages in the first four, images in the others."""
         found: dict[Step, Counter[str]] = {step: Counter() for step in Step}
         for counts in (self.pages, self.fetch, self.pictures):
             for reason, count in counts.reasons.items():
@@ -116,7 +117,7 @@ class Collection:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """As JSON: what collection.json holds."""
+        """Returns the content of collection.json."""
         return {
             "format": FORMAT, "version": VERSION, "pages": self.pages.taken, "candidates": self.pages.kept,
             "images": self.fetch.taken, "fetched": self.fetch.kept, "pairs": self.pairs.num_kept,
@@ -128,7 +129,7 @@ class Collection:
 
 
 def summary_text(done: Collection, out: Path) -> str:
-    """Counts by step and reason, and the tree that was written."""
+    """Formats the counts by step and reason, and the tree that was written."""
     lines = [
         f"{counted(done.pairs.num_kept, 'pair')} of {counted(done.pages.taken, 'page')}; "
         f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})",
@@ -154,7 +155,7 @@ def summary_text(done: Collection, out: Path) -> str:
 
 
 def dry_run_text(units: Sequence[PageUnit], num_bytes: int) -> str:
-    """What a run would read."""
+    """Formats the inputs of a run."""
     files = sum(len(unit.names) for unit in units)
     return (
         f"{counted(files, 'file')} of pages, {byte_count(num_bytes)} on this machine, in {counted(len(units), 'unit')} "
@@ -164,11 +165,12 @@ def dry_run_text(units: Sequence[PageUnit], num_bytes: int) -> str:
 
 REPORT_NAME = "report.html"
 NUM_KEPT_SHOWN = 24
-_DROPPED_SHOWN, _HOSTS_SHOWN = 4, 30
+_MOST_DROPPED, _MOST_HOSTS = 4, 30
 _THUMBNAIL_PX = 320
 _STEP_WORDS = {
-    Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language", Step.IMAGE: "pages with a dominant image",
-    Step.TEXT: "pages with a text", Step.FETCH: "images fetched", Step.PICTURE: "images that are fit",
+    Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language",
+    Step.IMAGE: "pages with a dominant image", Step.TEXT: "pages with a text",
+    Step.FETCH: "images fetched", Step.PICTURE: "images that are fit",
     Step.SCORE: "images with a text that fits", Step.AGGREGATION: "pairs",
 }  # fmt: skip
 _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
@@ -200,8 +202,8 @@ def write_report(out: Path, done: Collection) -> None:
 
 
 def largest_hosts(pages: Counts) -> list[str]:
-    """Those that the report shows, by pages."""
-    return sorted(pages.hosts, key=lambda host: (-pages.hosts[host][0], host))[:_HOSTS_SHOWN]
+    """Returns the hosts of the report, by pages."""
+    return sorted(pages.hosts, key=lambda host: (-pages.hosts[host][0], host))[:_MOST_HOSTS]
 
 
 _STYLE = """
@@ -238,9 +240,9 @@ def _text_rules(pages: Counts) -> Iterator[str]:
     rows = []
     for reason, count in pages.text_reasons.most_common():
         examples = pages.examples.get(reason, ())
-        shown = "<br>".join(f"<bdi>{escaped(each.get('text', ''), 80)}</bdi>" for each in examples[:2])
-        shown = f"<span>{shown}</span>"  # on a phone a cell's parts stand side by side
-        rows.append((escaped(reason), f"{count:,}", "" if reason in _UNFIT_TO_SHOW else shown))
+        texts = "<br>".join(f"<bdi>{escaped(each.get('text', ''), 80)}</bdi>" for each in examples[:2])
+        texts = f"<span>{texts}</span>"  # on a phone a cell's parts stand side by side
+        rows.append((escaped(reason), f"{count:,}", "" if reason in _UNFIT_TO_SHOW else texts))
     kept = sum(pages.words.values())
     yield f"<section><h2>Candidate texts <small>{counted(kept, 'text')} passed the rules</small></h2>\n"
     yield table(("Rule against it", "Texts", "Such as"), rows, numbers=(1,)) + "</section>\n"
@@ -278,11 +280,11 @@ def _ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
 
 
 def _kept(figures: KeptFigures, num_kept: int) -> Iterator[str]:
-    shown = figures.examples
-    if not shown:
+    examples = figures.examples
+    if not examples:
         return
-    yield f'<section><h2>Kept pairs <small>{len(shown):,} of {num_kept:,}</small></h2>\n<div class="pairs-grid">'
-    for pair in shown:
+    yield f'<section><h2>Kept pairs <small>{len(examples):,} of {num_kept:,}</small></h2>\n<div class="pairs-grid">'
+    for pair in examples:
         score = "" if pair.score is None else f", score {pair.score:.2f}"
         yield _figure(pair.picture.path, pair.text.text, f"{pair.text.source.value}{score}; {pair.page_url}")
     yield "</div></section>\n"
@@ -295,13 +297,13 @@ def _dropped(counts: Sequence[Counts], pairs: Aggregated) -> Iterator[str]:
             if reason in each.reasons and reason not in _UNFIT_TO_SHOW:
                 examples.setdefault(reason, []).extend(map(_example, found))
     for reason, dropped in groupby(pairs.dropped(), key=lambda each: each.reason.value):
-        shown = [(each.pair.picture.path, each.pair.text.text, each.detail) for each in islice(dropped, _DROPPED_SHOWN)]
-        examples.setdefault(reason, []).extend(_figure(*each) for each in shown)
+        first = [(each.pair.picture.path, each.pair.text.text, each.detail) for each in islice(dropped, _MOST_DROPPED)]
+        examples.setdefault(reason, []).extend(_figure(*each) for each in first)
     if not examples:
         return
     yield "<section><h2>Dropped examples</h2>\n"
     for reason in [each.value for each in Reason if each.value in examples]:
-        figures = "".join(examples[reason][:_DROPPED_SHOWN])
+        figures = "".join(examples[reason][:_MOST_DROPPED])
         yield f'<h3>{escaped(reason)}</h3>\n<div class="pairs-grid">{figures}</div>\n'
     yield "</section>\n"
 

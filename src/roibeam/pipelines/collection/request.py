@@ -21,7 +21,7 @@ from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.data.download.download_run import DownloadOptions
 from roibeam.pipelines.data.download.limits import DownloadLimits
 
-# What the extra `collect` brings: the module that is imported, what it is for.
+# Packages of the extra `collect`: the imported module, and its use.
 _READING = {"selectolax": "pages", "fastwarc": "WARC files", "py3langid": "languages", "wordfreq": "known words"}
 _NSFW = {"nudenet": "porn and racy pictures", "onnxruntime": "porn and racy pictures"}
 
@@ -32,16 +32,16 @@ class CollectRequest:
     Attributes:
         pages: as of `plan_units`.
         out: folder of this machine, or one that all workers see.
-        base_url: what stands before the path of an HTML file.
+        base_url: prefix of the path of an HTML file.
         settings: "section.field=value" each, of `Thresholds`.
         held_out: RULE=FILE each, see `HeldOut`.
         held_out_images: folders of evaluation images.
         judges: of pictures and pairs; None for none.
-        judges_state: digest of what the judges read, see `files_state`.
+        judges_state: digest of the judges' files, see `files_state`.
         images_from: folder of an earlier collection whose fetched images are taken along.
-        is_nsfw_checked: whether porn and racy pictures are looked for where that can be done, see `looks_for_porn`.
+        is_nsfw_checked: whether porn and racy pictures are looked for where that is possible, see `looks_for_porn`.
         limits: of the download; `min_side` is set by the thresholds.
-        allow_private, user_agent, retry_dead_letters, asks_robots_txt: of the download.
+        allow_private, user_agent, retry_dead_letters, `asks_robots_txt`: of the download.
         as_json: progress as JSON lines on standard output.
     """
 
@@ -63,14 +63,14 @@ class CollectRequest:
     as_json: bool = False
 
     def with_judges(self, judges: Judges, state: str) -> CollectRequest:
-        """This request with judges; `state` is the digest of what they read."""
+        """Returns this request with judges; `state` is the digest of their files."""
         return replace(self, judges=judges, judges_state=state)
 
     def thresholds(self) -> Thresholds:
-        """Those of the paper and ours, with `settings` applied.
+        """Returns the default thresholds, with `settings` applied.
 
         Raises:
-            ValueError: for a setting that there is not, or of another kind.
+            ValueError: for a setting that does not exist, or of another kind.
         """
         plain = Thresholds()
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
@@ -78,24 +78,18 @@ class CollectRequest:
 
     @property
     def looks_for_porn(self) -> bool:
-        """Whether porn and racy pictures are looked for: it is wanted, and the packages are here."""
+        """Whether porn and racy pictures are looked for: it is wanted, and the packages are installed."""
         return self.is_nsfw_checked and not missing_packages(_NSFW)
 
     def download_options(self) -> DownloadOptions:
-        """
-        Raises:
-            ValueError: for an address or name that is none.
-        """
+        """Returns the options of the download; ValueError for an invalid address or name."""
         return DownloadOptions(
             self.limits, self.allow_private, self.retry_dead_letters, 0, self.user_agent, self.as_json,
             self.asks_robots_txt,
         )  # fmt: skip
 
     def check(self) -> Thresholds:
-        """
-        Raises:
-            ValueError: one line with all that is wrong: files, settings, packages that are missing.
-        """
+        """Checks the request; ValueError has one line with all that is wrong: files, settings, missing packages."""
         need_packages(_READING)
         named = NamedFiles()
         if "://" not in self.pages:
@@ -115,7 +109,7 @@ class CollectRequest:
         return thresholds
 
     def units(self) -> list[PageUnit]:
-        """The pages, cut into units.
+        """Cuts the pages into units.
 
         Raises:
             ValueError: as of `plan_units`.
@@ -129,25 +123,20 @@ class CollectRequest:
 
     def _check_porn_settings(self) -> None:
         """Raises ValueError for a setting of a step that is off."""
-        asked = [each for each in self.settings if each.strip().startswith(("picture.max_nsfw", "picture.max_racy"))]
-        if asked and not self.is_nsfw_checked:
-            raise ValueError(f"--set {asked[0]} is of a step that --no-nsfw leaves out; take one of them away")
-        if asked:
+        given = [each for each in self.settings if each.strip().startswith(("picture.max_nsfw", "picture.max_racy"))]
+        if given and not self.is_nsfw_checked:
+            raise ValueError(f"--set {given[0]} is of a step that --no-nsfw leaves out; take one of them away")
+        if given:
             need_packages(_NSFW)
 
 
 def missing_packages(modules: dict[str, str]) -> list[str]:
-    """Those that are not installed, each with what it is for; `modules` as of `need_packages`."""
+    """Returns the modules that are not installed, each with its use; `modules` as of `need_packages`."""
     return [f"{name} ({use})" for name, use in modules.items() if importlib.util.find_spec(name) is None]
 
 
 def need_packages(modules: dict[str, str]) -> None:
-    """
-    Args:
-        modules: name -> what it is for.
-    Raises:
-        ValueError: naming those that are not installed, and how to install them.
-    """
+    """Raises ValueError if a module (name -> its use) is not installed, with the command to install it."""
     missing = missing_packages(modules)
     if missing:
         raise ValueError(f"collect needs {', '.join(missing)}, not installed here: pip install 'roibeam[collect]'")

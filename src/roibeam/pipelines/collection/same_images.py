@@ -1,7 +1,7 @@
 """Pictures of one photo: equal bytes, or perceptual hashes that differ in few bits; and images of evaluation sets.
 
-The hash (pHash) is 64 bits of the low frequencies of a DCT, which a smaller or recompressed copy shares. Images that
-results are reported on are recognised by id, bytes or hash, and must not be collected.
+The hash (pHash) is 64 bits of the low frequencies of a DCT, which a smaller or recompressed copy shares. Images of
+evaluation sets are recognised by id, bytes or hash, and must not be collected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LEAST_BITS = 16  # half of the bits lie above the median, unless most frequenci
 
 
 def perceptual_hash(pixels_bgr: np.ndarray) -> str:
-    """
+    """Computes the perceptual hash of a picture.
+
     Args:
         pixels_bgr: (H, W, 3) uint8.
     Returns:
@@ -37,13 +38,13 @@ def perceptual_hash(pixels_bgr: np.ndarray) -> str:
     """
     grey = cv2.resize(cv2.cvtColor(pixels_bgr, cv2.COLOR_BGR2GRAY), (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     low = cv2.dct(grey.astype(np.float32))[:_LOW, :_LOW].ravel()
-    # The first is the mean brightness, which tells nothing of what is shown.
+    # The first is the mean brightness, which tells nothing of the content.
     bits = low > np.median(low[1:])
     return np.packbits(bits).tobytes().hex()
 
 
 def tells_something(phashes_N: np.ndarray) -> np.ndarray:
-    """(N,) bool: whether a hash, (N,) uint64, can tell its picture from others. That of an even or smooth one cannot:
+    """(N,) bool: whether a hash, (N,) uint64, distinguishes its picture. That of an even or smooth one does not:
     pictures of one colour have one hash, whatever the colour."""
     return np.bitwise_count(phashes_N) >= _LEAST_BITS
 
@@ -52,13 +53,13 @@ _AGREEING_BANDS = 2
 
 
 def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: int) -> np.ndarray:
-    """For each picture the smallest index of a picture of its group; "same" goes on from one to the next.
+    """Returns for each picture the smallest index of a picture of its group; "same" is transitive.
 
     Args:
         phashes_N: (N,) uint64, perceptual hashes.
         digests_N2: (N, 2) uint64, of the pictures' bytes.
-        max_bits: hashes that differ in at most so many of 64 bits are one photo's; hashes that tell nothing are not
-            compared.
+        max_bits: hashes that differ in at most so many of 64 bits are one photo's; hashes that do not distinguish
+            pictures are not compared.
     Returns:
         (N,) int64.
     """
@@ -76,14 +77,14 @@ def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: i
         first, second = sorted((find(one), find(other)))
         leaders[second] = first
 
-    told = np.flatnonzero(tells_something(phashes_N))
-    for values, axis, places in ((digests_N2, 0, leaders.copy()), (phashes_N[told], None, told)):
+    usable = np.flatnonzero(tells_something(phashes_N))
+    for values, axis, places in ((digests_N2, 0, leaders.copy()), (phashes_N[usable], None, usable)):
         _, first, which = np.unique(values, axis=axis, return_index=True, return_inverse=True)
         firsts = first[which.ravel()]
         for index in np.flatnonzero(firsts != np.arange(len(firsts))):
             join(int(places[index]), int(places[firsts[index]]))
-    hashes, first = np.unique(phashes_N[told], return_index=True)
-    first = told[first]
+    hashes, first = np.unique(phashes_N[usable], return_index=True)
+    first = usable[first]
     for ones, others in _near_pairs(hashes, max_bits):
         for one, other in zip(first[ones].tolist(), first[others].tolist(), strict=True):
             join(one, other)
@@ -91,10 +92,10 @@ def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: i
 
 
 def _near_pairs(hashes: np.ndarray, max_bits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Places of different hashes at most so many bits apart, some at a time; a pair may come again.
+    """Yields places of different hashes at most so many bits apart, some at a time; a pair may come again.
 
-    Of `max_bits` + 2 bands of bits, hashes at most `max_bits` apart agree in two (pigeonhole). So only those that agree
-    in two bands are compared, of ten million some five each time; the memory is that of a few copies of `hashes`.
+    Hashes at most `max_bits` apart agree in two of `max_bits` + 2 bands of bits (pigeonhole). So only those that agree
+    in two bands are compared, some five of ten million each time; the memory is that of a few copies of `hashes`.
     """
     if not max_bits:
         return
@@ -139,7 +140,7 @@ class EvaluationImages:
         self._phashes = phashes[tells_something(phashes)]
 
     def names(self, picture: Picture) -> str | None:
-        """Why this is an evaluation image, for people; None where it is none."""
+        """Reason why this is an evaluation image, for people; None where it is none."""
         if self._rules is not None:
             name = short_name(unquote(urlsplit(picture.url).path).rpartition("/")[2])
             found = self._rules.scan([name], None).rules if name else ()
@@ -152,7 +153,7 @@ class EvaluationImages:
         return "looks like an evaluation image" if (differing <= self._max_bits).any() else None
 
     def _hashes(self, folder: str) -> Iterator[int]:
-        """Perceptual hashes of the images; their bytes are noted beside."""
+        """Yields perceptual hashes of the images; keeps the digests of their bytes."""
         paths = sorted(
             str(path) for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()
         )

@@ -1,6 +1,6 @@
 """Every threshold of every step, in one place. The paper prints two: English pages, and over 300 px both ways.
 
-All others are ours; the peers' published ones that they lean on are named (DataComp: arXiv:2304.14108, its
+All others are roibeam's; the published ones that they are based on are named (DataComp: arXiv:2304.14108, its
 `baselines/apply_filter.py`; OBELICS: arXiv:2306.16527).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# py3langid's codes of languages of which wordfreq has a list, and which write blanks between words.
+# py3langid's codes of languages with a list of wordfreq's and with blanks between words.
 LANGUAGES = (
     *("ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hu", "id", "is", "it"),
     *("lt", "lv", "mk", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sv", "ta", "tr", "uk", "ur", "vi"),
@@ -29,8 +29,8 @@ def _check_not_negative(**values: float) -> None:
 
 @dataclass(frozen=True)
 class PageThresholds:
-    """Step 1, ours: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds`, or over
-    `max_memory_mb` (10^6 bytes, beside what the parser's process takes without a page), is dropped too."""
+    """Step 1, roibeam's: a page over `max_bytes` is dropped unparsed; one that takes over `max_seconds`, or
+    over `max_memory_mb` (10^6 bytes, beside the memory of the parser's process without a page), is dropped too."""
 
     max_bytes: int = 10_000_000
     max_seconds: float = 10.0
@@ -44,7 +44,7 @@ class PageThresholds:
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Step 2. `language` is the paper's; others of `LANGUAGES` can be asked for. Ours: at least `min_chars` of visible
+    """Step 2. `language` is the paper's; others of `LANGUAGES` are possible. Roibeam's: at least `min_chars` of visible
     text, of which the detector reads the first `read_chars`, and is sure by at least `min_score` (0..1)."""
 
     language: str = "en"
@@ -61,7 +61,7 @@ class LanguageThresholds:
 
 @dataclass(frozen=True)
 class ImageThresholds:
-    """Step 3, all ours: an image dominates its page from a score of `min_score` on. A declared side below
+    """Step 3, all roibeam's: an image dominates its page from a score of `min_score` on. A declared side below
     `min_declared_px` or an aspect over `max_declared_aspect` (DataComp: 3) rules it out."""
 
     min_score: float = 1.0
@@ -80,7 +80,7 @@ class ImageThresholds:
 
 @dataclass(frozen=True)
 class TextThresholds:
-    """Step 4, all ours. Words 3 to 50 (DataComp: more than 2 words and 5 characters; LAIT's mean is 13)."""
+    """Step 4, all roibeam's. Words 3 to 50 (DataComp: more than 2 words and 5 characters; LAIT's mean is 13)."""
 
     min_words: int = 3
     max_words: int = 50
@@ -108,9 +108,9 @@ KEEPS_RACY = 1.01  # a threshold that no score reaches
 
 @dataclass(frozen=True)
 class PictureThresholds:
-    """Step 5. `larger_than_px` is the paper's: each side must be larger. It drops porn and racy pictures; scores are
-    ours. Racy is 0.7, as that classifier gives dressed people up to 0.55 (26 photos of COCO and Flickr30k), and the
-    bare belly of its own README 0.8. 1.01 drops none."""
+    """Step 5. `larger_than_px` is the paper's: each side must be larger. It drops porn and racy pictures, by
+    roibeam's scores. Racy is 0.7, as that classifier gives dressed people up to 0.55 (26 photos of COCO and
+    Flickr30k), and the bare belly of its own README 0.8. 1.01 drops none."""
 
     larger_than_px: int = 300
     max_nsfw: float = 0.5
@@ -141,7 +141,7 @@ class AggregationThresholds:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """All of them, by step; `--set text.min_words=4` changes one."""
+    """All thresholds, by step; `--set text.min_words=4` changes one."""
 
     page: PageThresholds = field(default_factory=PageThresholds)
     language: LanguageThresholds = field(default_factory=LanguageThresholds)

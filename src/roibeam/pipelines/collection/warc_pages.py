@@ -31,10 +31,10 @@ _CONTENT_LENGTH = re.compile(rb"^content-length:[ \t]*(\d{1,18})[ \t]*\r?$", re.
 
 
 def record_end(file: BinaryIO, start: int) -> int | None:
-    """The byte behind the record that begins at `start`; of one that is cut off the end of the file.
+    """Returns the byte behind the record that begins at `start`; for one that is cut off, the end of the file.
 
     Returns:
-        None where the record does not tell, or its member is damaged.
+        None where the record has no length, or its member is damaged.
     """
     file.seek(start)
     head = file.read(_HEAD_BYTES)
@@ -50,7 +50,7 @@ def record_end(file: BinaryIO, start: int) -> int | None:
 
 
 def next_record(file: BinaryIO, start: int, *, is_packed: bool) -> int | None:
-    """Where the next record begins, from this byte on; None where there is none.
+    """Finds the beginning of the next record, from this byte on; None where there is none.
 
     Args:
         is_packed: look for gzip members that hold one, at most at `_MAX_LOOKS`, else for lines that begin one.
@@ -117,33 +117,34 @@ _HTML = ("text/html", "application/xhtml+xml")
 
 
 def read_warc(place: str, *, max_bytes: int, allowed: tuple[str, ...] | None = None) -> Iterator[Page | BrokenPage]:
-    """Pages in the order of the file. A body over `max_bytes` (also unpacked) comes cut to one byte more.
+    """Reads pages in the order of the file. A body over `max_bytes` (also unpacked) comes cut to one byte more.
 
     Args:
         place: path, or a URL that fsspec opens (https, s3, with the extra `remote`). Where such a place cannot be
-            read from the middle, what follows a damaged record is not read.
-        allowed: networks beside public addresses that may be asked at http and https, see `AddressRule`; None for all.
+            read from the middle, records behind a damaged one are not read.
+        allowed: networks beside public addresses that may be contacted by http and https, see `AddressRule`; None for
+            all.
     Raises:
         OSError: if the file is not there, or a disk or network fails: that is no damage of the file.
     """
     try:
         yield from _read(place, max_bytes, allowed)
-    except Exception as error:  # whatever the library of a URL raises
+    except Exception as error:  # any error of the library of a URL
         if "://" not in place:
             raise
-        cause: BaseException = error.__cause__ or error  # fsspec's own "not found" stands for whatever went wrong
+        cause: BaseException = error.__cause__ or error  # fsspec's own "not found" stands for any fault
         cause = getattr(cause, "os_error", cause)  # of aiohttp
         if type(cause).__name__ == "PrivateAddressError":
             raise ValueError(f"{place}: {cause}, or redirected to one; --allow-private NETWORK takes it") from error
-        told = printable(str(cause) or type(cause).__name__, 200)
-        raise OSError(f"{place}: cannot be read ({told}); what is done is kept, run again") from error
+        words = printable(str(cause) or type(cause).__name__, 200)
+        raise OSError(f"{place}: cannot be read ({words}); what is done is kept, run again") from error
 
 
 def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterator[Page | BrokenPage]:
     name = os.path.basename(place)
     with _opened(place, allowed) as file:
         start: int | None = 0
-        count = num_damaged = 0  # `count`: of responses and what is damaged
+        count = num_damaged = 0  # `count`: of responses and damaged records
         others: set[str] = set()  # types of other records
         while start is not None:
             last, error = None, ""
@@ -155,7 +156,7 @@ def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterat
                         yield from _page(record, f"{name}, record {count}", max_bytes)
                     else:
                         others.add(str(record.record_type))
-            except (OSError, ValueError, EOFError, UnicodeError) as problem:  # whatever FastWARC meets in hostile bytes
+            except (OSError, ValueError, EOFError, UnicodeError) as problem:  # any error of FastWARC in hostile bytes
                 if _is_of_machine(problem):
                     raise
                 error = str(problem)
@@ -176,19 +177,19 @@ def _read(place: str, max_bytes: int, allowed: tuple[str, ...] | None) -> Iterat
 
 def _is_of_machine(error: Exception) -> bool:
     """Whether a disk or a network failed, and not the bytes."""
-    is_told = isinstance(error, OSError) and error.errno is not None
-    return is_told or isinstance(error, ConnectionError | TimeoutError)
+    has_number = isinstance(error, OSError) and error.errno is not None
+    return has_number or isinstance(error, ConnectionError | TimeoutError)
 
 
 def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -> tuple[int | None, bool]:
-    """Where to read on, None at the end, and whether something damaged is passed over.
+    """Returns the byte to read on from, None at the end, and whether something damaged is passed over.
 
-    FastWARC stops at damage, sometimes without a word, and also after a record whose own content it could not unpack.
-    So the end of the last record that it found decides, and not what it said.
+    FastWARC stops at damage, sometimes without an error, and also after a record whose own content it could not unpack.
+    So the end of the last record that it found decides, and not its error.
 
     Args:
-        start: from where it read.
-        last: where the last record that it found begins; None if it found none.
+        start: byte from which it read.
+        last: beginning of the last record that it found; None if it found none.
     """
     end = start if last is None else record_end(file, last)
     if end is None and last is not None and (whole := record_end(file, start)) is not None and whole > last:

@@ -3,7 +3,7 @@
 Locations of members have the form of fsspec's chained URLs:
 
     tar://00012.jpg::/data/00000.tar#1024+33280    bytes 1024 to 34304 of the archive: headers and data of the member
-    zip://a/b.jpg::gs://bucket/photos.zip          the zip's own directory says where
+    zip://a/b.jpg::gs://bucket/photos.zip          the zip's own directory gives the place
 
 So a worker reads one range of a tar, and checks by the headers there that the archive is the planned one. An archive
 may lie on a disk or at a URL of a Beam filesystem. Beam's own files read 16 MB at a time; in `RangedFile` a place far
@@ -91,7 +91,7 @@ class RangedFile(io.RawIOBase):
 
 
 def open_ranged(url: str) -> BinaryIO:
-    """A file at a URL, for a reader of few places in it. A read that fails is tried again, as `with_retries` does.
+    """Opens a file at a URL, for a reader of few places in it. Failed reads are tried again, as by `with_retries`.
 
     Raises:
         FileNotFoundError, OSError: naming the URL; so does reading.
@@ -142,7 +142,7 @@ class Member:
     Attributes:
         path: below the archive's top, without "." and ".." parts.
         location: what `read_location` takes.
-        read: the first so many bytes; to be called before the next member is asked for.
+        read: the first so many bytes; to be called before the next member is taken.
     """
 
     path: str
@@ -169,7 +169,7 @@ class ZipPlace:
 
 
 def parse_location(location: str) -> TarRange | ZipPlace | None:
-    """None for what is no member of an archive.
+    """Parses the location of a member of an archive; None for any other location.
 
     Raises:
         ValueError: for a member of a tar without its range, or of a zip without its archive.
@@ -188,7 +188,7 @@ def parse_location(location: str) -> TarRange | ZipPlace | None:
 
 
 def list_members(archive: str, left_out: Counter[str]) -> Iterator[Member]:
-    """The regular files of an archive that could be images or what is said of them.
+    """Yields the regular files of an archive: images, captions and other metadata.
 
     Args:
         archive: absolute path or URL of a .tar or .zip.
@@ -210,7 +210,7 @@ def open_archive(archive: str) -> BinaryIO:
 
 
 def tar_member(chunk: bytes, name: str) -> bytes:
-    """The data of a member, from its range of the archive.
+    """Returns the data of a member, from its range of the archive.
 
     Raises:
         ChangedError: if headers of another member are there, or none.
@@ -230,11 +230,11 @@ def tar_member(chunk: bytes, name: str) -> bytes:
 
 
 class ChangedError(Exception):
-    """An archive is not the one that was planned with."""
+    """Raised when an archive is not the one of the plan."""
 
 
 def zip_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The data of a member.
+    """Returns the data of a member.
 
     Raises:
         FileNotFoundError: if the zip has no such member.
@@ -271,7 +271,7 @@ def open_zip(file: BinaryIO, archive: str) -> zipfile.ZipFile:
 
 
 class _TooLongError(Exception):
-    """A header asks for more bytes than any real one has."""
+    """Raised when a header requires more bytes than any real one has."""
 
 
 class _BoundedReads(io.RawIOBase):
@@ -312,7 +312,7 @@ def _tar_members(archive: str, file: BinaryIO, left_out: Counter[str]) -> Iterat
     try:
         with _opened_tar(bounded) as tar:
             while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # it keeps all, for an access that nobody needs
+                tar.members.clear()  # type: ignore[attr-defined]  # it keeps all, for an access that is not needed
                 count += 1
                 path = _path_of(member.name, "directory" if member.isdir() else _tar_kind(member), left_out)
                 if path is None:
@@ -336,7 +336,8 @@ def _tar_kind(member: tarfile.TarInfo) -> str:
 
 
 def _check_tar_end(file: BinaryIO, offset: int) -> None:
-    """An archive ends with blocks of zeros. Without them it was cut short; with more behind, tarfile stopped early."""
+    """Checks the blocks of zeros at the end. Without them the archive was cut short; with more behind, tarfile stopped
+    early."""
     file.seek(offset)
     block = file.read(_BLOCK)
     if block.strip(b"\0"):
@@ -361,7 +362,7 @@ def _zip_members(archive: str, file: BinaryIO, left_out: Counter[str]) -> Iterat
         last = None
         for info in sorted(opened.infolist(), key=lambda each: each.filename):
             if info.filename == last:
-                raise ValueError(f"{archive!r}: two members are called {last!r}; nobody can tell which is meant")
+                raise ValueError(f"{archive!r}: two members are called {last!r}; rename one of them")
             last = info.filename
             path = _path_of(info.filename, _zip_kind(info), left_out)
             if path is not None:
@@ -387,7 +388,7 @@ def _zip_reader(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[in
 
 
 def _path_of(name: str, kind: str, left_out: Counter[str]) -> str | None:
-    """The path of a regular file that is not hidden; None for anything else, which is counted."""
+    """Returns the path of a regular file that is not hidden; None for anything else, which is counted."""
     if kind == "directory":
         return None
     if kind != "file":

@@ -39,7 +39,7 @@ class DrawnRegion:
     Attributes:
         box: x1, y1, x2, y2 in photo pixels.
         class_id: decides the colour.
-        name: "red car", or what stands for it when there are no names.
+        name: "red car", or a substitute when there are no names.
         score: class score, 0..1.
     """
 
@@ -52,7 +52,7 @@ class DrawnRegion:
 def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars: int = 36) -> list[Bar]:
     """Groups counted integers >= 0 (value -> how often) into `min_bars` to `max_bars` bars of one round width.
 
-    A few values get empty bars around them: a single block the size of the chart says nothing.
+    A few values get empty bars around them, so that they are no single block the size of the chart.
     """
     if not counts:
         return []
@@ -148,7 +148,7 @@ def photo_with_regions(
         x1, y1, x2, y2 = _clipped(region.box, width, height)
         place = f'x="{_number(x1)}" y="{_number(y1)}" width="{_number(x2 - x1)}" height="{_number(y2 - y1)}"'
         colour = colours[region.class_id]
-        # A line of the opposite lightness under the coloured one shows it on a photo of its own colour.
+        # A line of the opposite lightness under the coloured one keeps it visible on a photo of its own colour.
         parts.append(
             f'<rect class="under" {place} stroke="{text_colour_on(colour)}"/>'
             f'<rect class="box" {place} stroke="{colour}"/>'
@@ -246,7 +246,7 @@ class DrawnBox:
         box: x1, y1, x2, y2 in photo pixels.
         colour: "#rrggbb", of its line and the ground of its label.
         label: text beside it; "" for none.
-        tooltip: what a pointer over it shows.
+        tooltip: text of a pointer over it.
         is_filled: whether the box is tinted.
         is_quiet: a thin line and no more, for one of many that matter less.
         line: width of its line, CSS pixels.
@@ -264,7 +264,7 @@ class DrawnBox:
 def box_canvas(
     boxes: Sequence[DrawnBox], image_hw: tuple[float, float], thumbnail_jpeg: bytes | None, *, description: str
 ) -> str:
-    """The markup; a page that has it needs `CANVAS_STYLE`.
+    """Returns the markup of a photo with boxes; a page that has it needs `CANVAS_STYLE`.
 
     Args:
         boxes: by descending importance: earlier ones are drawn on top and get the better places for their labels.

@@ -25,36 +25,31 @@ from roibeam.messages import counted
 
 
 def is_main_process() -> bool:
-    """Whether this process speaks for all of a run, before and after `train`."""
+    """Whether this is the first process of a run, by the rank that torchrun and accelerate set; without torch."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def num_processes() -> int:
-    """Of a run, before `train`."""
+    """Number of processes of a run, before `train`."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-# `extra` of a record that this process alone has met, such as a photo that it could not read.
+# `extra` of a log record that only this process has, such as on a photo that it could not read.
 OF_THIS_PROCESS: Mapping[str, object] = MappingProxyType({"of_this_process": True})
 
 
-def is_spokesman() -> bool:
-    """By the rank that torchrun and accelerate give each process."""
-    return os.environ.get("RANK", "0") == "0"
+def main_process_only(record: logging.LogRecord) -> bool:
+    """Log filter that keeps records of the main process, errors, and records marked `OF_THIS_PROCESS`."""
+    return record.levelno >= logging.ERROR or is_main_process() or hasattr(record, "of_this_process")
 
 
-def is_told_here(record: logging.LogRecord) -> bool:
-    """A filter of log records: what all processes of a run would say is said once."""
-    return record.levelno >= logging.ERROR or is_spokesman() or hasattr(record, "of_this_process")
-
-
-# With these, torch's "cuda" may be a GPU that no file of NVIDIA's tells of: AMD's on Linux, any in WSL.
+# With these, torch's "cuda" may be a GPU without files of NVIDIA's: AMD's on Linux, any in WSL.
 _OTHER_WAYS = ("dev/kfd", "dev/dxg")
 _NOT_OF_NVIDIA = ("nvme", "nvram")  # of the entries of /dev that begin with nv
 
 
 def _driver_loads() -> bool:
-    """Whether CUDA's driver library is here. What loads the kernel's part does so by it, as late as CUDA's start."""
+    """Whether CUDA's driver library is here; the kernel's part is loaded by it, as late as CUDA's start."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -69,7 +64,7 @@ def most_gpus(
     platform: str = sys.platform,
     driver_loads: Callable[[], bool] = _driver_loads,
 ) -> int | None:
-    """A number that torch's count of GPUs does not exceed; None where that is not certain.
+    """Upper bound of torch's count of GPUs; None where it is not certain.
 
     Args:
         root: of the file system.
@@ -101,13 +96,13 @@ def _there(root: Path, environment: Mapping[str, str], driver_loads: Callable[[]
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """Where a command computes.
+    """Device of a command.
 
     Attributes:
         name: for torch: "cpu", "cuda" (torch's current one, or of several each process its own) or "cuda:<n>".
-        words: for people, a line: which device it is, and how to take another one where there is one.
-        is_here: False for a GPU of other machines: those of a cluster, or one that this machine lacks where only the
-            plan of a run is made.
+        words: a line for people: the device, and the option for another one where there is one.
+        is_here: False for a GPU of other machines: of a cluster, or one that this machine lacks while a run is only
+            planned.
     """
 
     name: str
@@ -115,29 +110,29 @@ class DeviceChoice:
     is_here: bool = True
 
 
-def check_device_name(asked: str) -> None:
-    """Raises ValueError for what names no device, without asking torch."""
-    if asked != "auto" and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
-        raise ValueError(f"--device {asked!r}: expected auto, cpu, cuda or cuda:<n>")
+def check_device_name(device: str) -> None:
+    """Raises ValueError for an unknown device name, without torch."""
+    if device != "auto" and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        raise ValueError(f"--device {device!r}: expected auto, cpu, cuda or cuda:<n>")
 
 
-def check_device(asked: str) -> None:
-    """Raises ValueError for what names no device, and for a GPU that this machine surely lacks. Asks no torch;
-    `choose_device` does, where it is not certain.
+def check_device(device: str) -> None:
+    """Raises ValueError for an unknown device name, and for a GPU that this machine surely lacks, without torch;
+    `choose_device` uses torch.
     """
-    check_device_name(asked)
-    most = most_gpus() if asked.startswith("cuda") else None
-    if most is not None and _number(asked) >= most:
-        raise ValueError(_lacking(asked, f"at most {counted(most, 'GPU')}" if most else "no GPU"))
+    check_device_name(device)
+    most = most_gpus() if device.startswith("cuda") else None
+    if most is not None and _number(device) >= most:
+        raise ValueError(_lacking(device, f"at most {counted(most, 'GPU')}" if most else "no GPU"))
 
 
 def choose_device(
-    asked: str, *, threads: int | None = None, processes: int = 1, spreads: bool = False, to_plan: bool = False
+    device: str, *, threads: int | None = None, processes: int = 1, spreads: bool = False, to_plan: bool = False
 ) -> DeviceChoice:
-    """The device to compute on, on this machine.
+    """Returns the device to compute on, on this machine.
 
     Args:
-        asked: "auto" (a GPU where torch sees one, else "cpu"), "cpu", "cuda" or "cuda:<n>".
+        device: "auto" (a GPU where torch sees one, else "cpu"), "cpu", "cuda" or "cuda:<n>".
         threads: CPU threads of each process; None for torch's choice.
         processes: that compute at once.
         spreads: whether they share out several GPUs among themselves.
@@ -145,20 +140,20 @@ def choose_device(
     Raises:
         ValueError: for another device, or one that this machine does not have.
     """
-    check_device_name(asked)
+    check_device_name(device)
     import torch
 
     count = torch.cuda.device_count()
-    if asked == "cpu" or (asked == "auto" and not count):
+    if device == "cpu" or (device == "auto" and not count):
         gpu = "a GPU" if count > 1 else "the GPU"
         cure = f"; --device cuda takes {gpu} ({torch.cuda.get_device_name(0)})" if count else ""
         return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
-    kind, _, number = asked.replace("auto", "cuda").partition(":")
-    if _number(asked) >= count:
+    kind, _, number = device.replace("auto", "cuda").partition(":")
+    if _number(device) >= count:
         sees = counted(count, "GPU") if count else "no GPU"
         if not to_plan:
-            raise ValueError(_lacking(asked, sees))
-        return DeviceChoice(asked, f"planned for {asked}; torch sees {sees} here", is_here=False)
+            raise ValueError(_lacking(device, sees))
+        return DeviceChoice(device, f"planned for {device}; torch sees {sees} here", is_here=False)
     name = torch.cuda.get_device_name(int(number or 0))
     if spreads and not number and count > 1:
         used = f"{min(processes, count)} of {count} GPUs" if processes < count else f"{count} GPUs"
@@ -167,22 +162,22 @@ def choose_device(
     return DeviceChoice(f"{kind}:{number}" if number else kind, f"on cuda:{number or 0} ({name})")
 
 
-def workers_device(asked: str) -> DeviceChoice:
-    """Where the workers of a cluster compute: their devices are not known here, and "auto" is "cpu"."""
-    check_device_name(asked)
-    if asked == "auto":
+def workers_device(device: str) -> DeviceChoice:
+    """Returns the device of the workers of a cluster. Their GPUs are not known here, so "auto" is "cpu"."""
+    check_device_name(device)
+    if device == "auto":
         return DeviceChoice("cpu", "on the CPUs of the workers; --device cuda takes their GPUs")
-    if asked == "cpu":
+    if device == "cpu":
         return DeviceChoice("cpu", "on the CPUs of the workers")
-    return DeviceChoice(asked, f"on {asked} of the workers", is_here=False)
+    return DeviceChoice(device, f"on {device} of the workers", is_here=False)
 
 
-def _number(asked: str) -> int:
-    return int(asked.partition(":")[2] or 0)
+def _number(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
 
 
-def _lacking(asked: str, sees: str) -> str:
-    return f"--device {asked}: torch sees {sees} here; --device cpu takes the CPU"
+def _lacking(device: str, sees: str) -> str:
+    return f"--device {device}: torch sees {sees} here; --device cpu takes the CPU"
 
 
 def _cpu_words(threads: int | None, processes: int) -> str:
@@ -194,14 +189,13 @@ def _cpu_words(threads: int | None, processes: int) -> str:
 
 logger = logging.getLogger(__name__)
 POLICY = "OMP_WAIT_POLICY"
-_CHOSEN = (POLICY, "GOMP_SPINCOUNT", "OMP_NUM_THREADS")  # the user has decided, or waits for nothing
+_CHOSEN = (POLICY, "GOMP_SPINCOUNT", "OMP_NUM_THREADS")  # set by the user
 _BUSY = 0.3  # cores: less is what a machine does by itself
 _LEAST_SECONDS = 0.05  # ticks of the processor's clock are 0.01 s
 
 
 class CoreTimes(NamedTuple):
-    """Seconds since some start that all cores together, and this process with its children, have computed, and the
-    seconds that went by."""
+    """Seconds since some start: CPU time of all cores, CPU time of this process with its children, and wall time."""
 
     all_cores: float
     own: float
@@ -209,7 +203,7 @@ class CoreTimes(NamedTuple):
 
     @classmethod
     def now(cls) -> CoreTimes | None:
-        """None where the system does not tell."""
+        """Returns the present times; None where the system does not provide them."""
         try:
             words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
         except OSError:
@@ -221,7 +215,7 @@ class CoreTimes(NamedTuple):
 
 
 def busy_elsewhere(before: CoreTimes, after: CoreTimes) -> float:
-    """Cores that other programs kept busy between two moments, on average; 0 where too little time has passed."""
+    """Average number of cores that other programs kept busy between two moments; 0 if too little time has passed."""
     passed = after.passed - before.passed
     if passed < _LEAST_SECONDS:
         return 0.0
@@ -232,8 +226,8 @@ _STARTED = CoreTimes.now()  # commands import this first of all
 
 
 def sleep_beside_others() -> None:
-    """Lets threads that wait sleep, where other programs have kept a core busy since the command began; of this process
-    and those that it starts. Must be called before torch is loaded, which reads it once."""
+    """Lets waiting threads of this process and its children sleep, if other programs have kept a core busy since the
+    command began. Must be called before torch is loaded, which reads the setting once."""
     now = CoreTimes.now()
     if _STARTED is None or now is None or "torch" in sys.modules or any(name in os.environ for name in _CHOSEN):
         return
@@ -241,5 +235,5 @@ def sleep_beside_others() -> None:
     if busy < _BUSY:
         return
     os.environ[POLICY] = "PASSIVE"
-    told = "other programs keep %.1f of %s cores busy: threads that wait sleep (%s=PASSIVE)"
-    logger.info(told, busy, os.cpu_count(), POLICY)
+    message = "other programs keep %.1f of %s cores busy: threads that wait sleep (%s=PASSIVE)"
+    logger.info(message, busy, os.cpu_count(), POLICY)

@@ -79,26 +79,26 @@ def short_name(image_id: str) -> str:
 
 
 def backwards(name: str) -> str:
-    """ "a/b/x.jpg" -> "x/b/a/", so that in their order all paths of one ending stand together; "" for no component."""
+    """ "a/b/x.jpg" -> "x/b/a/", so that sorted paths of one ending stand together; "" for no component."""
     folders = name.replace("\\", "/").split("/")[:-1]
     parts = [*folders, short_name(name)]
     return "".join(part + "/" for part in reversed(parts) if part not in ("", "."))
 
 
 def in_nfc(name: str) -> str:
-    """The form in which names are compared: a Mac writes "é" as "e" with an accent behind it, others as one letter."""
+    """Returns the form in which names are compared: a Mac writes "é" as "e" and an accent, others as one letter."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def forms_of(name: str) -> tuple[str, ...]:
-    """A name as it is, then in NFC and as a Mac writes it, as far as these differ."""
+    """Returns a name as it is, then in NFC and as a Mac writes it, as far as these differ."""
     if name.isascii():
         return (name,)
     return tuple(dict.fromkeys((name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))))
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a path can be written down: not if its bytes are no UTF-8, nor with half a surrogate pair from a json."""
+    """Whether a path can be encoded: not if its bytes are no UTF-8, nor with half a surrogate pair from a json."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
@@ -139,8 +139,8 @@ def check_usable(location: str) -> None:
 
 
 def escaped_name(name: str) -> str:
-    r"""A name as text: where it is not UTF-8, "a\b" with the byte FF behind it -> "a\\b\xff", so that its bytes can be
-    told from the text; a UTF-8 name as it is."""
+    r"""Returns a name as text: where it is not UTF-8, "a\b" with the byte FF behind it -> "a\\b\xff", so that bytes
+    and text differ; a UTF-8 name as it is."""
     if is_utf8(name):
         return name
     return "".join(map(_escaped, name))

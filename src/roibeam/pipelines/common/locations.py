@@ -35,7 +35,7 @@ _MAX_HEADER_BYTES = 2 * 2**20
 
 
 class SourceGoneError(RuntimeError):
-    """Not an OSError: that would make it a dead letter of one image."""
+    """Raised when the image folder has gone. Not an OSError, which would make it a dead letter of one image."""
 
 
 def read_image(image_root: str, location: str) -> bytes:
@@ -67,7 +67,7 @@ def _has_files(folder: str) -> bool:
 
 
 def read_location(location: str) -> bytes:
-    """All bytes of an image.
+    """Reads all bytes of an image.
 
     Raises:
         FileNotFoundError: when the file, or the zip's member, is not there.
@@ -101,8 +101,8 @@ def location_exists(location: str) -> bool:
 
 
 def _in_other_form(path: str) -> str | None:
-    """The path of a file whose folders and name look like these: a list may have been written on another system than
-    the files, and have NFC where they have NFD."""
+    """Returns the path of a file whose folders and name look like these: a list written on another system than the
+    files may have NFC where they have NFD."""
     if path.isascii() or not is_utf8(path):
         return None
     parts: list[str] = []
@@ -114,7 +114,7 @@ def _in_other_form(path: str) -> str | None:
 
 
 def moved_location(location: str, root: str, new_root: str) -> str | None:
-    """The location that an image has once everything below `root` has moved; None for one that lies elsewhere."""
+    """Returns the location of an image after everything below `root` has moved; None for one that lies elsewhere."""
     place = parse_location(location)
     file = location if place is None else place.archive
     if not file.startswith(root.rstrip("/") + "/"):

@@ -1,8 +1,8 @@
 """Layout of all pages: light and dark, readable on a phone, printable, without scripts and without the network.
 
-A page is `page_start`, its sections, `PAGE_END`. It says first, in a sentence, what it is of; a `Banner` on top is for
-what its reader must know before anything else. A page is written at a new place or over an older page of ours, and over
-nothing else.
+A page is `page_start`, its sections, `PAGE_END`. It begins with a sentence on its content; a `Banner` on top is for
+what its reader must know before anything else. A page is written at a new place or over an older page of roibeam, and
+over nothing else.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Banner:
 
     @property
     def line(self) -> str:
-        """For the terminal, without the full stop."""
+        """Text for the terminal, without the full stop."""
         return f"{self.title} {self.text.rstrip('.')}"
 
 
 def banner_html(banner: Banner | None) -> str:
-    """The box, styled by `PAGE_STYLE`; nothing where there is no banner."""
+    """Returns the box, styled by `PAGE_STYLE`; nothing where there is no banner."""
     if banner is None:
         return ""
     return f'<p class="note"><b>{escaped(banner.title, 200)}</b> {escaped(banner.text, 1000)}</p>\n'
@@ -43,12 +43,12 @@ PAGE_END = "</main>\n</body>\n</html>\n"
 
 
 def page_start(title: str, summary: str, *more: str, style: str = "") -> str:
-    """All of a page up to its first section.
+    """Returns a page up to its first section.
 
     Args:
         title: plain text.
-        summary: plain text, one sentence: what the page is of.
-        more: plain texts under it, such as how good what it shows is.
+        summary: plain text, one sentence on the content.
+        more: plain texts under it, such as how good the results are.
         style: CSS of this page alone.
     """
     sentences = "".join(f'<p class="summary">{escaped(each, 2000)}</p>\n' for each in (summary, *more) if each)
@@ -71,7 +71,7 @@ def table(
 
     Args:
         head: names of the columns, plain text.
-        rows: cells, markup: what is no number of ours must be escaped.
+        rows: cells, markup: all but numbers must be escaped.
         numbers: columns that stand to the right.
         strong: rows to be seen first.
     """
@@ -125,12 +125,12 @@ def interval_bar(
 
 
 def folded(title: str, content: str) -> str:
-    """Markup that is shown when its title, plain text, is clicked."""
+    """Markup that opens when its title, plain text, is clicked."""
     return f"<details><summary>{html.escape(title)}</summary>\n{content}</details>\n"
 
 
 def note(title: str, text: str) -> str:
-    """What a reader must not miss; plain texts."""
+    """Markup of a note that a reader must not miss; plain texts."""
     return f'<p class="note"><b>{html.escape(title)}</b> {escaped(text, 2000)}</p>\n'
 
 
@@ -283,21 +283,21 @@ _START = PAGE_HEAD.partition("{")[0].encode("utf-8")
 
 
 def check_page_file(option: str, path: Path) -> None:
-    """To be asked before long work.
+    """Checks the path of a page; to be called before long work.
 
     Args:
         option: that names the page, for the message.
     Raises:
-        ValueError: for a folder, a file that is no page of ours, or a place in a folder that is not there.
+        ValueError: for a folder, a file that is no page of roibeam, or a place in a folder that is not there.
     """
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; name a file, such as {path / 'page.html'}")
     if not path.parent.is_dir():
         raise ValueError(f"{option} {path}: there is no folder {path.parent}; make it, or name a file in another one")
-    if path.exists() and not _is_ours(path):
+    if path.exists() and not _is_roibeam_page(path):
         raise ValueError(f"{option} {path}: is there already, and roibeam did not write it; name another file")
 
 
-def _is_ours(path: Path) -> bool:
+def _is_roibeam_page(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(_START)) == _START

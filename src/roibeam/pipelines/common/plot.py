@@ -4,7 +4,7 @@ matplotlib draws the plots: text stays text, colours are the page's. A plot is d
 letters of 12 px, and scales up with the page. Its colours are CSS variables, which `PLOT_COLOURS` gives for light and
 dark. The same numbers give the same text. matplotlib is imported when the first plot is drawn.
 
-`write_picture` replaces an older picture of ours, and nothing else.
+`write_picture` replaces an older picture of roibeam, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VARIABLES = {
     **{f"#0a0b{number:02x}": f"series-{number}" for number in range(6)},
 }
 _COLOUR_OF = {name: colour for colour, name in _VARIABLES.items()}
-# Those of a light page, for a picture of pixels.
+# Colours of a light page, for a picture of pixels.
 _LIGHT = {
     "text": "#1b1f24", "quiet": "#5b6470", "line": "#d9dee4", "series-0": "#1f5fa8", "series-1": "#b8500a",
     "series-2": "#1d7a46", "series-3": "#8a3f9e", "series-4": "#a52a3a", "series-5": "#5c6a00",
@@ -57,7 +57,7 @@ PLOT_COLOURS = """
 .plot { display: block; width: 100%; max-width: 460px; height: auto; }
 .plot text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 """
-# For an SVG file of its own; a page has these from its frame.
+# Style of an SVG file of its own; a page has these from its frame.
 _OWN_COLOURS = """
 :root { --text: #1b1f24; --quiet: #5b6470; --line: #d9dee4; --page: #fff; }
 @media screen and (prefers-color-scheme: dark) {
@@ -71,10 +71,10 @@ class Series:
 
     Attributes:
         name: in the legend; "" leaves it out there.
-        x, y: of equal length; what is not finite is a gap.
+        x, y: of equal length; values that are not finite are gaps.
         colour: 0..5.
-        style: "line"; "faint" for what a "line" over it is the mean of; "points" for a few values, joined by a line;
-            "dots" and "small dots" for values that nothing joins.
+        style: "line"; "faint" for values whose mean is a "line" over it; "points" for a few values, joined by a line;
+            "dots" and "small dots" for values without lines.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """A value to compare with, such as what chance reaches: a dashed line over the whole width.
+    """A value to compare with, such as chance: a dashed line over the whole width.
 
     Attributes:
         name: in the legend.
@@ -101,14 +101,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn.
+    """A plot of curves.
 
     Attributes:
         title: above, one line.
         x_label, y_label: names of the axes, with the unit: "step", "loss (nats)".
         series: at least one.
-        levels: what they are compared with.
-        percent: the y values are shares, 0..1, and shown in percent.
+        levels: to compare them with.
+        percent: whether the y values are shares, 0..1, displayed in percent.
         y_range: lowest and highest of the y axis; None takes them from the values: 0 belongs to it, and a spike among
             many values does not flatten them.
         marks: (x, name) of places on the x axis, such as where a stage begins.
@@ -125,7 +125,7 @@ class Plot:
 
 
 def plot_svg(plot: Plot, key: str) -> str:
-    """The plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`.
+    """Draws the plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`.
 
     Args:
         key: no two plots of a page have the same; letters, digits and "-".
@@ -136,7 +136,7 @@ def plot_svg(plot: Plot, key: str) -> str:
 
 
 def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
-    """Plots in one PNG picture, light, three pixels a unit; the same bytes for the same numbers and library."""
+    """Draws plots in one PNG picture, light, three pixels a unit; the same bytes for the same numbers and library."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -162,7 +162,7 @@ def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
 
 def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
     """Args:
-    colours: by what they are for; those of `_settings`.
+    colours: by role; those of `_settings`.
     """
     named = [name for name in (*(each.name for each in plot.series), *(each.name for each in plot.levels)) if name]
     columns = _legend_columns(named)
@@ -199,7 +199,7 @@ def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
 
 
 def svg_file(plots: Sequence[str], *, columns: int = 3) -> str:
-    """Plots as `plot_svg` gives them in one SVG file that stands for itself, light or dark as its reader has it."""
+    """Joins plots of `plot_svg` in one SVG file that stands for itself, light or dark as its reader has it."""
     heights = [float(_attribute(plot, "viewBox").split()[3]) for plot in plots]
     columns = max(min(columns, len(plots)), 1)
     rows = [range(start, min(start + columns, len(plots))) for start in range(0, len(plots), columns)]
@@ -219,12 +219,12 @@ def svg_file(plots: Sequence[str], *, columns: int = 3) -> str:
 
 
 def _settings(colours: Mapping[str, str]) -> Any:
-    """matplotlib's own settings, whatever a user's file says, but for these."""
+    """Context of matplotlib's own defaults, without a user's file, but for these settings."""
     import matplotlib
 
     return matplotlib.rc_context(
         {
-            **{name: value for name, value in matplotlib.rcParamsDefault.items() if name.startswith(_OURS)},
+            **{name: value for name, value in matplotlib.rcParamsDefault.items() if name.startswith(_OWN_SETTINGS)},
             "svg.fonttype": "none",
             "svg.hashsalt": "roibeam",
             "text.parse_math": False,
@@ -240,7 +240,7 @@ def _settings(colours: Mapping[str, str]) -> Any:
     )
 
 
-_OURS = (
+_OWN_SETTINGS = (
     "axes",
     "figure",
     "font",
@@ -282,7 +282,7 @@ def _axes_look(axes: Any, colours: Mapping[str, str]) -> None:
 
 
 def _legend_columns(named: Sequence[str]) -> int:
-    """As many as the plot has room for. matplotlib fills them one after the other, the first ones with one more."""
+    """Returns as many columns as there is room for. matplotlib fills them one by one, the first ones with one more."""
     for columns in range(_LEGEND_COLUMNS, 1, -1):
         widest = [max(map(len, part), default=0) for part in np.array_split(np.array(named, object), columns)]
         if _LETTER_WIDTH * sum(widest) + _BESIDE_NAME * columns <= WIDTH_PX:
@@ -332,7 +332,7 @@ def _markup(figure: Any) -> str:
 
 
 def _element(markup: str, key: str, *, label: str) -> str:
-    """The picture of a whole SVG file as an element of a page: names within it are of this plot alone."""
+    """Returns the picture of an SVG file as an element of a page: names within it are of this plot alone."""
     view_box = _attribute(markup, "viewBox")
     inner = markup[markup.index("<g id=") : markup.rindex("</svg>")]
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', inner))
@@ -365,29 +365,29 @@ _KEY, _MARK = "Software", "roibeam"
 
 
 def check_picture_path(path: Path) -> None:
-    """Raises ValueError where `write_picture` would write nothing: to be asked before long work."""
+    """Raises ValueError where `write_picture` would write nothing; to be called before long work."""
     if path.suffix.lower() != ".png":
         raise ValueError(f"{path}: the picture to write must end in .png")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
-    if os.path.lexists(path) and not _is_ours(path):
+    if os.path.lexists(path) and not _is_roibeam_picture(path):
         raise ValueError(f"{path}: is there already, and roibeam did not draw it; name another file")
 
 
 def write_picture(path: Path, pixels: np.ndarray) -> None:
-    """Writes aside and renames.
+    """Writes a picture aside and renames it.
 
     Args:
-        path: a .png file; one that is there must be a picture of ours.
+        path: a .png file; one that is there must be a picture of roibeam.
         pixels: (height, width, 3) uint8, channel order B, G, R.
     Raises:
         ValueError: as `check_picture_path`.
     """
     check_picture_path(path)
-    told = PngInfo()
-    told.add_text(_KEY, _MARK)
+    info = PngInfo()
+    info.add_text(_KEY, _MARK)
     content = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels[:, :, ::-1])).save(content, "PNG", pnginfo=told)
+    Image.fromarray(np.ascontiguousarray(pixels[:, :, ::-1])).save(content, "PNG", pnginfo=info)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         aside.write_bytes(content.getvalue())
@@ -396,7 +396,7 @@ def write_picture(path: Path, pixels: np.ndarray) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _is_ours(path: Path) -> bool:
+def _is_roibeam_picture(path: Path) -> bool:
     try:
         with Image.open(path, formats=("PNG",)) as picture:
             return picture.info.get(_KEY) == _MARK

@@ -30,7 +30,7 @@ _DRIVERS = {
     "azfs": ("azure", "azure.storage.blob"),
 }  # fmt: skip
 _WILDCARD = re.compile(r"[*?\[]")
-_WAITS_SECONDS = (0.5, 2.0)  # before another try: what fails for a moment must not cost an image
+_WAITS_SECONDS = (0.5, 2.0)  # before another try: a short failure must not cost an image
 
 _REACH_SECONDS = 10.0
 _one_makes_it = threading.Lock()  # a client of S3
@@ -43,7 +43,7 @@ def is_url(location: str) -> bool:
 
 
 def is_web(location: str) -> bool:
-    """Whether it is for `roibeam download`, which has the limits that the open web needs."""
+    """Whether it is a web address, which only `roibeam download` fetches, with the limits that the open web needs."""
     return location.lower().startswith(("http://", "https://"))
 
 
@@ -54,7 +54,7 @@ def parent_url(url: str) -> str:
 
 
 def use_beam_options(arguments: Sequence[str]) -> None:
-    """Beam's own options, some of which are for filesystems (--hdfs_host, --s3_endpoint_url)."""
+    """Sets Beam's own options, some of which are for filesystems (--hdfs_host, --s3_endpoint_url)."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     beam_filesystems().set_options(PipelineOptions(list(arguments)))
@@ -62,7 +62,7 @@ def use_beam_options(arguments: Sequence[str]) -> None:
 
 
 def open_url(url: str) -> BinaryIO:
-    """A file to read from, which can seek.
+    """Opens a file to read from, which can seek.
 
     Raises:
         FileNotFoundError, OSError: naming the URL.
@@ -84,7 +84,7 @@ def open_url(url: str) -> BinaryIO:
 
 
 def s3_object(url: str) -> tuple[int, Callable[[int, int], bytes]] | None:
-    """Bytes of an object of S3, and what reads from a start to a stop of them, from any thread; None at other URLs.
+    """Size of an object of S3, and a function that reads a range of it, from any thread; None at other URLs.
 
     Raises:
         FileNotFoundError, OSError: naming the URL.
@@ -113,8 +113,8 @@ def _is_s3(url: str) -> bool:
 
 
 def _own_s3_client() -> Any:
-    """Beam's client, made of its options, for one file. All share one client of boto's, which threads may use at once:
-    Beam makes a new one for each file, which takes 0.1 s of CPU time, as long as a photo takes on a GPU."""
+    """Returns Beam's client for one file. All share one client of boto's, which threads may use at once: Beam makes a
+    new one for each file, which takes 0.1 s of CPU time, as long as a photo takes on a GPU."""
     with _one_makes_it:
         return copy.copy(_s3_client(os.getpid()))
 
@@ -130,7 +130,7 @@ def _s3_client(process: int) -> Any:
 
 
 def read_url(url: str, *, max_bytes: int) -> bytes:
-    """A whole file.
+    """Reads a whole file.
 
     Raises:
         FileNotFoundError, OSError: naming the URL; also when it has more bytes.
@@ -148,12 +148,12 @@ def read_url(url: str, *, max_bytes: int) -> bytes:
 
 
 def url_exists(url: str) -> bool:
-    """Raises OSError when that cannot be told."""
+    """Whether a file is at the URL; raises OSError when that is not known."""
     return bool(with_retries(url, lambda: beam_filesystems().exists(url)))
 
 
 def why_not_reached(url: str) -> str:
-    """Why a URL cannot be looked at from here, in a line; "" where it can, whether or not anything is there.
+    """Reason why a URL cannot be reached from here, in a line; "" where it can, whether or not anything is there.
 
     A driver without a network tries for minutes: it is not waited for longer than `_REACH_SECONDS`.
     """
@@ -164,7 +164,7 @@ def why_not_reached(url: str) -> str:
             _require_driver(url)
             beam_filesystems().exists(url)
             reasons.append("")
-        except Exception as error:  # what drivers raise has no common base
+        except Exception as error:  # errors of drivers have no common base
             reasons.append(f"{url}: {_one_line(error)}" if url not in str(error) else _one_line(error))
 
     looking = threading.Thread(target=look, name="looks at a URL", daemon=True)
@@ -174,7 +174,7 @@ def why_not_reached(url: str) -> str:
 
 
 def list_url(pattern: str, *, limit: int | None = None) -> list[str]:
-    """URLs of the files that a pattern matches, sorted: "*" stays in a folder, "**" reaches into sub-folders."""
+    """Lists the URLs of files that match a pattern, sorted: "*" stays in a folder, "**" reaches into sub-folders."""
     result = with_retries(pattern, lambda: beam_filesystems().match([pattern], [limit])[0])
     return sorted(metadata.path for metadata in result.metadata_list)
 
@@ -185,7 +185,7 @@ def is_url_pattern(url: str) -> bool:
 
 @contextmanager
 def local_copy(location: str) -> Iterator[str]:
-    """A path to read a file by: its own, or that of a copy which is gone afterwards."""
+    """Gives a path to read a file by: its own, or that of a copy which is removed afterwards."""
     if not is_url(location):
         yield location
         return
@@ -201,7 +201,7 @@ def local_copy(location: str) -> Iterator[str]:
 
 
 def with_retries(url: str, action: Callable[[], _T]) -> _T:
-    """What the action gives, tried again after a while where the driver failed.
+    """Returns the result of the action, tried again after a while where the driver failed.
 
     Raises:
         FileNotFoundError, OSError: naming the URL.
@@ -212,8 +212,8 @@ def with_retries(url: str, action: Callable[[], _T]) -> _T:
             _require_driver(url)
             return action()
         except ValueError:
-            raise  # the URL itself, or no driver: another try helps nobody
-        except Exception as error:  # what drivers raise has no common base
+            raise  # the URL itself, or no driver: another try would not help
+        except Exception as error:  # errors of drivers have no common base
             if isinstance(error, FileNotFoundError) or _is_absent(url):
                 raise FileNotFoundError(f"no such file: {url}") from None
             if seconds is None:
@@ -227,7 +227,7 @@ def _is_absent(url: str) -> bool:
         return False
     try:
         return not beam_filesystems().exists(url)
-    except Exception:  # it could not be told: the first error stands
+    except Exception:  # not known: the first error stands
         return False
 
 

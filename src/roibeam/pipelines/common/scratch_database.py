@@ -10,7 +10,7 @@ from typing import Any
 class ScratchDatabase:
     """A private SQLite database in the folder for temporary files (SQLITE_TMPDIR, TMPDIR), in memory while it is small.
 
-    One thread and one process at a time may use it. What goes wrong is an OSError that says where to look.
+    One thread and one process at a time may use it. Errors are OSErrors that name the folder to look at.
     """
 
     def __init__(self, *statements: str) -> None:
@@ -20,14 +20,14 @@ class ScratchDatabase:
             self._connection.execute(statement)
 
     def rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows of a query that has few; of any other statement none."""
+        """Returns all rows of a query that has few; none for any other statement."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             raise _trouble(error) from None
 
     def stream(self, statement: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
-        """The rows of a query one at a time; several may be gone through at once."""
+        """Yields the rows of a query one at a time; several queries may run at once."""
         try:
             yield from self._connection.execute(statement, values)
         except sqlite3.OperationalError as error:

@@ -14,7 +14,7 @@ from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, 
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """What the page states about the run; plain data.
+    """Facts of the page about the run; plain data.
 
     Attributes:
         store_name: the title.
@@ -23,7 +23,7 @@ class ReportFacts:
         seconds: wall time of the last run that extracted something; None when that is not known.
         timed_images: images that it extracted in that time.
         details: ordered facts, such as ("detector", "vg-r101-c4"), ("weights", ...), ("content digest", "3f2a...").
-        banner: what its reader must know first, such as that boxes and names mean nothing.
+        banner: first note for the reader, such as that boxes and names mean nothing.
     """
 
     store_name: str
@@ -39,7 +39,7 @@ class ReportFacts:
 
 @dataclass(frozen=True)
 class RegionFigures:
-    """What was counted over the records.
+    """Counts over the records.
 
     Attributes:
         num_records: records that were counted; fewer than the store's when it was sampled.
@@ -75,7 +75,7 @@ class Photo:
         image_id: of its record.
         image_hw: (height, width) of the record, pixels.
         num_regions: of the record; `regions` holds the ones to draw, best first.
-        thumbnail_jpeg: the photo made small; None when there is none to show.
+        thumbnail_jpeg: the photo made small; None when there is none.
         missing: why there is none.
     """
 
@@ -105,7 +105,7 @@ def page_html(
     regions_per_photo: int,
     attribute_score: float,
 ) -> Iterator[str]:
-    """The page, part by part. `regions_per_photo` and `attribute_score` are limits the page tells its reader."""
+    """Yields the page, part by part. `regions_per_photo` and `attribute_score` are limits that it states."""
     yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
     yield from _header(facts)
     yield from _notes(facts)

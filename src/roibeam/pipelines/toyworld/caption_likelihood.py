@@ -1,4 +1,4 @@
-"""Likelihood of a text as a caption of a scene: exact, for the writer of captions is our own.
+"""Likelihood of a text as a caption of a scene: exact, since the writer of captions is known.
 
     KnownWays([(scene, relations)]).likelihood("a red ball to the left of a box")
 
@@ -59,7 +59,7 @@ class Way(NamedTuple):
 
 
 def ways_to_write(scene: Scene, relations: Iterable[Relation]) -> list[Way]:
-    """All choices of the writer up to opening, verb and attributes, of a first caption; the chances sum to 1.
+    """Returns the writer's choices for a first caption, up to opening, verb and attributes; the chances sum to 1.
 
     Args:
         relations: all that hold in the scene.
@@ -91,7 +91,7 @@ def ways_to_write(scene: Scene, relations: Iterable[Relation]) -> list[Way]:
 
 
 def _related(names: Sequence[str], relations: Sequence[Relation]) -> list[Way]:
-    """The ways of the kinds "relation" and "two relations", not yet divided."""
+    """Returns the ways of the kinds "relation" and "two relations", not yet divided."""
     ways = []
     total = sum(RELATION_WEIGHTS[one.name] for one in relations)
     further: dict[int, list[Relation]] = {}
@@ -126,7 +126,7 @@ class Wording:
 
     Attributes:
         frame: as `Way.frame`.
-        nouns: with the attributes said.
+        nouns: with their attributes in the text.
         chance: of its opening and its verb, 0 to 1.
     """
 
@@ -136,10 +136,7 @@ class Wording:
 
 
 def read_wording(text: str) -> Wording:
-    """
-    Raises:
-        ValueError: if the text is no sentence of the toy world.
-    """
+    """Parses a text into the writer's wording; ValueError if it is no sentence of the toy world."""
     claim = parse_caption(text)
     openings = [opening for opening in OPENINGS if text.startswith((opening, plural_opening(opening)))]
     opening = max(openings, key=len)
@@ -155,8 +152,8 @@ def read_wording(text: str) -> Wording:
     if claim.ground:
         frame += f" {GROUND_PHRASES[claim.ground]}"
     if len(claim.relations) == 1 and not opening:
-        said = VERB_CHANCE / 100
-        chance *= said if " is " in text else 1 - said
+        share = VERB_CHANCE / 100
+        chance *= share if " is " in text else 1 - share
     return Wording(frame, claim.nouns, chance)
 
 
@@ -169,7 +166,7 @@ class Rows(NamedTuple):
 
 
 class KnownWays:
-    """The ways to write of many scenes, laid out to be asked about one text quickly.
+    """Ways to write of many scenes, indexed for quick queries of one text.
 
     Args:
         scenes: each with all relations that hold.
@@ -199,28 +196,24 @@ class KnownWays:
         self._masks, self._silences = np.asarray(masks), np.asarray(silences)
 
     def rows(self, wording: Wording) -> Rows:
-        """The ways that have its frame."""
+        """Returns the ways that have its frame."""
         number = self._frames.get(wording.frame)
         part = slice(0) if number is None else slice(self._starts[number], self._starts[number + 1])
         return Rows(self._scenes[part], self._chances[part], self._objects[part, : len(wording.nouns)])
 
     def noun_chances(self, attributes: frozenset[str], objects: np.ndarray) -> np.ndarray:
-        """How likely each of some things is named with just these attributes, 0 to 1; their category is not looked at.
+        """Probability that each of some things is named with just these attributes, 0 to 1, whatever its category.
 
         Args:
             objects: (N,) rows of the table of all things of all scenes.
         """
-        said = attribute_bits(attributes)
+        bits = attribute_bits(attributes)
         odds = prod(attribute_chance(name) / (100 - attribute_chance(name)) for name in attributes)
-        found: np.ndarray = np.where(self._masks[objects] & said == said, self._silences[objects] * odds, 0.0)
+        found: np.ndarray = np.where(self._masks[objects] & bits == bits, self._silences[objects] * odds, 0.0)
         return found
 
     def likelihood(self, text: str) -> np.ndarray:
-        """(scenes,) float64: the probability that the first caption of each scene is this text.
-
-        Raises:
-            ValueError: if the text is no sentence of the toy world.
-        """
+        """(scenes,) float64 probability that the first caption of each scene is `text`; raises as `read_wording`."""
         wording = read_wording(text)
         scenes, chances, objects = self.rows(wording)
         for place, noun in enumerate(wording.nouns):
@@ -229,11 +222,11 @@ class KnownWays:
 
 
 def noun_chance(noun: Noun, thing: SceneObject) -> float:
-    """How likely the writer, once it names a thing, does so in these words."""
+    """Probability that the writer, once it names a thing, uses these words."""
     if noun.category != thing.category or not noun.attributes <= set(thing.attributes):
         return 0.0
     shares = ((name in noun.attributes, attribute_chance(name) / 100) for name in thing.attributes)
-    return prod(share if said else 1 - share for said, share in shares)
+    return prod(share if is_named else 1 - share for is_named, share in shares)
 
 
 def attribute_bits(attributes: Iterable[str]) -> int:

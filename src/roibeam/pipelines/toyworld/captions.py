@@ -1,7 +1,7 @@
 """Captions that are true of a scene, in lower-case words without punctuation.
 
-Each says less than the scene graph knows, so that many are true of other scenes too. All claims are of the kind "there
-is", but for numbers: "two balls" means exactly two.
+Each tells less than the scene graph, so that many are true of other scenes too. All claims are of the kind "there is",
+but for numbers: "two balls" means exactly two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUND_PHRASES = {
     "wood": "on the wooden floor",
     "bricks": "on the brick wall",
 }
-# How a relation is said from its subject, and from its target.
+# Phrases of a relation from its subject, and from its target.
 RELATION_PHRASES = {
     "left of": ("to the left of", "to the right of"),
     "above": ("above", "below"),
@@ -37,7 +37,7 @@ RELATION_PHRASES = {
 OPENINGS, OPENING_WEIGHTS = ("", "there is ", "a picture of "), (70, 18, 12)
 KINDS = {"relation": 42, "two relations": 14, "pair": 13, "ground": 13, "number": 12, "one": 6}
 RELATION_WEIGHTS = {"left of": 4, "above": 4, "inside": 12, "in front of": 8, "larger than": 1}
-# In percent: a relation said from its target; "is" before it; a colour said; another attribute said.
+# In percent: a relation from its target; "is" before it; a colour named; another attribute named.
 REVERSE_CHANCE, VERB_CHANCE, COLOUR_CHANCE, OTHER_CHANCE = 40, 35, 78, 42
 _PURPOSE = 3
 _TRIES = 30
@@ -47,7 +47,7 @@ _KIND_WEIGHTS, _OPENING_WEIGHTS = Weights(tuple(KINDS.values())), Weights(OPENIN
 
 @dataclass(frozen=True)
 class Caption:
-    """`kind` tells the sentence's pattern, `objects` the numbers of the objects it names, in the order of its words."""
+    """Text with its `kind`, the sentence's pattern, and `objects`, numbers of the objects in the order of its words."""
 
     text: str
     kind: str
@@ -55,7 +55,7 @@ class Caption:
 
 
 def write_captions(scene: Scene, relations: tuple[Relation, ...]) -> tuple[Caption, ...]:
-    """Up to five different ones, at least one."""
+    """Returns up to five different captions, at least one."""
     writer = _Writer(scene, relations)
     captions: dict[str, Caption] = {}
     tries = 0
@@ -78,7 +78,7 @@ class _Writer:
         self._groups = countable_groups(scene)
 
     def write(self) -> Caption | None:
-        """One caption, or None if the kind that was drawn has nothing to say here."""
+        """Returns one caption, or None if the kind that was drawn does not fit the scene."""
         kind = _KIND_NAMES[self._stream.weighted(_KIND_WEIGHTS)]
         opening = OPENINGS[self._stream.weighted(_OPENING_WEIGHTS)]
         if kind == "number":
@@ -125,18 +125,18 @@ class _Writer:
         return f"{self._noun_phrase(ends[0])}{words} {self._noun_phrase(ends[1])}", ends
 
     def _noun_phrase(self, thing: SceneObject) -> str:
-        """It with some of its attributes."""
+        """Returns a phrase for a thing with some of its attributes."""
         chosen = [name for name in thing.attributes if self._stream.percent(attribute_chance(name))]
         return noun_phrase(chosen, thing.category)
 
 
 def clear_objects(scene: Scene) -> list[SceneObject]:
-    """Those that a caption may name."""
+    """Returns the objects that a caption may name."""
     return [thing for thing in scene.objects if thing.visible >= MIN_VISIBLE]
 
 
 def attribute_chance(name: str) -> int:
-    """How often an attribute of a thing is said, in percent."""
+    """Probability that a caption names an attribute of a thing, in percent."""
     return COLOUR_CHANCE if name in COLOURS else OTHER_CHANCE
 
 
@@ -150,7 +150,7 @@ def noun_phrase(attributes: Sequence[str], category: str) -> str:
 
 
 def plural_opening(opening: str) -> str:
-    """What an opening becomes before a number."""
+    """Returns the form of an opening before a number."""
     return opening.replace("there is", "there are")
 
 
@@ -159,7 +159,7 @@ def plural(category: str) -> str:
 
 
 def countable_groups(scene: Scene) -> list[tuple[str, str, tuple[int, ...]]]:
-    """(colour or "", category, numbers) of groups of two to six all of whose members can be seen."""
+    """(colour or "", category, numbers) of groups of two to six objects, all of them visible."""
     groups: list[tuple[str, str, tuple[int, ...]]] = []
     for key, count in Counter(
         key for thing in scene.objects for key in (("", thing.category), (thing.colour, thing.category))

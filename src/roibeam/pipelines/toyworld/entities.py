@@ -46,7 +46,7 @@ class NamedPart:
 
     Attributes:
         first, last: places of its words.
-        objects: numbers of what is named; () for the ground and for "a picture".
+        objects: numbers of the named objects; () for the ground and for "a picture".
         is_ground: whether it is the ground.
     """
 
@@ -61,8 +61,8 @@ class ParsedCaption:
     """Attributes:
     words: of the caption, the first with a capital, the last a full stop.
     heads: place of the word that each hangs on, `ROOT` for one of them.
-    labels: how.
-    parts: what is named, in reading order.
+    labels: of these arcs.
+    parts: words that name something, in reading order.
     """
 
     words: tuple[str, ...]
@@ -72,10 +72,7 @@ class ParsedCaption:
 
 
 def parse_of(caption: Caption) -> ParsedCaption:
-    """
-    Raises:
-        ValueError: for a caption that `captions` does not write.
-    """
+    """Parses a caption; ValueError for one that `captions` does not write."""
     reader = _Reader(caption)
     reader.read()
     return reader.parsed()
@@ -129,7 +126,7 @@ class _Reader:
             noun = self._further(noun)
 
     def _further(self, noun: int) -> int:
-        """What comes behind a noun; returns the noun that it ends with."""
+        """Reads the words behind a noun; returns the noun that they end with."""
         if self._is_next("and"):
             self._take(noun, "cc")
             return self._noun_phrase(noun, "conj")
@@ -194,7 +191,7 @@ ENTITIES_NAME = "entities.json"
 ENTITIES_FORMAT = "roibeam-toyworld-entities"
 PARSES_NAME = "parses.conll"
 _SPLIT_OF = {"restval": "train"}
-# As people of Flickr30k Entities might say; all others are "other".
+# Types as in Flickr30k Entities; all others are "other".
 _TYPES = {
     "fish": "animals", "hat": "clothing", "button": "clothing", "boat": "vehicles", "bell": "instruments",
     "heart": "bodyparts", "house": "scene",
@@ -204,7 +201,7 @@ _FIRST_GROUP, _GROUND = 50, 99  # chains of a picture: its number and two digits
 
 @dataclass(frozen=True)
 class ToyEntities:
-    """The entities that are asked for.
+    """Request for the entities of a world.
 
     Attributes:
         folder: of them, as it was typed.
@@ -218,10 +215,10 @@ class ToyEntities:
     num_images: int
 
     def check(self) -> None:
-        """Sees that they can be written, or are there, before anything is drawn.
+        """Checks that they can be written, or are there, before anything is drawn.
 
         Raises:
-            ValueError: if the folder cannot be theirs, or holds others.
+            ValueError: if the folder cannot hold them, or holds others.
         """
         check_beside("--entities", self.folder, self.world, holds="entities")
         self._found()
@@ -287,7 +284,7 @@ class ToyEntities:
 
 
 class _Chains:
-    """What the captions of a picture name, each with its number."""
+    """Chains of a picture: things that its captions name, each with its number."""
 
     def __init__(self, picture: Picture, captions: Sequence[ParsedCaption]) -> None:
         self._picture = picture
@@ -297,7 +294,7 @@ class _Chains:
         self._has_ground = any(part.is_ground for part in parts)
 
     def mark(self, part: NamedPart) -> str:
-        """Chain and type, as they stand in a mark."""
+        """Returns chain and type, as they stand in a mark."""
         if part.is_ground:
             return f"{self._number(_GROUND)}/scene"
         if not part.objects:
@@ -356,7 +353,7 @@ def _marked(caption: ParsedCaption, chains: _Chains) -> str:
 
 
 def _block(picture: Picture, place: int, caption: ParsedCaption) -> str:
-    """Ten columns as of CoNLL-X, words counted from 1."""
+    """Returns ten columns as of CoNLL-X, words counted from 1."""
     return "".join([f"# sent_id = {picture.number}#{place}\n", *_lines(caption), "\n"])
 
 

@@ -22,14 +22,14 @@ from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, RELATIONS
 from roibeam.pipelines.toyworld.world_files import JsonListFile, write_text
 
 CATEGORY_IDS = {name: place for place, name in enumerate(CATEGORIES, start=1)}
-# Text that is the same on each run, where the real files have dates and addresses.
+# The same text on each run, where the real files have dates and addresses.
 INFO = {"description": "roibeam toy world", "url": "", "version": "1.0", "year": 2026, "contributor": "roibeam"}
 LICENSES = [{"id": 1, "name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}]
 _SBU_URL = "http://toyworld.invalid/{}"
 
 
 class Writer(Protocol):
-    """Takes pictures, then writes."""
+    """Writer of pictures into the files of one data set."""
 
     def add(self, picture: Picture) -> None: ...
 
@@ -37,7 +37,7 @@ class Writer(Protocol):
 
 
 def open_writers(out: Path) -> dict[str, Writer]:
-    """A writer for each folder that `splits` names."""
+    """Opens a writer for each folder that `splits` names."""
     return {
         "coco": CocoWriter(out / "coco"),
         "visual_genome": VisualGenomeWriter(out / "visual_genome"),
@@ -48,7 +48,7 @@ def open_writers(out: Path) -> dict[str, Writer]:
 
 
 def sentence(caption: Caption) -> str:
-    """As people write it: "A red ball." """
+    """Returns a caption as people write it: "A red ball." """
     return caption.text[0].upper() + caption.text[1:] + "."
 
 
@@ -82,12 +82,12 @@ class CocoWriter:
 
 
 def caption_id(picture: Picture, place: int) -> int:
-    """COCO's id and Karpathy's sentid of a picture's caption."""
+    """Returns COCO's id and Karpathy's sentid of a picture's caption."""
     return picture.number * 10 + place
 
 
 def coco_image(picture: Picture) -> dict[str, Any]:
-    """The entry of a picture among COCO's images."""
+    """Returns the entry of a picture among COCO's images."""
     return {
         "license": 1,
         "file_name": picture.file_name.rpartition("/")[2],
@@ -105,12 +105,12 @@ def coco_categories() -> list[dict[str, Any]]:
 
 
 def instance_id(picture: Picture, thing: SceneObject) -> int:
-    """COCO's id of an annotation."""
+    """Returns COCO's id of an annotation."""
     return picture.number * 100 + thing.number
 
 
 def instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
-    """An annotation. Objects too hidden to be scored are crowds: what COCO's evaluation passes over."""
+    """Returns an annotation. Objects too hidden to be scored are crowds, which COCO's evaluation passes over."""
     segmentation: Any = [list(map(float, polygon)) for polygon in picture.polygons[thing.number]]
     if thing.ignored:
         size = [picture.scene.height, picture.scene.width]
@@ -220,7 +220,7 @@ class ConceptualCaptionsWriter:
         self._rows: dict[str, list[str]] = {split: [] for split in self._FILES}
 
     def add(self, picture: Picture) -> None:
-        # As there: words apart, lower case.
+        # As in the real file: words apart, lower case.
         self._rows[picture.place.split].append(f"{picture.captions[0].text} .\t{picture.file_name}\n")
 
     def close(self) -> None:
@@ -248,5 +248,5 @@ class SbuWriter:
 
 
 def write_corpus(path: Path, documents: Iterable[Iterable[Caption]]) -> None:
-    """A corpus without pictures: one sentence on each line, a blank line between documents."""
+    """Writes a corpus without pictures: one sentence on each line, a blank line between documents."""
     write_text(path, "\n".join("".join(f"{sentence(caption)}\n" for caption in document) for document in documents))

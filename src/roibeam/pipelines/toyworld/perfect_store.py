@@ -46,12 +46,12 @@ _SPACE = re.compile(SPACE_PREFIX + "noise(.+)-missed(.+)-doubled(.+)-jitter(.+)"
 
 @dataclass(frozen=True)
 class Perception:
-    """How well objects are seen; the defaults see all of them, each once, in its own box.
+    """Faults of the perception of objects; the defaults give each object one region with its own box.
 
     Attributes:
-        noise: standard deviation of what is added to each number of a feature; the vectors have 1.
-        missed: share of objects that no region shows, 0..1.
-        doubled: share of objects that two regions show, with noise and box of their own, 0..1.
+        noise: standard deviation of the noise on each number of a feature; the vectors have 1.
+        missed: share of objects without a region, 0..1.
+        doubled: share of objects with two regions, with noise and box of their own, 0..1.
         box_jitter: standard deviation of a box's edges, as a share of its width or height.
     Raises:
         ValueError: for a share outside 0..1, a deviation outside 0..`MOST_DEVIATION`, or more than six digits: the name
@@ -74,13 +74,13 @@ class Perception:
 
     @property
     def feature_space(self) -> str:
-        """The name that a store of it has: stores of other faults are another detector's."""
+        """Name of the feature space: other faults count as another detector."""
         faults = f"missed{self.missed:g}-doubled{self.doubled:g}-jitter{self.box_jitter:g}"
         return f"{SPACE_PREFIX}noise{self.noise:g}-{faults}"
 
     @classmethod
     def of_feature_space(cls, name: str) -> Self | None:
-        """The perception of a store with this name; None for the name of other features."""
+        """Returns the perception of a store with this name; None for the name of other features."""
         found = _SPACE.fullmatch(name)
         try:
             return None if found is None else cls(*map(float, found.groups()))
@@ -89,12 +89,12 @@ class Perception:
 
     @property
     def words(self) -> str:
-        """Such as "noise 0.3, missed 0, doubled 0, box jitter 0"."""
+        """Description, such as "noise 0.3, missed 0, doubled 0, box jitter 0"."""
         return ", ".join(f"{each.name.replace('_', ' ')} {getattr(self, each.name):g}" for each in fields(self))
 
 
 def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecord:
-    """The regions of a scene: its objects from the lowest to the uppermost, then those that are seen a second time.
+    """Returns the regions of a scene: its objects from the lowest to the uppermost, then the second regions of some.
 
     The random numbers depend on the scene alone, so that more of one fault leaves the others as they were.
 
@@ -107,13 +107,13 @@ def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecor
     seen = np.flatnonzero(drawn[:, 0] >= perception.missed)
     twice = seen[drawn[seen, 1] < perception.doubled]
     views = np.concatenate([seen, twice + len(things)])  # rows of the random numbers: of a first and a second view
-    shown = [things[view % len(things)] for view in views]
-    features = np.reshape([_vector(thing.category, thing.attributes) for thing in shown], (len(shown), FEATURE_DIM))
+    chosen = [things[view % len(things)] for view in views]
+    features = np.reshape([_vector(thing.category, thing.attributes) for thing in chosen], (len(chosen), FEATURE_DIM))
     noise = _random(_NOISE, scene).standard_normal((2 * len(things), FEATURE_DIM))[views]
-    class_ids = np.array([CLASS_NAMES.index(thing.category) for thing in shown], np.uint16)
-    distribution = np.zeros((len(shown), len(CLASS_NAMES) + 1), np.float16)
-    distribution[np.arange(len(shown)), class_ids] = 1
-    ones = np.ones(len(shown), np.float32)
+    class_ids = np.array([CLASS_NAMES.index(thing.category) for thing in chosen], np.uint16)
+    distribution = np.zeros((len(chosen), len(CLASS_NAMES) + 1), np.float16)
+    distribution[np.arange(len(chosen)), class_ids] = 1
+    ones = np.ones(len(chosen), np.float32)
     return RegionRecord(
         image_id=image_id,
         height=scene.height,
@@ -122,7 +122,7 @@ def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecor
         features=(features + perception.noise * noise).astype(np.float16),
         class_ids=class_ids,
         class_scores=ones,
-        attribute_ids=np.array([ATTRIBUTES.index(thing.colour) for thing in shown], np.uint16),
+        attribute_ids=np.array([ATTRIBUTES.index(thing.colour) for thing in chosen], np.uint16),
         attribute_scores=ones,
         class_distribution=distribution,
     )
@@ -131,12 +131,12 @@ def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecor
 def write_perfect_store(
     out: Path, scenes: Iterable[tuple[str, Scene]], perception: Perception, *, photos: Path | None = None
 ) -> StoreManifest:
-    """Writes the regions of all scenes as a store; goes on where it was stopped.
+    """Writes the regions of all scenes as a store; resumes a stopped call.
 
     Args:
         out: folder of the store: new, empty, or begun by this function with the same perception.
         scenes: image id and scene.
-        photos: folder of the pictures, below which an image id is a path; None where nobody needs to see them.
+        photos: folder of the pictures, below which an image id is a path; None where they are not needed.
     Raises:
         ValueError: if the folder holds other things.
     """
@@ -165,7 +165,7 @@ def _boxes(scene: Scene, views: np.ndarray, jitter: float) -> np.ndarray:
 
 @cache
 def _vector(category: str, attributes: tuple[str, ...]) -> np.ndarray:
-    """(`FEATURE_DIM`,) float64: what all objects of this kind have in common."""
+    """(`FEATURE_DIM`,) float64 vector that all objects of this kind have in common."""
     vectors = np.random.default_rng(_VECTORS).standard_normal((len(CLASS_NAMES) + len(ATTRIBUTES), FEATURE_DIM))
     chosen = [CLASS_NAMES.index(category), *(len(CLASS_NAMES) + ATTRIBUTES.index(name) for name in attributes)]
     return vectors[chosen].sum(axis=0)
@@ -180,7 +180,7 @@ _NLVR2 = Nlvr2Task.name
 
 @dataclass(frozen=True)
 class WrittenStore:
-    """What a run found or made; `written` counts the pictures that were missing."""
+    """Store that a run found or made; `written` counts the pictures that were missing."""
 
     manifest: StoreManifest
     written: int
@@ -189,7 +189,7 @@ class WrittenStore:
 
 @dataclass(frozen=True)
 class PerfectStore:
-    """The store that is asked for.
+    """Request for the perfect store of a world.
 
     Attributes:
         folder: of the store, as it was typed.
@@ -206,15 +206,15 @@ class PerfectStore:
     tasks: Path | None = None
 
     def check(self) -> None:
-        """Sees that the store can be written, or gone on with, before anything is drawn.
+        """Checks that the store can be written, or continued, before anything is drawn.
 
         Raises:
-            ValueError: if the folder cannot be this store's, or holds another one.
+            ValueError: if the folder cannot hold this store, or holds another one.
         """
         check_beside("--perfect-store", self.folder, self.world, holds="store")
         folder = Path(self.folder)
         if folder.is_dir() and any(folder.iterdir()):
-            self._check_begun(folder)
+            self._check_existing(folder)
 
     def write(self) -> WrittenStore:
         """Writes the regions of all pictures of the drawn world, or those that are missing.
@@ -230,13 +230,13 @@ class PerfectStore:
             manifest = write_perfect_store(folder, scenes, self.perception, photos=self.world)
         return WrittenStore(manifest, manifest.num_records - before, time.monotonic() - start)
 
-    def _check_begun(self, folder: Path) -> None:
+    def _check_existing(self, folder: Path) -> None:
         for path in sorted(folder.glob("part-*.json")):
             name = ShardManifest.read(path).fingerprint.feature_space.removeprefix(IMPORTED_PREFIX)
             found = Perception.of_feature_space(name)
             if found is not None and name != self.perception.feature_space:
                 raise ValueError(
-                    f"{folder}: holds a perfect store with {found.words}, asked for {self.perception.words}; ask for "
+                    f"{folder}: holds a perfect store with {found.words}, requested {self.perception.words}; request "
                     "the same, or give another folder"
                 )
         settings = WriterSettings(
@@ -252,7 +252,7 @@ class PerfectStore:
             self._check_pictures(folder, FinishedShards(folder, settings))
 
     def _check_pictures(self, folder: Path, shards: FinishedShards) -> None:
-        """That they are of this world: all by their ids, the first by its regions too."""
+        """Checks that the pictures are of this world: all by their ids, the first by its regions too."""
         is_first = True
         for image_id in shards.ids():
             if image_id.startswith(f"{_NLVR2}/"):
@@ -273,13 +273,13 @@ class PerfectStore:
 
 
 def image_id(index: int) -> str:
-    """Of scene `index`: the path of its picture below the world's folder, without the extension."""
+    """Returns the id of scene `index`: the path of its picture below the world's folder, without the extension."""
     place = place_of(index)
     return image_id_of(f"{place.dataset}/{place.file_name(index + 1)}")
 
 
 def _index_of(image: str) -> int | None:
-    """The scene with this image id; None for an id that none has."""
+    """Returns the scene with this image id; None for an id that none has."""
     digits = re.search(r"[0-9]+$", image)
     index = -1 if digits is None else int(digits[0]) - 1
     return index if index >= 0 and image_id(index) == image else None
@@ -293,7 +293,7 @@ def _scenes(world: Path, other_names: Mapping[str, Sequence[str]]) -> Iterator[t
 
 
 def _other_names(tasks: Path | None) -> dict[str, list[str]]:
-    """Image id -> what NLVR2 calls the picture, as `roibeam extract TASKS` does too."""
+    """Returns image id -> NLVR2's names of the picture, as `roibeam extract TASKS` has them too."""
     found: dict[str, list[str]] = {}
     for name, picture in () if tasks is None else read_names(tasks / _NLVR2):
         found.setdefault(image_id_of(picture), []).append(image_id_of(f"{_NLVR2}/{name}"))

@@ -43,7 +43,7 @@ class Picture:
 
     @property
     def number(self) -> int:
-        """What the data sets call it: 1 for scene 0."""
+        """Number in the data sets: 1 for scene 0."""
         return self.scene.index + 1
 
     @property
@@ -52,7 +52,7 @@ class Picture:
         return self.place.file_name(self.number)
 
     def to_line(self) -> str:
-        """One line of JSON with its newline; the same bytes for the same scene."""
+        """Returns one line of JSON with its newline; the same bytes for the same scene."""
         place = self.place
         entry = {
             "file": f"{place.dataset}/{self.file_name}",
@@ -66,13 +66,13 @@ class Picture:
         return json.dumps(entry, separators=(",", ":")) + "\n"
 
     def mask(self, number: int) -> np.ndarray:
-        """(height, width) bool: the visible pixels of an object, holes filled, as its polygons say."""
+        """(height, width) bool: the visible pixels of an object, holes filled, by its polygons."""
         points = [np.array(polygon, np.int64).reshape(-1, 2) * SUBPIXEL for polygon in self.polygons[number]]
         return np.any([fill([one], self.scene.height, self.scene.width) for one in points], axis=0)
 
 
 def describe(drawing: Drawing) -> Picture:
-    """Adds what follows from a scene: relations, captions, outlines."""
+    """Adds relations, captions and outlines to a scene."""
     scene = drawing.scene
     relations = find_relations(scene)
     outlined = scene.objects if place_of(scene.index).dataset == "coco" else ()
@@ -88,7 +88,7 @@ def _polygons(drawing: Drawing, thing: SceneObject) -> tuple[tuple[int, ...], ..
 
 
 def read_pictures(path: Path) -> Iterator[Picture]:
-    """Pictures of a scenes.jsonl, one at a time in memory."""
+    """Reads the pictures of a scenes.jsonl, one at a time in memory."""
     with open(path, encoding="ascii") as file:
         for line in file:
             yield _from_line(line)
@@ -152,7 +152,7 @@ class Statistics:
         return self.objects.total()
 
     def to_json(self) -> dict[str, Any]:
-        """Counts; shares in permille, rounded down."""
+        """Returns counts; shares in permille, rounded down."""
         most = Counter[str]()
         for (category, _), count in self.colours.items():
             most[category] = max(most[category], count)
@@ -182,7 +182,7 @@ class Statistics:
 
 
 def _bin(value: int, edges: tuple[int, ...]) -> int:
-    """The largest edge that is not above `value`."""
+    """Returns the largest edge that is not above `value`."""
     return max(edge for edge in edges if edge <= value)
 
 

@@ -57,7 +57,7 @@ class IntegerStream:
         self._ready: list[int] = []  # Upper halves of the next numbers, the next one last.
 
     def below(self, count: int) -> int:
-        """0 to count - 1; the unevenness, count / 2**32, is far below what anyone can measure here."""
+        """Draws from 0 to count - 1; the unevenness, count / 2**32, is too small to be measured here."""
         if not self._ready:
             numbers = _mix_all(_STEPS + np.uint64(self._state))
             self._state = (self._state + _BLOCK * _GOLDEN) & _MASK
@@ -65,15 +65,15 @@ class IntegerStream:
         return (self._ready.pop() * count) >> 32
 
     def between(self, lowest: int, highest: int) -> int:
-        """lowest to highest, both included."""
+        """Draws from lowest to highest, both included."""
         return lowest + self.below(highest - lowest + 1)
 
     def percent(self, chance: int) -> bool:
-        """True in `chance` of 100 cases."""
+        """Draws True in `chance` of 100 cases."""
         return self.below(100) < chance
 
     def weighted(self, weights: Weights) -> int:
-        """An index, in proportion to its weight."""
+        """Draws an index, in proportion to its weight."""
         return bisect_right(weights.cumulative, self.below(weights.cumulative[-1]))
 
     def pick(self, items: Sequence[_T]) -> _T:

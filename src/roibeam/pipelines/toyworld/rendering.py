@@ -190,7 +190,7 @@ def _mixed(first: _BGR, second: _BGR, percent: int) -> _BGR:
 
 def _draw_object(canvas: np.ndarray, thing: SceneObject, layer: Layer, stream: IntegerStream) -> None:
     height, width = layer.mask.shape
-    # cv2 counts from the middle of the first pixel, we from its corner.
+    # cv2 counts from the middle of the first pixel, this code from its corner.
     outlines, details = SHAPES[thing.category].parts((layer.points - SUBPIXEL // 2).astype(np.int32))
     body = _jittered(world.COLOURS[thing.colour], stream, 14)
     dark, light, rim = _tones(thing.colour, body)
@@ -259,7 +259,7 @@ def _crack(patch: np.ndarray, middle: tuple[int, int], colour: _BGR, stream: Int
 
 
 def _camera(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
-    """Uneven light, a little blur, noise."""
+    """Adds uneven light, a little blur, and noise."""
     height, width = canvas.shape[:2]
     exposure = stream.between(110, 142)
     corners = [exposure + stream.between(-16, 16) for _ in range(4)]

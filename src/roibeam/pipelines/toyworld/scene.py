@@ -104,7 +104,7 @@ class Layer:
 
 @dataclass(eq=False)
 class Drawing:
-    """A scene and its pixels: `owner` (height, width) int8 says which object is seen, -1 the ground."""
+    """A scene and its pixels: `owner` (height, width) int8 is the visible object of each, -1 for the ground."""
 
     scene: Scene
     layers: list[Layer]
@@ -165,7 +165,7 @@ def _category_weights(theme: str) -> Weights:
 
 @cache
 def _first_counts_double(count: int) -> Weights:
-    """The first as likely as the others together."""
+    """Weights that make the first as likely as the others together."""
     return Weights([max(count - 1, 1)] + [1] * (count - 1))
 
 
@@ -173,7 +173,7 @@ _COLOUR_WEIGHTS = Weights(world.COLOUR_WEIGHTS)
 
 
 def _add_object(stream: IntegerStream, theme: str, owner: np.ndarray, placed: list[_Placed]) -> None:
-    """Draws one object and puts it somewhere; if it finds no place, there is one object less."""
+    """Draws one object and places it; if there is no place for it, the scene has one object less."""
     name = _CATEGORY_NAMES[stream.weighted(_category_weights(theme))]
     category = world.CATEGORIES[name]
     shape = SHAPES[name]
@@ -238,7 +238,7 @@ def _attributes(stream: IntegerStream, category: world.Category, placed: list[_P
 
 
 def _layer(shape: Shape, points: np.ndarray) -> tuple[Layer, tuple[int, int]]:
-    """The mask of a shape whose middle is at (0, 0), and where its top left corner is relative to that."""
+    """Mask of a shape whose middle is at (0, 0), and its top left corner relative to that."""
     extent = points[: sum(map(len, shape.contours))]
     left, top = (extent.min(axis=0) // SUBPIXEL).tolist()
     right, bottom = (-(-extent.max(axis=0) // SUBPIXEL)).tolist()
@@ -248,7 +248,7 @@ def _layer(shape: Shape, points: np.ndarray) -> tuple[Layer, tuple[int, int]]:
 
 
 def _beside(stream: IntegerStream, target: _Placed, half_edge: int) -> tuple[int, int]:
-    """A place from where a good part of `target` gets covered."""
+    """Draws a place from which a good part of `target` gets covered."""
     reach = (target.half_edge + half_edge) * stream.between(30, 75) // 100
     across = stream.between(-reach * 3 // 4, reach * 3 // 4)
     along = reach if stream.percent(50) else -reach
@@ -257,7 +257,7 @@ def _beside(stream: IntegerStream, target: _Placed, half_edge: int) -> tuple[int
 
 
 def _window(layer: Layer, owner: np.ndarray) -> tuple[_Slices, _Slices]:
-    """Where a layer lies: in the image, and the part of its mask that is in the image."""
+    """Slices of a layer: its place in the image, and the part of its mask that is in the image."""
     height, width = owner.shape
     top, left = max(layer.top, 0), max(layer.left, 0)
     bottom = max(min(layer.top + layer.mask.shape[0], height), top)
@@ -269,7 +269,7 @@ def _window(layer: Layer, owner: np.ndarray) -> tuple[_Slices, _Slices]:
 def _put(
     thing: _Placed, owner: np.ndarray, placed: list[_Placed], *, inside: _Placed | None, target: int | None, deep: bool
 ) -> bool:
-    """Adds `thing` to the scene if what it hides is as it should be, else changes nothing."""
+    """Adds `thing` to the scene if it hides as much as it should, else changes nothing."""
     image, part = _window(thing.layer, owner)
     mask = thing.layer.mask[part]
     whole = mask.shape == thing.layer.mask.shape
@@ -277,7 +277,7 @@ def _put(
     if thing.seen * 100 < thing.pixels * 82:
         return False
     hidden: dict[int, int] = {}
-    # The target first: it is what most tries fail at.
+    # The target first: most tries fail at it.
     for number in sorted(range(len(placed)), key=lambda number: number != target):
         other = placed[number]
         count = _hidden(thing.layer, other, number, owner)
@@ -307,7 +307,7 @@ def _put(
 
 
 def _hidden(layer: Layer, other: _Placed, number: int, owner: np.ndarray) -> int:
-    """How many of the pixels of `other` that can be seen, `number` in `owner`, lie under a layer."""
+    """Number of visible pixels of `other`, `number` in `owner`, that lie under a layer."""
     x, y, width, height = other.box
     left, top = max(x, layer.left), max(y, layer.top)
     right = min(x + width, layer.left + layer.mask.shape[1])
@@ -373,14 +373,14 @@ def _covers(placed: list[_Placed]) -> list[tuple[int, int, int]]:
     return found
 
 
-# Thresholds, chosen so that nobody would argue.
+# Thresholds for relations beyond dispute.
 _COVERED_BY_FRONT = 100  # Permille of the one behind.
 _TIMES_LARGER = 3
 _INSIDE_COVERS_AT_MOST = 200  # Permille of the frame or hoop around.
 
 
 def find_relations(scene: Scene) -> tuple[Relation, ...]:
-    """All that hold, ordered by subject, target, name."""
+    """Returns all relations that hold, ordered by subject, target, name."""
     covers = {(upper, lower): permille for upper, lower, permille in scene.covers}
     seen = [thing for thing in scene.objects if not thing.ignored]
     areas = {thing.number: thing.full_box[2] * thing.full_box[3] for thing in seen}
@@ -406,7 +406,7 @@ def find_relations(scene: Scene) -> tuple[Relation, ...]:
 
 
 def _before(a: Box, b: Box, axis: int) -> bool:
-    """Ends before `b` begins (an eighth of the smaller one may overlap) and lies beside it, not askew."""
+    """Whether `a` ends before `b` begins (an eighth of the smaller one may overlap) and lies beside it, not askew."""
     length, other_length = a[axis + 2], b[axis + 2]
     if 8 * (a[axis] + length - b[axis]) > min(length, other_length):
         return False
@@ -417,7 +417,7 @@ def _before(a: Box, b: Box, axis: int) -> bool:
 
 
 def _inside(a: SceneObject, b: SceneObject, covers: dict[tuple[int, int], int]) -> bool:
-    """`b` is hollow, and `a` lies within its box less an eighth at each edge, hardly touching it."""
+    """Whether `b` is hollow and `a` lies within its box less an eighth at each edge, hardly touching it."""
     if a.number < b.number or not SHAPES[b.category].hollow:
         return False
     return covers.get((a.number, b.number), 0) <= _INSIDE_COVERS_AT_MOST and all(

@@ -42,8 +42,8 @@ def fill(contours: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
     counts = abs(end_row - row)
     edges = np.arange(len(starts)).repeat(counts)
     rows = np.arange(len(edges)) + (np.minimum(row, end_row) + counts - counts.cumsum())[edges]
-    # It does so at x + (SUBPIXEL * row + _HALF - y) * dx / dy. What changes there from outside to inside, or back, is
-    # the first pixel whose centre lies to the right.
+    # It does so at x + (SUBPIXEL * row + _HALF - y) * dx / dy. The first pixel whose centre lies to the right changes
+    # from outside to inside, or back.
     numerators = ((x + _HALF) * dy + (_HALF - y) * dx)[edges] + (SUBPIXEL * dx)[edges] * rows
     columns = numerators // (SUBPIXEL * dy)[edges]
     # In reading order. Each row has an even number of changes, so the next one begins outside.
@@ -109,7 +109,7 @@ def _coordinates(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def _sides(mask: np.ndarray) -> tuple[dict[int, int], list[int]]:
-    """The straight pieces of all borders. They have the pixels on their right: along tops to the right, and so on.
+    """Straight pieces of all borders. They have the pixels on their right: along tops to the right, and so on.
 
     Returns:
         For the number of the corner where a side starts + its direction, the number of the corner where it ends; and
@@ -128,8 +128,8 @@ def _sides(mask: np.ndarray) -> tuple[dict[int, int], list[int]]:
 
 
 def _runs(steps: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of equal numbers other than 0 that follow each other at `stride`: the places before the first one and of the last
-    one, and whether the numbers are above 0."""
+    """Runs of equal numbers other than 0 at `stride`: places before their first and of their last number, and whether
+    the numbers are above 0."""
     here, ahead = steps[:-stride], steps[stride:]
     change = here != ahead
     before, last = np.flatnonzero(change & (ahead != 0)), np.flatnonzero(change & (here != 0))
@@ -153,7 +153,7 @@ class Detail:
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What is drawn for a category.
+    """Drawing of a category.
 
     Attributes:
         contours: outlines, each (V, 2) int64; one inside another is a hole.
@@ -174,22 +174,22 @@ class Shape:
 
     @cached_property
     def _slices(self) -> list[slice]:
-        """Where each outline and detail stands in `points`."""
+        """Slices of each outline and detail in `points`."""
         ends = accumulate((len(piece) for piece in (*self.contours, *(d.contour for d in self.details))), initial=0)
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def parts(self, points: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Takes apart what has the layout of `points`: outlines, details."""
+        """Splits an array with the layout of `points` into outlines and details."""
         pieces = [points[part] for part in self._slices]
         return pieces[: len(self.contours)], pieces[len(self.contours) :]
 
 
 def place_points(points: np.ndarray, *, half_edge: int, stretch: int, turn: int, mirrored: bool) -> np.ndarray:
-    """Points of a shape's frame as they lie around the middle of an object.
+    """Transforms points of a shape's frame to their places around the middle of an object.
 
     Args:
         points: (V, 2) int64.
-        half_edge: what half the frame becomes, in the unit of the result.
+        half_edge: size of half the frame, in the unit of the result.
         stretch: hundredths of the width.
         turn: clockwise by the angle whose half has the tangent turn / 32 (8: 28 degrees): an exact rotation.
     Returns:
@@ -252,7 +252,7 @@ _STAR: list[Point] = [
 ]  # fmt: skip
 
 SHAPES: dict[str, Shape] = {
-    # Four round things, told apart by what is on them.
+    # Four round things, which differ in their details.
     "ball": _shape(
         _DISC,
         dark=[_arc(-92, 0, 60, 92, [3, 0]), _arc(92, 0, 60, 92, [1, 2])],

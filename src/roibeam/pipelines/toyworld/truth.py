@@ -5,7 +5,7 @@
     claim = parse_caption("a red ball to the left of a box")
     claim.is_true_of(KnownScene(picture.scene, picture.relations))
 
-What is true is what `captions` may write of a scene. "A" means "there is": more may be there. Only objects that a
+A caption is true if `captions` may write it of a scene. "A" means "there is": more may be there. Only objects that a
 caption may name count, and the things a sentence names are different objects. Relations are those of the scene's own
 list. "Two balls" means exactly two in the whole scene, both of them clear enough to be named: a third one, half hidden,
 makes it false.
@@ -35,7 +35,7 @@ from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, COLOURS, PA
 
 
 class KnownScene:
-    """What captions can say of a scene, laid out to be asked quickly.
+    """Facts of a scene that captions can state, indexed for quick queries.
 
     Args:
         relations: all that hold, as `relations.find_relations` gives them or scenes.jsonl holds them.
@@ -50,7 +50,7 @@ class KnownScene:
             self._by_category[thing.category].append((thing.number, frozenset(thing.attributes)))
 
     def matching(self, noun: Noun) -> list[int]:
-        """Numbers of the objects that a noun can mean."""
+        """Returns the numbers of the objects that a noun can mean."""
         things = self._by_category.get(noun.category, ())
         return [number for number, attributes in things if noun.attributes <= attributes]
 
@@ -65,11 +65,11 @@ class Noun:
 
 @dataclass(frozen=True)
 class Existence:
-    """There are different objects, one for each noun, between which all relations hold.
+    """Claim that there are different objects, one for each noun, between which all relations hold.
 
     Attributes:
         relations: names are of `world.RELATIONS`; `subject` and `target` are places in `nouns`.
-        ground: what the scene lies on, None if the sentence does not say.
+        ground: of the scene, None if the sentence does not name it.
     """
 
     nouns: tuple[Noun, ...]
@@ -101,7 +101,7 @@ class Existence:
 
 @dataclass(frozen=True)
 class Number:
-    """There are exactly `count` objects of a category and colour ("" for any), all of them clear."""
+    """Claim that there are exactly `count` objects of a category and colour ("" for any), all of them clear."""
 
     count: int
     colour: str
@@ -121,7 +121,7 @@ def _any_of(words: Sequence[str]) -> str:
 _COUNTS = {word: count for count, word in NUMBERS.items()}
 _SINGULARS = {plural(category): category for category in CATEGORIES}
 _GROUNDS = {phrase: ground for ground, phrase in GROUND_PHRASES.items()}
-# The relation a phrase says, and whether from its target.
+# Relation of each phrase, and whether it is from the target.
 _PHRASES = {phrase: (name, way == 1) for name, both in RELATION_PHRASES.items() for way, phrase in enumerate(both)}
 _NOUN = rf"an? (?:{_any_of(ATTRIBUTES)} )*{_any_of(tuple(CATEGORIES))}"
 _PHRASE = _any_of(tuple(_PHRASES))
@@ -136,15 +136,15 @@ _NUMBER_SENTENCE = re.compile(
     rf"(?P<count>{_any_of(tuple(_COUNTS))}) (?:(?P<colour>{_any_of(tuple(COLOURS))}) )?"
     rf"(?P<plural>{_any_of(tuple(_SINGULARS))})"
 )
-# Of each an object has at most one.
+# Groups of attributes of which an object has at most one.
 _EXCLUSIVE = (frozenset(COLOURS), frozenset(PATTERNS), frozenset(("small", "large")))
 
 
 def parse_caption(text: str) -> Claim:
-    """What a caption says, whatever its opening.
+    """Parses a caption into its claim, whatever its opening.
 
     A little more is read than `captions` writes: both ends of a pair may be of one category, and "that is" may be
-    followed by a phrase said from the target ("that is below").
+    followed by a phrase from the target ("that is below").
 
     Raises:
         ValueError: if the text is no sentence of the toy world.
@@ -167,7 +167,7 @@ def parse_caption(text: str) -> Claim:
 
 
 def _relation(phrase: str, place: int) -> Relation:
-    """What a phrase between the nouns `place` and the next says."""
+    """Returns the relation of a phrase between the nouns `place` and the next."""
     name, reverse = _PHRASES[phrase]
     return Relation(place + 1, name, place) if reverse else Relation(place, name, place + 1)
 
@@ -186,10 +186,10 @@ def _noun(phrase: str) -> Noun:
 
 
 def truthful_recall(counts_true: Sequence[int], at: int) -> float:
-    """The recall that is to be expected of a search which knows what is true and no more, 0 to 1.
+    """Expected recall of a search that knows only which captions are true of which scenes, 0 to 1.
 
     It puts the scenes that a caption is true of first, in an order drawn by lot, and one of them is the right one. A
-    search may do better by guessing which of several scenes the writer would rather say it of.
+    search may do better by guessing which of several scenes the writer would rather choose.
 
     Args:
         counts_true: for each caption, of how many of the candidates it is true; 1 or more.

@@ -45,7 +45,7 @@ NUM_STATIC = 6  # thumbnails and banners of a site
 
 
 def header(site: str, name: str) -> str:
-    """The site's logo with its name, and its navigation."""
+    """Returns the site's logo with its name, and its navigation."""
     links = "".join(f'<li><a href="/{site}/{escape(word)}.html">{word}</a></li>' for word in NAVIGATION[:9])
     height, width = LOGO_HW
     logo = (
@@ -75,7 +75,7 @@ def footer(site: str, name: str) -> str:
 
 
 def padding(site: str, stream: IntegerStream, sentences: Sequence[str], num_bytes: int) -> tuple[str, str]:
-    """What belongs into the head, and what after the story, of about `num_bytes` bytes together."""
+    """Returns filler for the head, and for the end of the body, of about `num_bytes` bytes together."""
     parts: dict[bool, list[str]] = {True: [], False: []}
     makers: tuple[tuple[bool, Callable[[], str]], ...] = (
         (True, lambda: _script(stream)),
@@ -93,7 +93,7 @@ def padding(site: str, stream: IntegerStream, sentences: Sequence[str], num_byte
 
 
 def _script(stream: IntegerStream) -> str:
-    """A program with a table of data, as trackers and shops have them; it would show that it ran."""
+    """Returns a program with a table of data, as trackers and shops have them; it would change the title if it ran."""
     rows = [
         {"id": stream.below(1 << 30), "slot": f"{stream.pick(SITE_WORDS)}-{stream.below(99)}", "on": stream.percent(50)}
         for _ in range(stream.between(12, 45))
@@ -140,8 +140,8 @@ _OLD_SITE = 7  # of ten: these sites use the old charset of their language
 
 
 @dataclass(frozen=True)
-class ShownPicture:
-    """`url` of the file, and of a smaller one ("" for none); pixels."""
+class PagePicture:
+    """Picture of a page: `url` of the file, and of a smaller one ("" for none); size in pixels."""
 
     url: str
     width: int
@@ -163,11 +163,12 @@ def page_html(
     plan: PagePlan,
     stream: IntegerStream,
     url: str,
-    picture: ShownPicture,
+    picture: PagePicture,
     texts: Sequence[CandidateText],
     num_bytes: int,
 ) -> bytes:
-    """
+    """Writes a page.
+
     Args:
         url: of the page.
         num_bytes: about how many the page shall have; one has at least about 4,000.
@@ -189,7 +190,7 @@ def page_html(
 
 
 def _head(
-    plan: PagePlan, stream: IntegerStream, url: str, picture: ShownPicture, texts: Mapping[str, str], title: str,
+    plan: PagePlan, stream: IntegerStream, url: str, picture: PagePicture, texts: Mapping[str, str], title: str,
     charset: str,
 ) -> str:  # fmt: skip
     lines = [f'<meta charset="{charset}">', f"<title>{escape(title)}</title>"]
@@ -207,7 +208,7 @@ def _head(
 
 
 def _story(
-    style: int, stream: IntegerStream, picture: ShownPicture, texts: Mapping[str, str], paragraphs: Sequence[str]
+    style: int, stream: IntegerStream, picture: PagePicture, texts: Mapping[str, str], paragraphs: Sequence[str]
 ) -> str:
     image = _image(style, stream, picture, texts)
     caption = texts.get("figcaption", "")
@@ -216,21 +217,21 @@ def _story(
     before, after, last = (escape(text) for text in (paragraphs[0], first, paragraphs[2]))
     heading = escape(paragraphs[3].split(".")[0])
     if style == 0:
-        shown = f"<figure>{image}{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}</figure>"
-        return f"<article><h1>{heading}</h1><p>{before}</p>\n{shown}\n<p>{after}</p><p>{last}</p></article>"
+        figure = f"<figure>{image}{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}</figure>"
+        return f"<article><h1>{heading}</h1><p>{before}</p>\n{figure}\n<p>{after}</p><p>{last}</p></article>"
     if style == 1:
         below = f'<div class="caption">{escape(caption)}</div>' if caption else ""
-        shown = f'<div class="img-wrap"><div>{image}</div>{below}</div>'
-        return f'<div class="post"><div class="h">{heading}</div><div>{before}</div>{shown}<div>{after}</div></div>'
+        figure = f'<div class="img-wrap"><div>{image}</div>{below}</div>'
+        return f'<div class="post"><div class="h">{heading}</div><div>{before}</div>{figure}<div>{after}</div></div>'
     if style == 2:
         below = f"<TR><TD class=caption><I>{escape(caption)}</I>" if caption else ""
         return f"<TABLE><TR><TD><H2>{heading}</H2><P>{before}<TR><TD>{image}{below}<TR><TD><P>{after}<P>{last}</TABLE>"
-    shown = f"<figure>{image}{f'<figcaption><p>{escape(caption)}</p></figcaption>' if caption else ''}</figure>"
+    figure = f"<figure>{image}{f'<figcaption><p>{escape(caption)}</p></figcaption>' if caption else ''}</figure>"
     rest = f"<section><p>{after}</p><p>{last}</p></section>"
-    return f"<article itemscope><header><h1>{heading}</h1></header>{shown}{rest}</article>"
+    return f"<article itemscope><header><h1>{heading}</h1></header>{figure}{rest}</article>"
 
 
-def _image(style: int, stream: IntegerStream, picture: ShownPicture, texts: Mapping[str, str]) -> str:
+def _image(style: int, stream: IntegerStream, picture: PagePicture, texts: Mapping[str, str]) -> str:
     parts = [f'src="{escape(picture.url)}"']
     if picture.smaller_url and style != 2:
         half = picture.width // 2
@@ -245,12 +246,12 @@ def _image(style: int, stream: IntegerStream, picture: ShownPicture, texts: Mapp
 
 
 def _sentence(text: str) -> str:
-    """As in a paragraph: a capital first, a full stop last."""
+    """Returns a sentence of a paragraph: a capital first, a full stop last."""
     return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
 
 SMALLEST_EDGE, LARGEST_EDGE = 100, 800
-RULE_PX = 300  # the paper keeps what has more both ways
+RULE_PX = 300  # the paper keeps larger pictures, both ways
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _WORDS = ("Summer", "Total", "Save", "Open", "North", "Menu", "Value", "Point", "Series", "Result", "Daily", "Index")
 
@@ -273,7 +274,7 @@ def natural_picture(drawing: Drawing, size_hw: tuple[int, int]) -> np.ndarray:
 
 
 def unnatural_picture(sort: str, stream: IntegerStream, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) uint8 BGR.
+    """Draws a picture that is no photo, (height, width, 3) uint8 BGR.
 
     Args:
         sort: "logo", "chart", "screenshot", "banner" or "diagram".
@@ -284,7 +285,7 @@ def unnatural_picture(sort: str, stream: IntegerStream, height: int, width: int)
 
 
 def _scanned(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
-    """As from paper: a little blurred, noisy, unevenly lit. Else a single glance at the noise would tell photos."""
+    """Makes a picture look scanned: blurred, noisy, unevenly lit. Else the noise alone would identify photos."""
     height, width = canvas.shape[:2]
     light = np.array([stream.between(200, 255) for _ in range(4)], np.uint8).reshape(2, 2)
     shade = cv2.cvtColor(cv2.resize(light, (width, height), interpolation=cv2.INTER_LINEAR), cv2.COLOR_GRAY2BGR)
@@ -295,7 +296,7 @@ def _scanned(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
 
 
 def encoded(pixels: np.ndarray, extension: str, quality: int) -> bytes:
-    """The file's bytes; `quality` is JPEG's."""
+    """Returns the file's bytes; `quality` is JPEG's."""
     done, data = cv2.imencode(extension, pixels, [cv2.IMWRITE_JPEG_QUALITY, quality] if extension == ".jpg" else [])
     if not done:
         raise OSError(f"cannot encode a picture of {pixels.shape} as {extension}")
@@ -391,7 +392,7 @@ _OTHER_SCENES = 1 << 42  # of texts about another picture; 64 for each page
 
 @dataclass(frozen=True)
 class WebPlan:
-    """What all pages follow from. `base` is the address of the site folder, `median_kb` the size of a page (10^3)."""
+    """Settings of all pages. `base` is the address of the site folder, `median_kb` the size of a page (10^3)."""
 
     seed: int
     num_pages: int
@@ -413,16 +414,16 @@ def draw_pages(out: Path, plan: WebPlan, first: int, last: int) -> list[str]:
 def _draw_page(folder: Path, plan: WebPlan, page: PagePlan) -> str:
     drawing = generate(plan.seed, page.scene)
     scene = describe(drawing)
-    shown, file, entry = _picture(folder, plan, page, drawing)
+    main, file, entry = _picture(folder, plan, page, drawing)
     stream = IntegerStream(plan.seed, _PURPOSE_OF_TEXT, page.number)
     texts = page_texts(page, stream, scene, lambda number: _other(plan.seed, page.number, number), str(entry["sort"]))
     name = f"{site_folder(page.site)}/story-{page.number:06d}.html"
     stream = IntegerStream(plan.seed, _PURPOSE_OF_PAGE, page.number)
     spread = stream.between(40, 100) if stream.percent(50) else stream.between(100, 250)
     size = plan.median_kb * 10 * spread
-    body = page_html(page, stream, f"{plan.base}/{name}", shown, texts, size)
+    body = page_html(page, stream, f"{plan.base}/{name}", main, texts, size)
     (folder / name).write_bytes(body)
-    good_picture = bool(entry["natural"]) and min(shown.height, shown.width) > RULE_PX
+    good_picture = bool(entry["natural"]) and min(main.height, main.width) > RULE_PX
     good_page = good_picture and page.kind not in ("foreign", "evaluation", "opted out")
     truth = {
         "page": f"{plan.base}/{name}",
@@ -430,7 +431,7 @@ def _draw_page(folder: Path, plan: WebPlan, page: PagePlan) -> str:
         "charset": charset_of(page),
         "kind": page.kind,
         "language": page.language,
-        "picture": {**entry, "file": file, "height": shown.height, "width": shown.width},
+        "picture": {**entry, "file": file, "height": main.height, "width": main.width},
         "texts": [asdict(text) for text in texts],
         "good": good_page and any(text.good for text in texts),
     }
@@ -442,8 +443,8 @@ def _other(seed: int, page: int, number: int) -> Picture:
     return describe(generate(seed, _OTHER_SCENES + 64 * page + number))
 
 
-def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> tuple[ShownPicture, str, dict[str, Any]]:
-    """Writes the main picture; returns how the page shows it, its file below `folder`, and what is known of it."""
+def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> tuple[PagePicture, str, dict[str, Any]]:
+    """Writes the main picture; returns it for the page, its file below `folder`, and its entry in the truth."""
     # All copies are drawn from the stream of the first.
     owner = page.scene - FIRST_WEB_SCENE if page.copy else page.number
     stream = IntegerStream(plan.seed, _PURPOSE_OF_PICTURE, owner)
@@ -457,7 +458,7 @@ def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> t
     is_png = stream.percent(4 if natural else 55)
     quality = stream.between(60, 95)
     site = pages_of(plan)[owner].site if page.copy == 1 else page.site
-    number = owner if page.copy == 1 else page.number  # the second page shows the first one's file
+    number = owner if page.copy == 1 else page.number  # the second page has the first one's file
     extension = ".png" if is_png else ".jpg"
     file = f"{site_folder(site)}/img/{number:06d}{extension}"
     if page.copy == 2:  # the third has a copy of its own, a little smaller where that is still large enough
@@ -475,11 +476,11 @@ def _picture(folder: Path, plan: WebPlan, page: PagePlan, drawing: Drawing) -> t
         smaller_url = f"{plan.base}/{small}"
         urls.append(smaller_url)
     entry = {"id": page.scene if natural else -1 - page.number, "urls": urls, "natural": natural, "sort": sort}
-    return ShownPicture(urls[0], size[1], size[0], smaller_url), file, entry
+    return PagePicture(urls[0], size[1], size[0], smaller_url), file, entry
 
 
 def draw_static(out: Path, seed: int) -> None:
-    """The small pictures that all pages of a site show: logo, icons, banners, thumbnails."""
+    """Draws the small pictures that all pages of a site have: logo, icons, banners, thumbnails."""
 
     for site in range(NUM_SITES):
         folder = out / PAGES_FOLDER / site_folder(site)

@@ -64,7 +64,7 @@ class PagePlan:
 
 
 def plan_pages(seed: int, num_pages: int, evaluation_scenes: tuple[int, ...]) -> Iterator[PagePlan]:
-    """The pages in order: the first ones do not depend on how many there are.
+    """Yields the pages in order: the first ones do not depend on how many there are.
 
     Args:
         evaluation_scenes: test pictures of the toy world; pages about them take these in turn. Where there are none,
@@ -210,7 +210,7 @@ def site_name(site: int) -> str:
 
 
 SOURCES = ("alt", "title", "figcaption", "og:description", "sentence")
-# How many of 100 pages have a text there; what the others have is nothing, or junk in "alt".
+# How many of 100 pages have a text there; the others have nothing, or junk in "alt".
 _CHANCES = {"alt": 80, "title": 22, "figcaption": 60, "og:description": 40, "sentence": 45}
 _FEWEST_WORDS = 5
 _TRIES = 40
@@ -218,7 +218,7 @@ _TRIES = 40
 
 @dataclass(frozen=True)
 class CandidateText:
-    """`why` says what is wrong with a text that is not good; `claims` are the toy world's sentences in it."""
+    """A text of a page; `why` is the fault of one that is not good."""
 
     source: str
     text: str
@@ -229,7 +229,8 @@ class CandidateText:
 def page_texts(
     plan: PagePlan, stream: IntegerStream, picture: Picture, other: Callable[[int], Picture], sort: str
 ) -> tuple[CandidateText, ...]:
-    """
+    """Makes the texts of a page.
+
     Args:
         picture: of the page's scene.
         other: another picture, a new one for each number.
@@ -256,7 +257,7 @@ def page_texts(
 
 
 def _sources(stream: IntegerStream) -> list[str]:
-    """At least one."""
+    """Draws the places of texts, at least one."""
     found = [source for source in SOURCES if stream.percent(_CHANCES[source])]
     return found or ["figcaption"]
 
@@ -271,7 +272,7 @@ def _true_text(stream: IntegerStream, picture: Picture) -> str:
 
 
 def _sentences(stream: IntegerStream, picture: Picture) -> list[str]:
-    """One or two captions, of at least five words together."""
+    """Draws one or two captions, of at least five words together."""
     texts = [_plain(caption.text) for caption in picture.captions]
     first = stream.pick(texts)
     rest = [text for text in texts if text != first and " is " not in text]
@@ -288,7 +289,7 @@ def _plain(caption: str) -> str:
 
 
 def _dressed(stream: IntegerStream, sentences: Sequence[str]) -> str:
-    """As people write it: joined, with a tail, a capital, a full stop."""
+    """Joins sentences as people write them: with a tail, a capital, a full stop."""
     text = stream.pick((", and ", " with ", " next to ")).join(sentences) if len(sentences) > 1 else sentences[0]
     text += stream.pick(TAILS)
     if stream.percent(40):
@@ -299,7 +300,7 @@ def _dressed(stream: IntegerStream, sentences: Sequence[str]) -> str:
 def _false_text(
     kind: str, stream: IntegerStream, picture: Picture, known: KnownScene, other: Callable[[int], Picture]
 ) -> str:
-    """Of which no sentence is true of the picture ("wrong"), or one is not ("swapped")."""
+    """Makes a text with no sentence true of the picture ("wrong"), or with one that is not ("swapped")."""
     for number in range(_TRIES):
         if kind == "wrong":
             sentences = _sentences(stream, other(number))
@@ -320,7 +321,7 @@ def _is_true(sentence: str, known: KnownScene) -> bool:
 
 
 def _with_another_noun(stream: IntegerStream, sentence: str, picture: Picture) -> str | None:
-    """One category exchanged for one that is not in the picture, the article with it; None if none can be."""
+    """Exchanges a category for one that is not in the picture, with its article; None if none can be."""
     words = sentence.split(" ")
     if words[0] in NUMBERS.values():  # "two fish" is a plural that looks like a category
         return None

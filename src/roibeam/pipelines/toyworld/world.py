@@ -56,7 +56,7 @@ THEME_FACTOR = 6
 
 @dataclass(frozen=True)
 class Category:
-    """How often and how a category occurs.
+    """Frequency and appearance of a category.
 
     Attributes:
         weight: how common it is, outside its themes.
@@ -106,7 +106,7 @@ RELATIONS = ("left of", "above", "inside", "in front of", "larger than")
 
 @dataclass(frozen=True)
 class Place:
-    """A split of a data set, and where its pictures lie.
+    """A split of a data set, and the path of its pictures.
 
     Attributes:
         dataset: folder below OUT.
@@ -144,7 +144,7 @@ CYCLE = sum(place.share for place in PLACES)
 
 
 def _spread() -> tuple[Place, ...]:
-    """The places of a cycle, each as evenly as can be, so that the first scenes are of many kinds."""
+    """Returns the places of a cycle, each as evenly as can be, so that the first scenes are of many kinds."""
     given = dict.fromkeys(PLACES, 0)
     order = []
     for position in range(1, CYCLE + 1):

@@ -58,7 +58,7 @@ def _json(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """What a run found there or made.
+    """Files that a run found or made.
 
     Attributes:
         manifest: content of the folder's own .json.
@@ -72,11 +72,12 @@ class WrittenFiles:
 
 
 def check_beside(option: str, folder: str, world: Path, *, holds: str) -> None:
-    """
+    """Checks the folder of drawn data beside a world.
+
     Args:
         option: that names the folder, such as "--tasks".
         folder: as it was typed.
-        holds: what is written there, for people: "tasks".
+        holds: its content, for people: "tasks".
     Raises:
         ValueError: for a URL, a file, the world itself, and what lies in it or around it.
     """
@@ -94,11 +95,11 @@ def check_beside(option: str, folder: str, world: Path, *, holds: str) -> None:
 def found_beside(
     option: str, folder: str, manifest: str, plan: Mapping[str, Any], *, holds: str
 ) -> dict[str, Any] | None:
-    """The manifest of a folder that is there; None where the folder is new or empty.
+    """Returns the manifest of a folder that is there; None where the folder is new or empty.
 
     Args:
         manifest: name of its file in the folder.
-        plan: what it must have; "format" tells whose it is.
+        plan: its required entries; "format" identifies the kind of folder.
     Raises:
         ValueError: for a folder of other things, or of another plan.
     """
@@ -114,6 +115,6 @@ def found_beside(
     for key, want in plan.items():
         if found.get(key) != want:
             raise ValueError(
-                f"{option} {folder!r}: holds {holds} with {key} {found.get(key)}, asked for {want}; name another folder"
+                f"{option} {folder!r}: holds {holds} with {key} {found.get(key)}, requested {want}; name another folder"
             )
     return found

@@ -94,18 +94,18 @@ def _row(entries: Sequence[tuple[Picture, np.ndarray]]) -> np.ndarray:
         width = max(round(pixels.shape[1] * height / pixels.shape[0]), 1)
         drawn.append((left, _with_boxes(picture, pixels, (height, width))))
         y = height + 6
-        for line, colour in _told(picture, width):
+        for line, colour in _caption_lines(picture, width):
             texts.append((left, y, line, _FONT, colour))
             y += _LINE
         left, lowest = left + width + _GAP, max(lowest, y)
     cell = np.full((lowest + _GAP, _WIDTH, 3), 255, np.uint8)
-    for x, shown in drawn:
-        cell[:height, x : x + shown.shape[1]] = shown
+    for x, image in drawn:
+        cell[:height, x : x + image.shape[1]] = image
     return _written(cell, texts)
 
 
-def _told(picture: Picture, width: int) -> list[tuple[str, tuple[int, int, int]]]:
-    """Lines below a picture."""
+def _caption_lines(picture: Picture, width: int) -> list[tuple[str, tuple[int, int, int]]]:
+    """Returns the lines below a picture."""
     letters = max(int(width * _LETTERS_PER_PX), 12)
     place = f"{picture.place.dataset}, {picture.place.split}: {Path(picture.file_name).name}"
     lines = [(line, _QUIET) for line in wrap(place, letters)]
@@ -113,10 +113,10 @@ def _told(picture: Picture, width: int) -> list[tuple[str, tuple[int, int, int]]
 
 
 def _written(pixels: np.ndarray, texts: Sequence[tuple[int, int, str, int, tuple[int, int, int]]]) -> np.ndarray:
-    """With lines of text: left, top, text, size in pixels, colour (B, G, R)."""
+    """Adds lines of text: left, top, text, size in pixels, colour (B, G, R)."""
     from PIL import Image, ImageDraw, ImageFont
 
-    image = Image.fromarray(pixels)  # Pillow does not care what the three channels are
+    image = Image.fromarray(pixels)  # the order of the three channels does not matter to Pillow
     draw = ImageDraw.Draw(image)
     for x, y, text, size, colour in texts:
         draw.text((x, y), text, font=ImageFont.load_default(size), fill=colour)
@@ -159,7 +159,7 @@ _TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".txt", ".tsv", ".xml"})
 
 @dataclass(frozen=True)
 class WorldSummary:
-    """What a run found or made. `manifest` is the content of toyworld.json, `drawn` the pictures that were missing."""
+    """World that a run found or made. `manifest` is the content of toyworld.json, `drawn` counts missing pictures."""
 
     manifest: dict[str, Any]
     drawn: int
@@ -180,7 +180,7 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; name a folder to write into")
     out.mkdir(parents=True, exist_ok=True)
-    _is_ours(out, plan)  # Here too: a lock is a file, and another's folder gets none.
+    _has_plan(out, plan)  # Here too: a lock is a file, and another's folder gets none.
     with store_lock(out):
         _claim(out, plan)
         if (out / WORLD_NAME).exists():
@@ -204,14 +204,14 @@ def _check(seed: int, num_images: int, workers: int) -> None:
 
 
 def _claim(out: Path, plan: dict[str, Any]) -> None:
-    """Makes OUT ours, or sees that it is. For the one run that holds the lock."""
-    if not _is_ours(out, plan):
+    """Writes the plan into OUT, or checks the one that is there. For the one run that holds the lock."""
+    if not _has_plan(out, plan):
         _remove_leftovers(out, _PLAN_NAME)
         write_json_atomically(out / _PLAN_NAME, plan)
 
 
 def _leftovers(out: Path, name: str) -> set[Path]:
-    """What runs left that were killed within `write_json_atomically`."""
+    """Files of runs that were killed within `write_json_atomically`."""
     return set(out.glob(f".{name}.*{TEMPORARY_SUFFIX}"))
 
 
@@ -220,8 +220,8 @@ def _remove_leftovers(out: Path, name: str) -> None:
         path.unlink()
 
 
-def _is_ours(out: Path, plan: dict[str, Any]) -> bool:
-    """Whether OUT has this plan; False if it has nothing, or only what a run left that was killed before it had one.
+def _has_plan(out: Path, plan: dict[str, Any]) -> bool:
+    """Whether OUT has this plan; False if it is empty, or has only leftovers of a run that was killed before its plan.
 
     Raises:
         ValueError: if OUT holds another world or other things.
@@ -230,11 +230,11 @@ def _is_ours(out: Path, plan: dict[str, Any]) -> bool:
     if path.exists():
         found = _read_json(path)
         different = [
-            f"{key} {found.get(key)}, asked for {want}" for key, want in plan.items() if found.get(key) != want
+            f"{key} {found.get(key)}, requested {want}" for key, want in plan.items() if found.get(key) != want
         ]
         if different:
             raise ValueError(
-                f"{out}: holds a toy world with {'; '.join(different)}; give another folder, or ask for the same"
+                f"{out}: holds a toy world with {'; '.join(different)}; give another folder, or request the same"
             )
         return True
     foreign = sorted(path.name for path in set(out.iterdir()) - {out / LOCK_NAME} - _leftovers(out, _PLAN_NAME))
@@ -247,7 +247,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="ascii"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a json file of ours ({error}); give a new folder") from None
+        raise ValueError(f"{path}: not a json file of roibeam ({error}); give a new folder") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a json object of a toy world; give a new folder")
     return content
@@ -293,7 +293,7 @@ def _draw_missing(out: Path, seed: int, missing: list[tuple[int, int]], workers:
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that are started here never hear of it: this one ends them, they would only print tracebacks."""
+    """Hides Ctrl-C from the processes started in the block: this one ends them, they would only print tracebacks."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -302,7 +302,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
-    """Writes all files but the pictures; returns what toyworld.json says of them."""
+    """Writes all files but the pictures; returns their entries of toyworld.json."""
     _join_parts(out, num_images)
     writers, statistics, splits = open_writers(out), Statistics(), dict.fromkeys(map(_split_name, PLACES), 0)
     for picture in read_pictures(out / SCENES_NAME):
@@ -344,7 +344,7 @@ def _documents(seed: int, count: int) -> Iterator[tuple[Caption, ...]]:
 
 
 def _word_pieces(out: Path) -> list[str]:
-    """In the order of their ids. Only of text that may be trained on: no caption of a val or test picture."""
+    """Returns word pieces by id, only of text that may be trained on: no caption of a val or test picture."""
     captions = [
         caption.text
         for picture in read_pictures(out / SCENES_NAME)

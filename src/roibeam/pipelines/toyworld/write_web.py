@@ -54,7 +54,7 @@ class WarcWriter:
         self._write("warcinfo", "", "application/warc-fields", b"software: roibeam toyworld\r\nformat: WARC/1.0\r\n")
 
     def add(self, url: str, body: bytes, content_type: str) -> None:
-        """One answer of a server.
+        """Adds one answer of a server.
 
         Args:
             content_type: as in the HTTP header.
@@ -93,7 +93,7 @@ class JudgedPairs:
     Attributes:
         kept: pairs of the collection; good: those of them that are right.
         expected: pictures that have a right pair; found: those of them with a right pair in the collection.
-        wrong: kept pairs that are not right, by what is wrong with them.
+        wrong: kept pairs that are not right, by reason.
         missed: pictures without their right pair, by the kind of their page.
     """
 
@@ -115,12 +115,12 @@ class JudgedPairs:
 
 
 def normal_text(text: str) -> str:
-    """Lower-case words with single blanks: texts that differ in case and punctuation are one."""
+    """Returns lower-case words with single blanks, so that texts that differ in case and punctuation are one."""
     return _NOT_WORDS.sub(" ", text.lower()).strip()
 
 
 def read_truth(web: Path) -> Iterator[dict[str, Any]]:
-    """One entry a page, in page order.
+    """Reads one entry a page, in page order.
 
     Raises:
         ValueError: if the folder holds no toy web.
@@ -134,7 +134,7 @@ def read_truth(web: Path) -> Iterator[dict[str, Any]]:
 
 
 def mark_shared(pages: list[dict[str, Any]]) -> None:
-    """Takes the goodness from texts of more than ten pictures."""
+    """Marks texts of more than ten pictures as not good."""
     pictures = defaultdict(set)
     for page in pages:
         if page["good"]:
@@ -148,7 +148,8 @@ def mark_shared(pages: list[dict[str, Any]]) -> None:
 
 
 def judge(pages: Iterable[Mapping[str, Any]], kept: Iterable[tuple[str, str]]) -> JudgedPairs:
-    """
+    """Judges the pairs of a collection.
+
     Args:
         pages: of `read_truth`.
         kept: (address of the picture, text) of each pair of the collection.
@@ -191,7 +192,7 @@ _PAGES_PER_WARC = 1000
 
 @dataclass(frozen=True)
 class ToyWeb:
-    """The web that is asked for.
+    """Request for a web of pages.
 
     Attributes:
         folder: of the web, as it was typed.
@@ -211,10 +212,10 @@ class ToyWeb:
     page_kb: int
 
     def check(self) -> None:
-        """Sees that the web can be written, or is there, before anything is drawn.
+        """Checks that the web can be written, or is there, before anything is drawn.
 
         Raises:
-            ValueError: if the folder cannot be this web's, or holds another.
+            ValueError: if the folder cannot hold this web, or holds another.
         """
         check_beside("--web", self.folder, self.world, holds="pages")
         if self.num_pages > MAX_PAGES:
@@ -274,13 +275,13 @@ class ToyWeb:
 
 
 def _is_evaluated(index: int) -> bool:
-    """Whether a picture of the world is one on which results for captions are reported."""
+    """Whether results for captions are reported on a picture of the world."""
     place = place_of(index)
     return place.split == "test" and place.dataset in ("coco", "flickr30k")
 
 
 def _drawn(folder: Path, plan: WebPlan, workers: int) -> Iterator[str]:
-    """The truth of all pages in order; the pages are drawn by several processes."""
+    """Yields the truth of all pages in order; the pages are drawn by several processes."""
     parts = [(first, min(first + _CHUNK, plan.num_pages)) for first in range(0, plan.num_pages, _CHUNK)]
     with Progress("writing pages", plan.num_pages, PAGES) as progress:
         if min(workers, len(parts)) <= 1:
@@ -296,7 +297,7 @@ def _drawn(folder: Path, plan: WebPlan, workers: int) -> Iterator[str]:
 
 
 def _first_kinds(pages: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Of each picture file the kind of the first page that shows it."""
+    """Kind of the first page with each picture file."""
     return {f"{PAGES_FOLDER}/{page['picture']['file']}": page["kind"] for page in reversed(list(pages))}
 
 
@@ -306,9 +307,9 @@ def _image_labels(pages: Iterable[dict[str, Any]]) -> str:
 
 
 def _pair_labels(pages: Iterable[dict[str, Any]]) -> str:
-    """Texts of natural pictures: 1 where true, 0 where not; what another rule drops is in neither.
+    """Labels of texts of natural pictures: 1 where true, 0 where not; without texts that another rule drops.
 
-    Every second page has a sentence of its story too, as whoever labels the texts near a picture meets them.
+    Every second page has a sentence of its story too, as such texts also stand near a picture.
     """
     rows = []
     for number, page in enumerate(pages):
@@ -337,6 +338,6 @@ def _write_warc(folder: Path, pages: list[dict[str, Any]], add_to_digest: Any) -
             for page in pages[first : first + _PAGES_PER_WARC]:
                 body = (folder / PAGES_FOLDER / page["file"]).read_bytes()
                 add_to_digest(body)
-                # A server of every second page leaves it to the page to tell its charset.
-                tells = len(body) % 2 == 0
-                warc.add(page["page"], body, f"text/html; charset={page['charset']}" if tells else "text/html")
+                # The server of every second page leaves the charset to the page.
+                has_charset = len(body) % 2 == 0
+                warc.add(page["page"], body, f"text/html; charset={page['charset']}" if has_charset else "text/html")

@@ -29,7 +29,7 @@ _HELD_OUT_SPLIT = "test"  # of a Karpathy file
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest:
-    """What is evaluated on what; as of `roibeam evaluate`.
+    """Request of `roibeam evaluate`: a model, a store and captions.
 
     Attributes:
         checkpoint: run folder, model folder or official checkpoint.
@@ -67,12 +67,12 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     """Writes `results.json`; remarks on the caption file come before the others.
 
     Args:
-        tell: as of `evaluate_checkpoint`; what there is to say of the caption file comes last.
+        tell: as of `evaluate_checkpoint`; the notes on the caption file come last.
     Raises:
-        ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
+        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     file, out = _checked(request)
-    # Torch comes now, when nothing is wrong with the names.
+    # Torch is imported only when the names are in order.
     with waiting("loading torch"):
         import torch
 
@@ -85,9 +85,9 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
         torch.set_num_threads(request.threads)
     with waiting("loading the model"):
         found = load_model_or_joint(request.checkpoint, options=request.options)
-    pretraining_model(found, named=request.checkpoint, asking="evaluate")  # before a tokenizer is asked for
+    pretraining_model(found, named=request.checkpoint, verb="evaluate")  # before a tokenizer is needed
     spec = tokenizer_spec(found, request.tokenizer)
-    asked = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
+    source = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
     with FeatureStore(request.store) as store:
         store.checked_one_in = checked_one_in(request.checksums)
         result = evaluate_checkpoint(
@@ -99,7 +99,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
             config=request.config,
             images=request.images,
             min_match=0.0 if file is None else request.min_match,
-            asked={"asked": asked},
+            extra_facts={"asked": source},
             tell=tell,
         )
     notes = () if file is None else file.notes
@@ -109,7 +109,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
 
 
 def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
-    """The caption file, and where results go; ValueError with all that is wrong with what was named."""
+    """Returns the caption file and the output folder; ValueError lists all that is wrong with the names."""
     named = NamedFiles()
     has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
     has_store = named.need("--store", request.store)

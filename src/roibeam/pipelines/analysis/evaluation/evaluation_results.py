@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 RESULTS_NAME = "results.json"
 _FORMAT = 1
-# What two results must share: else they are answers to different questions.
+# Settings that two results must share to be compared.
 _SAME_QUESTION = ("captions_digest", "seed", "max_images", "folds")
 
 
@@ -103,7 +103,7 @@ def read_results(path: Path) -> dict[str, Any]:
     Args:
         path: results.json, or the folder that it is in.
     Raises:
-        ValueError: when there is none, or it is none of ours.
+        ValueError: when there is none, or roibeam did not write it.
     """
     file = path / RESULTS_NAME if path.is_dir() else path
     found = read_json_object(file, hint="roibeam evaluate writes results.json")
@@ -132,7 +132,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Which of two models is better in this figure, "the first" or "the second", where the interval tells."""
+        """Statement of which model is better in this figure, if the interval excludes zero."""
         if not self.excludes_zero:
             return "no clear difference"
         first_is_better = (self.low > 0) != less_is_better(self.name)
@@ -140,10 +140,10 @@ class Difference:
 
 
 def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Difference]:
-    """What two models differ by on the same captions, for every figure that both have and that is a mean.
+    """Differences of two models on the same captions, for every figure that both have and that is a mean.
 
     Raises:
-        ValueError: when they were not asked the same: other captions, images or seed.
+        ValueError: when captions, images or seed differ.
     """
     left, right = read_results(first), read_results(second)
     for name in _SAME_QUESTION:
@@ -182,8 +182,8 @@ def write_evaluation_page(folder: Path, facts: Mapping[str, Any], figures: Seque
 
     Args:
         folder: that results.json is in.
-        facts: what results.json says beside its figures.
-        figures: in the order to be shown.
+        facts: of results.json beside its figures.
+        figures: in the order of display.
     Returns:
         The path of the page.
     """
@@ -200,7 +200,7 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
     ranks = [figure for figure in figures if measure_name(figure.name).is_rank]
     losses = [figure for figure in figures if figure not in shares and figure not in ranks]
     step = "" if checkpoint["step"] is None else f" after {counted(checkpoint['step'], 'step')}"
-    asked = f"{counted(question['captions'], 'caption')} of {counted(question['images'], 'image')}"
+    scope = f"{counted(question['captions'], 'caption')} of {counted(question['images'], 'image')}"
     first = [*answers, *(figure for figure in recalls if figure.name.endswith("_r1"))]
     source, model = Path(checkpoint["source"]), checkpoint["model"].removesuffix("ForPreTraining")
     run = source if checkpoint["step"] is None else source.absolute().parents[2]
@@ -208,7 +208,7 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
     way = " end to end" if checkpoint["end_to_end"] else ""
     yield page_start(
         f"Evaluation of {run.name}",
-        f"{model}{way}{step}, asked about {asked} of the store {facts['store']['path']}.",
+        f"{model}{way}{step}, evaluated on {scope} of the store {facts['store']['path']}.",
         f"{good[0].upper()}{good[1:]}." if good else "",
     )
     for remark in facts["remarks"]:
@@ -229,7 +229,7 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
         yield _section("Retrieval", remark, [*recalls, *ranks])
     if losses:
         yield _section("Losses", "less is better", losses)
-    yield _asked(facts, with_words=any(figure.words_alone is not None for figure in figures))
+    yield _question(facts, with_words=any(figure.words_alone is not None for figure in figures))
     yield PAGE_END
 
 
@@ -237,9 +237,9 @@ def _section(title: str, remark: str, figures: Sequence[Figure]) -> str:
     drawn = any(measure_name(figure.name).is_share for figure in figures)
     left_out = set() if any(figure.words_alone is not None for figure in figures) else {WORDS_ALONE}
     left_out |= set() if drawn else {_HEAD[-1]}
-    shown = [place for place, name in enumerate(_HEAD) if name not in left_out]
-    head = [_HEAD[place] for place in shown]
-    rows = [[row[place] for place in shown] for row in map(_row, figures)]
+    columns = [place for place, name in enumerate(_HEAD) if name not in left_out]
+    head = [_HEAD[place] for place in columns]
+    rows = [[row[place] for place in columns] for row in map(_row, figures)]
     numbers = range(1, head.index("in words"))
     return (
         f"<section><h2>{title} <small>{escaped(remark)}</small></h2>\n{table(head, rows, numbers=numbers)}</section>\n"
@@ -270,7 +270,7 @@ def _row(figure: Figure) -> list[str]:
     ]
 
 
-def _asked(facts: Mapping[str, Any], *, with_words: bool) -> str:
+def _question(facts: Mapping[str, Any], *, with_words: bool) -> str:
     question, settings = facts["question"], facts["settings"]
     folds = "" if question["folds"] == 1 else f", in {question['folds']} parts that are searched by themselves"
     what = (
@@ -299,6 +299,6 @@ def _asked(facts: Mapping[str, Any], *, with_words: bool) -> str:
         for name, value in named.items()
     ]
     return (
-        f"<section><h2>What was asked</h2>\n<p>{what}</p>\n"
+        f"<section><h2>Questions and settings</h2>\n<p>{what}</p>\n"
         f"{folded('Checkpoint, store and settings', table(['setting', 'value'], rows))}</section>\n"
     )

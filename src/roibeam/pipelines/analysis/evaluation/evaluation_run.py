@@ -72,15 +72,15 @@ WordReader = Callable[[HiddenWords], Mapping[str, float]]
 @dataclass(frozen=True)
 class EvaluationResult:
     """Attributes:
-    figures: in the order to be shown.
-    remarks: what was not measured and why, and what to be careful about.
+    figures: in the order of display.
+    remarks: on measures that are left out and why, and other cautions.
     join: how captions met records.
     num_captions, num_images: that were evaluated.
     results: the file written.
     page: report.html beside it.
     seconds: it took.
     device: where the model ran, as torch names it.
-    step: of the checkpoint that was asked; None for a model that is no run's.
+    step: of the evaluated checkpoint; None for a model that is no run's.
     """
 
     figures: tuple[Figure, ...]
@@ -105,7 +105,7 @@ def evaluate_checkpoint(
     config: EvaluationConfig | None = None,
     images: str | None = None,
     min_match: float = 1.0,
-    asked: dict[str, Any] | None = None,
+    extra_facts: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
     """Evaluates a model on the captions whose images the store has; `out` gets results.json and report.html.
@@ -117,14 +117,14 @@ def evaluate_checkpoint(
         images: of a model that was read with its region encoder: folder of the photos; None takes the locations that
             the store recorded.
         min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
-        asked: what else the results shall say of where things came from.
+        extra_facts: for the results, on where the inputs came from.
         tell: is called with each remark of the result as soon as it is known, most of them before the model runs.
     Raises:
-        ValueError: whatever does not fit, saying what to do.
+        ValueError: when something does not fit; with the remedy.
     """
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)
-    model = pretraining_model(found, named=str(found.source), asking="evaluate")
+    model = pretraining_model(found, named=str(found.source), verb="evaluate")
     remarks = [*found.changes, *check_feature_space(found, store)]
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
@@ -151,13 +151,13 @@ def evaluate_checkpoint(
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
     figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
     facts = {
-        "checkpoint": _told_of_checkpoint(found),
-        "store": _told_of_store(store),
+        "checkpoint": _checkpoint_facts(found),
+        "store": _store_facts(store),
         "tokenizer": tokenizer.digest,
-        "question": _told_of_question(digest, chosen, config),
+        "question": _question_facts(digest, chosen, config),
         "settings": asdict(config),
         "join": join.to_json(),
-        **(asked or {}),
+        **(extra_facts or {}),
         "remarks": [*remarks, *skipped],
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
@@ -180,7 +180,7 @@ def _samples(
     config: EvaluationConfig,
     features: PhotoFeatures | None,
 ) -> EvaluationSamples:
-    """Checked on the first record."""
+    """Returns the samples, checked on the first record."""
     first = store[first_id]
     samples = EvaluationSamples(
         found.model.config,
@@ -197,7 +197,7 @@ def _samples(
     return samples
 
 
-def _told_of_checkpoint(found: ModelCheckpoint) -> dict[str, Any]:
+def _checkpoint_facts(found: ModelCheckpoint) -> dict[str, Any]:
     joint = found.joint if isinstance(found, JointCheckpoint) else None
     return {
         "source": str(found.source),
@@ -209,7 +209,7 @@ def _told_of_checkpoint(found: ModelCheckpoint) -> dict[str, Any]:
     }
 
 
-def _told_of_store(store: FeatureStore) -> dict[str, Any]:
+def _store_facts(store: FeatureStore) -> dict[str, Any]:
     fingerprint = store.fingerprint
     return {
         "path": str(store.path),
@@ -221,7 +221,7 @@ def _told_of_store(store: FeatureStore) -> dict[str, Any]:
     }
 
 
-def _told_of_question(digest: str, chosen: EvaluationSet, config: EvaluationConfig) -> dict[str, Any]:
+def _question_facts(digest: str, chosen: EvaluationSet, config: EvaluationConfig) -> dict[str, Any]:
     return {
         "captions_digest": digest,
         "captions": len(chosen.rows),
@@ -239,16 +239,16 @@ def _measure(
     device: torch.device,
     alone: WordReader,
 ) -> tuple[list[Measure], list[Figure], list[str]]:
-    """Measures, median ranks, and why others are not there."""
+    """Returns measures, median ranks, and reasons why others are missing."""
     model.to(device)
-    asked: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "device": device}
+    options: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "device": device}
     remarks: list[str] = []
     if samples.objective is None:
         remarks.append("no masked regions: this model predicts nothing of regions")
     elif not samples.asks_regions:
         remarks.append("no masked regions: this model predicts their classes, and the store has no class ids")
     with Progress("masked words and regions", len(chosen.rows), CAPTIONS) as progress:
-        measures = masked_measures(model, samples, chosen, **asked, alone=alone, progress=progress.one_more)
+        measures = masked_measures(model, samples, chosen, **options, alone=alone, progress=progress.one_more)
     if not has_match_head(model, samples, chosen, device):
         remarks.append(f"no matching and no retrieval: {NO_MATCH_HEAD}")
         return measures, [], remarks
@@ -256,7 +256,7 @@ def _measure(
         remarks.append("no matching and no retrieval: they need a second image")
         return measures, [], remarks
     with Progress("right and wrong images", len(chosen.rows), CAPTIONS) as progress:
-        measures += matching_measures(model, samples, chosen, **asked, progress=progress.one_more)
+        measures += matching_measures(model, samples, chosen, **options, progress=progress.one_more)
     if not config.retrieval:
         return measures, [], remarks
     directions = retrieve(
@@ -269,7 +269,7 @@ def _measure(
 
 
 def _words_lost(tokenizer: CaptionTokenizer, samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
-    """Those that the tokenizer does not know, and captions that are cut."""
+    """Notes on words that the tokenizer does not know, and on captions that are cut."""
     captions = [chosen.corpus.caption(int(row)) for row in chosen.rows]
     cut = sum(samples.is_cut(caption) for caption in captions)
     cuts = [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
@@ -277,7 +277,7 @@ def _words_lost(tokenizer: CaptionTokenizer, samples: EvaluationSamples, chosen:
 
 
 def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Container[str]) -> WordReader:
-    """Counts neighbouring words as the run counted them; of a checkpoint whose folder has no counts it finds nothing.
+    """Returns a reader of words alone, from the run's own counts; without counts it finds nothing.
 
     Args:
         leaked: ids of the images that the run was trained on.
@@ -289,15 +289,14 @@ def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Co
 
 
 def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[list[str], Container[str]]:
-    """What of the evaluated captions the run was trained on, as far as its folder tells: for people, and ids of their
-    images."""
+    """Notes on evaluated captions that the run was trained on, as far as its folder records it, and their images."""
     origin, trained = trained_with(found), trained_images_among(found, chosen.image_ids)
     if digest == origin.captions:
         return ["this run was trained on these very captions: what follows is no held-out evaluation"], ALL
     if not trained:
         return [], NONE
-    told = (
+    note = (
         f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
         f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
     )
-    return [told], frozenset(trained)
+    return [note], frozenset(trained)

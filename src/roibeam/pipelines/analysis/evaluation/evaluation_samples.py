@@ -37,7 +37,7 @@ MASK_PROBABILITY = 0.15
 
 @dataclass(frozen=True)
 class RegionObjective:
-    """What a model predicts of a masked region.
+    """Prediction target of masked regions.
 
     Attributes:
         loss: "cross entropy" with the detector's class distribution, "kl" divergence from it, its best "class",
@@ -84,7 +84,7 @@ _OBJECTIVES: Mapping[type, Callable[[Any], RegionObjective | None]] = MappingPro
 
 
 def region_objective(config: Any) -> RegionObjective | None:
-    """What the model of this configuration predicts of masked regions; None for nothing."""
+    """Prediction target of masked regions for this model configuration; None for none."""
     return _OBJECTIVES[type(config)](config)
 
 
@@ -101,15 +101,14 @@ class EvaluationSamples:
 
     Args:
         config: of the model.
-        num_classes: foreground classes of the store; None when it does not tell: as many as the model knows.
-        with_class_ids: False for a store whose class ids mean nothing: a model that predicts classes of regions is
-            asked for none.
+        num_classes: foreground classes of the store; None when unknown: as many as the model knows.
+        with_class_ids: False for a store whose class ids mean nothing: no classes of regions are predicted then.
         background: where the model's classes have it: "first", as in the published stores of bottom-up attention,
-            "last" or "none"; None: last, as in ours, if it has one.
+            "last" or "none"; None: last, as in stores of roibeam, if it has one.
         max_regions: those with the best scores are kept, in the order of the record; 0 keeps all.
         task: number of the task token, for a model that has such tokens.
         features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
-        as_read: of a record that which the model reads, as `ModelCheckpoint.as_read`; None leaves the record.
+        as_read: changes a record to what the model reads, as `ModelCheckpoint.as_read`; None leaves the record.
     Raises:
         ValueError: when tokenizer, store or options do not fit the model.
     """
@@ -138,7 +137,7 @@ class EvaluationSamples:
         self._num_classes = _classes_of(self.objective, num_classes, background=background)
         self.asks_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
         self._background, self._max_regions, self._task = background, max_regions, task
-        # VL-BERT needs two positions more than pieces; nobody misses them in the others.
+        # VL-BERT needs two positions more than pieces; the others can spare them.
         self._longest = config.max_position_embeddings - 2 - getattr(config, "first_position", 0)
 
     def check(self, record: RegionRecord) -> None:
@@ -165,12 +164,12 @@ class EvaluationSamples:
         return len(self._tokenizer.encode(caption).ids) > self._longest
 
     def cut_words(self, caption: str) -> frozenset[int]:
-        """Words, counted between white space, of which `text` leaves a piece out."""
+        """Returns the words, counted between white space, of which `text` leaves a piece out."""
         words = self._tokenizer.pieces_of_words(caption) if self.is_cut(caption) else []
         return frozenset(word for word, pieces in enumerate(words) if pieces and pieces[-1] >= self._longest - 1)
 
     def pieces_of_words(self, caption: str) -> list[list[int]]:
-        """Of each word, counted between white space, the places of its pieces in `text`; [] where none is left."""
+        """Positions in `text` of the pieces of each word, counted between white space; [] where none is left."""
         last = self._longest - 1
         return [[piece for piece in each if piece < last] for each in self._tokenizer.pieces_of_words(caption)]
 
@@ -208,7 +207,7 @@ class EvaluationSamples:
         return self._padded([self._unhidden(none, ids, match=1) for ids in texts])
 
     def batch(self, rows: Sequence[EvaluationRow]) -> VLBatch:
-        """Padded, with the fields that only some models read, and the features that are asked for."""
+        """Returns a padded batch, with the fields that only some models read, and the features of `features`."""
         padded = self._padded(rows)
         return padded if self._features is None else self._features(padded)
 

@@ -35,9 +35,8 @@ _ROWS = "rows"  # of VL-BERT's settings: a loss is a mean over rows
 
 
 class Chance:
-    """What guessing reaches on the labels seen: in accuracy always the commonest one, in loss each as often as it is
-    right, of features always their mean. A loss is then the entropy of the labels' frequencies, in nats, or the
-    features' variance; one of several candidates is drawn.
+    """Chance levels on the labels seen. Accuracy: always the commonest label. Loss: the entropy of the labels'
+    frequencies, in nats, or the variance of features. One of several candidates: drawn at random.
 
     Args:
         config: of the model.
@@ -91,7 +90,7 @@ class Chance:
         self._distributions.see(targets, weights)
 
     def levels(self) -> dict[str, float]:
-        """By the name of the loss or accuracy, as in `PreTrainingOutput`; none of what was not asked."""
+        """Levels by the name of the loss or accuracy, as in `PreTrainingOutput`; only of those that were evaluated."""
         found = {
             "masked_word_accuracy": self._words.commonest,
             "text_only_word_accuracy": self._text_only_words.commonest,
@@ -100,12 +99,12 @@ class Chance:
             "masked_words": self._words.entropy,
             "text_only_words": self._text_only_words.entropy,
             "matching": self._matches.entropy,
-            **self._of_regions(),
+            **self._region_levels(),
         }
         return {name: level for name, level in found.items() if level is not None}
 
-    def _of_regions(self) -> dict[str, float | None]:
-        """Of the losses of regions."""
+    def _region_levels(self) -> dict[str, float | None]:
+        """Levels of the losses of regions."""
         objective, config = self._objective, self._config
         summed = isinstance(config, InterBertConfig) or getattr(config, "feature_reduction", "mean") == "sum"
         spread = self._features.variance(over_width="sum" if summed else "mean")
@@ -124,21 +123,21 @@ class Chance:
 
 
 class _Frequencies:
-    """How often each label was seen."""
+    """Counts of the labels seen."""
 
     def __init__(self) -> None:
         self._counts = Counter[int]()
         self._weights: dict[int, float] = {}
 
     def see(self, labels: Tensor, weights: Tensor) -> None:
-        """(n,) long, and (n,) float, what each counts in the loss."""
+        """Adds (n,) long labels with (n,) float weights in the loss."""
         self._counts.update(labels.tolist())
         for label, weight in zip(labels.tolist(), weights.tolist(), strict=True):
             self._weights[label] = self._weights.get(label, 0.0) + weight
 
     @property
     def commonest(self) -> float | None:
-        """The share of the commonest label."""
+        """Share of the commonest label."""
         return max(self._counts.values()) / self._counts.total() if self._counts else None
 
     @property
@@ -147,13 +146,13 @@ class _Frequencies:
 
 
 class _Distributions:
-    """Sums over distributions: of each one's entropy, and of themselves."""
+    """Weighted sums of distributions and of their entropies."""
 
     def __init__(self) -> None:
         self._entropy, self._weight, self._total = 0.0, 0.0, torch.zeros(1, dtype=torch.float64)
 
     def see(self, targets: Tensor, weights: Tensor) -> None:
-        """(n, C) float, and (n,) float, what each counts in the loss."""
+        """Adds (n, C) float distributions with (n,) float weights in the loss."""
         targets, weights = targets.double().cpu(), weights.double().cpu()
         self._entropy += float((torch.special.entr(targets).sum(dim=1) * weights).sum())
         self._weight += float(weights.sum())
@@ -166,13 +165,13 @@ class _Distributions:
 
 
 class _Features:
-    """How far features lie from their mean."""
+    """Sums for the variance of features."""
 
     def __init__(self) -> None:
         self._count, self._squares, self._total = 0, 0.0, torch.zeros(1, dtype=torch.float64)
 
     def see(self, features: Tensor) -> None:
-        """(n, D) float."""
+        """Adds (n, D) float features."""
         features = features.double().cpu()
         self._count += len(features)
         self._squares += float(features.square().sum())
@@ -187,14 +186,14 @@ class _Features:
 
 
 def _weights(chosen_BX: Tensor, *, by_row: bool) -> Tensor:
-    """(n,) float64, what each True counts in a mean over all of them, or over the means of the rows."""
+    """(n,) float64 weights of each True in a mean over all of them, or over the means of the rows."""
     counts = chosen_BX.sum(dim=1, keepdim=True).double()
     weights = 1.0 / counts.clamp(min=1) if by_row else torch.ones_like(counts)
     return weights.expand(chosen_BX.shape)[chosen_BX].cpu()
 
 
 def _entropy(counts: Tensor) -> float:
-    """In nats, of frequencies: (labels,) counts, at least one of them above 0."""
+    """Entropy in nats of the frequencies of (labels,) counts, at least one of them above 0."""
     return float(torch.special.entr(counts / counts.sum()).sum())
 
 
@@ -204,7 +203,7 @@ _DRAWN = 7  # first number of a seed: keeps this random stream apart from the ot
 
 
 class HiddenWords:
-    """The words that an evaluation asked about, each with the words beside it as far as the model is shown them."""
+    """Hidden words of an evaluation, each with its neighbours as far as they are visible to the model."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -216,12 +215,12 @@ class HiddenWords:
             return
         labels = batch.text_labels.numpy(force=True)
         hidden = labels != IGNORE_INDEX
-        is_shown = batch.text_mask.numpy(force=True).astype(bool) & ~hidden
-        shown = np.pad(
-            np.where(is_shown, batch.text_ids.numpy(force=True), UNKNOWN), ((0, 0), (1, 1)), constant_values=UNKNOWN
+        is_visible = batch.text_mask.numpy(force=True).astype(bool) & ~hidden
+        visible = np.pad(
+            np.where(is_visible, batch.text_ids.numpy(force=True), UNKNOWN), ((0, 0), (1, 1)), constant_values=UNKNOWN
         )
         rows, places = hidden.nonzero()
-        self._triples.append(np.stack([shown[rows, places], labels[rows, places], shown[rows, places + 2]], axis=1))
+        self._triples.append(np.stack([visible[rows, places], labels[rows, places], visible[rows, places + 2]], axis=1))
         self._sample_ids += [batch.sample_ids[row] for row in rows]
         alone = [False] * batch.batch_size if batch.text_only is None else batch.text_only.tolist()
         self._names += ["text_only_word_accuracy" if alone[row] else "masked_word_accuracy" for row in rows]
@@ -230,8 +229,8 @@ class HiddenWords:
         return len(self._names)
 
     def __iter__(self) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
-        """Of each word: the accuracy that it belongs to, the id of its sample, and its left neighbour, itself and its
-        right neighbour; `UNKNOWN` for one that is hidden too."""
+        """Yields, per word, the name of its accuracy, its sample's id, and (left neighbour, word, right neighbour);
+        `UNKNOWN` for a neighbour that is hidden too."""
         for name, sample_id, triple in zip(self._names, self._sample_ids, np.concatenate(self._triples), strict=True):
             left, word, right = map(int, triple)
             yield name, sample_id, (left, word, right)
@@ -249,7 +248,7 @@ NONE: Container[str] = frozenset()
 def words_alone(
     hidden: HiddenWords, counts: NeighbourCounts, tokenizer: CaptionTokenizer, *, counted: Container[str]
 ) -> dict[str, float]:
-    """The share of the hidden words that their neighbours tell, 0..1, by the name of the accuracy.
+    """Share of the hidden words that their neighbours predict, 0..1, by the name of the accuracy.
 
     Args:
         counts: of the captions that the model was trained on, in pieces of `tokenizer`.
@@ -280,7 +279,7 @@ def count_words(
         pieces = 0
         for number in drawn.tolist():
             column = int(np.searchsorted(ends, number, side="right"))
-            # A task's text has several lines, which are told apart.
+            # A task's text has several lines, which are counted separately.
             for line in columns[column][number - int(starts[column])].split("\n"):
                 ids = tokenizer.encode(line).ids
                 ids[0] = tokenizer.sep_id
@@ -302,9 +301,9 @@ class Measure:
     Attributes:
         name: as in `PreTrainingOutput`, or of retrieval.
         sums, counts: (images,) float64, of the items of each image.
-        chance: what a model reaches that knows nothing; None where that is not defined.
-        best_possible: what the data leave possible, where they leave less than everything.
-        words_alone: what counting neighbouring words finds, see `words_alone`; None where nothing was counted.
+        chance: level of a model that knows nothing; None where that is not defined.
+        best_possible: upper limit by the data, where it is below a perfect score.
+        words_alone: level of counting neighbouring words, see `words_alone`; None where nothing was counted.
     """
 
     name: str
@@ -320,7 +319,7 @@ class Measure:
 
     @property
     def mean(self) -> float | None:
-        """None where there was no item."""
+        """Mean over all items; None without items."""
         return float(self.sums.sum() / self.counts.sum()) if self.items else None
 
 
@@ -402,7 +401,7 @@ def masked_measures(
 
     Args:
         model: a `PreTrainingModel` in evaluation mode, on `device`.
-        alone: what counting neighbouring words finds of the hidden ones, by name; nothing where nobody counted.
+        alone: returns the levels of counting neighbouring words, by name; empty without counts.
         progress: is called after each caption.
     """
     terms = ImageTerms(chosen.image_ids)
@@ -455,7 +454,7 @@ def matching_measures(
 
 
 def _terms_of(output: PreTrainingOutput, *, matching: bool) -> dict[str, SumCount]:
-    """Those of matching, or the others."""
+    """Terms of matching, or the others."""
     terms = {**output.losses, **output.metrics}
     return {name: term for name, term in terms.items() if name.startswith("matching") == matching}
 
@@ -471,7 +470,7 @@ def scored_rows(
     randoms: Sequence[np.random.Generator],
     device: torch.device,
 ) -> Iterator[tuple[VLBatch, PreTrainingOutput]]:
-    """Encodes the rows together, and scores each by itself: what is said of a row does not depend on the others.
+    """Encodes the rows together, and scores each by itself: scores of a row do not depend on the others.
 
     Args:
         randoms: one for each row, for what its losses draw.

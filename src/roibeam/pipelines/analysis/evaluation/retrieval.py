@@ -38,18 +38,18 @@ _OF_TEXT = ("text_ids", "text_mask", "text_segments", "task_ids")
 _LABELS = ("text_labels", "region_targets", "region_target_mask")
 
 
-class PairScorer(Protocol):
-    """Scores texts that were read once with one image after the other."""
+class TextImageScorer(Protocol):
+    """Scorer of texts, read once, with one image after the other."""
 
     def read(self, texts: VLBatch) -> Any:
-        """What can be computed of texts alone; the images of the batch are not read."""
+        """Returns what can be computed from texts alone; the images of the batch are not read."""
 
     def score(self, read: Any, image: VLBatch) -> Tensor:
         """(texts,) log-odds of a match with the only image of `image`, whose text is not read."""
 
 
 class JointScorer:
-    """For models whose text cannot be read without the image."""
+    """Scorer for models whose text cannot be read without the image."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -74,8 +74,8 @@ class TwoStreamScorer:
         return _log_odds(self._model, self._model.vilbert.fuse(read, self._model.vilbert.read_images(image)))
 
 
-def pair_scorer(model: Any) -> PairScorer:
-    """The quickest one that the model has."""
+def pair_scorer(model: Any) -> TextImageScorer:
+    """Returns the quickest scorer for the model."""
     return TwoStreamScorer(model) if isinstance(model, ViLbertForPreTraining) else JointScorer(model)
 
 
@@ -109,7 +109,7 @@ class AllPairs:
 
     @torch.inference_mode()
     def seconds_per_pair(self) -> float:
-        """Measured on one chunk of texts of middle length."""
+        """Returns the time per pair, measured on one chunk of texts of middle length."""
         start = len(self._texts) // 2 // self._at_once * self._at_once
         chunk = self._texts[start : start + self._at_once]
         read, image = self._scorer.read(self._samples.texts(chunk).to(self._device)), self._image(0)
@@ -139,7 +139,7 @@ class AllPairs:
 
 
 def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
-    """Every text with the one image."""
+    """Returns a batch of every text with the one image."""
     parts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXT}
     for field in dataclasses.fields(image):
         value = getattr(image, field.name)
@@ -151,7 +151,7 @@ def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
 
 def _log_odds(model: Any, output: Any) -> Tensor:
     found = model.match_log_odds(output)
-    assert found is not None, "asked for scores of a model without a match head"
+    assert found is not None, "the model has no match head"
     return found
 
 
@@ -208,7 +208,7 @@ def retrieve(
     device: torch.device,
     scratch: Path,
 ) -> tuple[Direction, Direction]:
-    """Image to text, and text to image. The cost is logged first, then how far it is.
+    """Retrieves image to text, and text to image. Logs the cost first, then the progress.
 
     Args:
         model: a `PreTrainingModel` with a match head, in evaluation mode, on `device`.
@@ -248,7 +248,7 @@ def retrieve(
 
 @torch.inference_mode()
 def has_match_head(model: Any, samples: EvaluationSamples, chosen: EvaluationSet, device: torch.device) -> bool:
-    """Whether a model tells which pairs match; arguments as of `retrieve`."""
+    """Whether a model predicts which pairs match; arguments as of `retrieve`."""
     row = int(chosen.rows[0])
     batch = samples.batch([samples.pair(chosen.corpus, row, row)]).to(device)
     return model.match_log_odds(model.encode(batch)) is not None

@@ -32,7 +32,7 @@ class Tree:
     """One regression tree: arrays of one length, a number a node; node 0 is the root.
 
     Attributes:
-        feature: (N,) int64, the feature asked; -1 for a leaf.
+        feature: (N,) int64, the feature compared; -1 for a leaf.
         at_most: (N,) float64: with values up to it, the left child is next.
         left, right: (N,) int64, numbers of the children, larger than the node's own; 0 for a leaf.
         value: (N,) float64, what a leaf adds.
@@ -45,7 +45,7 @@ class Tree:
     value: np.ndarray
 
     def values(self, features_NF: np.ndarray) -> np.ndarray:
-        """(N,) float64 of (N, F) float64."""
+        """(N,) float64 values of (N, F) float64 features."""
         rows, nodes = np.arange(len(features_NF)), np.zeros(len(features_NF), np.int64)
         while (inner := self.feature[nodes] != _LEAF).any():
             at, row = nodes[inner], rows[inner]
@@ -58,13 +58,13 @@ class Tree:
 class BoostedModel:
     """
     Attributes:
-        kind: what it judges: "pictures" or "pairs".
-        features: names of what it is given, in order.
+        kind: of its inputs: "pictures" or "pairs".
+        features: names of the features, in order.
         start: log-odds before the first tree.
         trees: each adds to the log-odds.
         threshold: a lower score is a no; 0..1.
-        facts: how it was trained and what it reached, for people.
-        needs: what must be equal where it is asked, such as the names of the detector's classes.
+        facts: on its training and accuracy, for people.
+        needs: values that must be equal where it is used, such as the names of the detector's classes.
         pooled: (D + 1,) float64, weights of a mean region feature and an offset; None for a judge without regions.
     """
 
@@ -78,7 +78,7 @@ class BoostedModel:
     pooled: np.ndarray | None = None
 
     def score(self, features_NF: np.ndarray) -> np.ndarray:
-        """(N,) float64, 0..1, of (N, F) float64; a row's score does not depend on the others.
+        """(N,) float64 scores, 0..1, of (N, F) float64; a row's score does not depend on the others.
 
         Values are compared as float32, as they were in training.
         """
@@ -90,7 +90,7 @@ class BoostedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all that a score or a decision hangs on."""
+        """Digest of all that scores and decisions depend on."""
         content = {key: value for key, value in self._content().items() if key != "facts"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 
@@ -106,12 +106,13 @@ class BoostedModel:
 
 
 def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, ...]]) -> BoostedModel:
-    """
+    """Reads a judge's model.
+
     Args:
-        kind: what it must judge.
-        features: the sets of features that it may be of; a model of others is refused.
+        kind: required kind of inputs.
+        features: allowed sets of features; a model of others is refused.
     Raises:
-        ValueError: for what is no such file, whatever is in it.
+        ValueError: for any other file, whatever its content.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -144,7 +145,7 @@ def _model(content: dict[str, Any], kind: str, features: Sequence[tuple[str, ...
         raise ValueError(f"it judges {content['kind']!r}, expected {kind!r}")
     names = tuple(content["features"])
     if names not in features:
-        raise ValueError(f"it is asked with {len(names)} features that are not those of this version")
+        raise ValueError(f"it has {len(names)} features that are not those of this version")
     start, threshold = (_number(content[name]) for name in ("start", "threshold"))
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold {threshold}, expected 0 to 1")
@@ -170,7 +171,7 @@ def _tree(content: dict[str, Any], num_features: int) -> Tree:
     if not 1 <= count <= _MAX_NODES or any(len(each) != count for each in (*whole.values(), *real.values())):
         raise ValueError(f"a tree of {count} nodes whose lists differ in length, or of more than {_MAX_NODES}")
     if tree.feature.min() < _LEAF or tree.feature.max() >= num_features:
-        raise ValueError("a tree asks for a feature that there is not")
+        raise ValueError("a tree uses a feature that does not exist")
     inner = np.flatnonzero(tree.feature != _LEAF)
     for children in (tree.left[inner], tree.right[inner]):
         # Larger numbers only: so every way through the tree ends.
@@ -196,7 +197,7 @@ HELD_OUT_SHARE = 0.25
 
 @dataclass(frozen=True)
 class BoostingSettings:
-    """scikit-learn's GradientBoostingClassifier; all ours, the paper names no model."""
+    """Settings of scikit-learn's GradientBoostingClassifier; all roibeam's, the paper names no model."""
 
     trees: int = 150
     depth: int = 4
@@ -212,10 +213,10 @@ class LabelledRows:
         features: (N, F) float64.
         labels: (N,) bool.
         groups: (N,) names; rows of one group are never on both sides of the split.
-        kinds: (N,) what a row is ("labelled", "random", ...), for figures by kind.
-        counts_for_threshold: (N,) bool: rows as they come in life; the threshold is set on these.
-        keeps_best: whether of each group only the row with the best score is kept in life: then that row alone counts
-            for the threshold. A group of several wrong rows has several chances to pass.
+        kinds: (N,) kind of each row ("labelled", "random", ...), for figures by kind.
+        counts_for_threshold: (N,) bool: rows as in a collection; the threshold is set on these.
+        keeps_best: whether a collection keeps only the row with the best score of each group: then that row alone
+            counts for the threshold. A group of several wrong rows has several chances to pass.
     """
 
     features: np.ndarray
@@ -227,10 +228,7 @@ class LabelledRows:
 
 
 def check_extra() -> None:
-    """
-    Raises:
-        ValueError: where scikit-learn is missing.
-    """
+    """Raises ValueError where scikit-learn is missing."""
     try:
         import sklearn.ensemble  # noqa: F401
     except ImportError:
@@ -250,7 +248,7 @@ def train_boosted(
     """Trains on three quarters of the groups; the rest sets the threshold and gives the figures.
 
     Args:
-        precision: wanted of what passes the threshold, 0..1.
+        precision: wanted of the rows that pass the threshold, 0..1.
     Raises:
         ValueError: if one side of the split lacks an answer, or no threshold is that precise.
     """
@@ -269,10 +267,10 @@ def train_boosted(
     share = float(rows.labels[~held].mean())
     trees = tuple(_as_tree(each.tree_, settings.learning_rate) for each in fitted.estimators_[:, 0])
     start = float(np.log(share / (1 - share)))
-    untold = BoostedModel(kind, tuple(names), start, trees, 0.5)
+    draft = BoostedModel(kind, tuple(names), start, trees, 0.5)
     decides = held & rows.counts_for_threshold
     _check_both_answers(rows.labels[decides], "held out")
-    scores = untold.score(rows.features)
+    scores = draft.score(rows.features)
     if rows.keeps_best:
         decides = best_of_groups(scores, rows.groups, decides)
         _check_both_answers(rows.labels[decides], "held out")
@@ -289,16 +287,16 @@ def train_boosted(
 
 
 def is_held_out(group: str) -> bool:
-    """The same for the same group, whatever else there is."""
+    """Whether a group is held out, by its name alone."""
     digest = hashlib.sha256(f"roibeam judge\n{group}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 
 
 def best_of_groups(scores: np.ndarray, groups: Sequence[str], among: np.ndarray) -> np.ndarray:
-    """(N,) bool: of each group the row with the best score, the first of equal ones.
+    """(N,) bool mask of the row with the best score of each group, the first of equal ones.
 
     Args:
-        among: (N,) bool, rows that are looked at.
+        among: (N,) bool, rows to choose from.
     """
     best: dict[str, int] = {}
     for row in np.flatnonzero(among).tolist():
@@ -310,7 +308,7 @@ def best_of_groups(scores: np.ndarray, groups: Sequence[str], among: np.ndarray)
 
 
 def threshold_for_precision(scores: np.ndarray, labels: np.ndarray, wanted: float) -> float:
-    """The lowest threshold at which the rows that pass it are right as often as wanted: so most right rows pass.
+    """Returns the lowest threshold at which the rows that pass are right as often as wanted: so most right rows pass.
 
     Args:
         scores: (N,) 0..1.
@@ -327,7 +325,7 @@ def threshold_for_precision(scores: np.ndarray, labels: np.ndarray, wanted: floa
     if not len(enough):
         raise ValueError(
             f"precision {wanted:g} is not reached at any threshold, {precision[last_of_score].max():.3f} is the most; "
-            "ask for less (--precision), or label more rows"
+            "request less (--precision), or label more rows"
         )
     last, ordered = enough[-1], scores[order]
     # Midway to the next lower score, not on the lowest that was seen: new rows lie a little beside.
@@ -335,7 +333,7 @@ def threshold_for_precision(scores: np.ndarray, labels: np.ndarray, wanted: floa
 
 
 def figures(scores: np.ndarray, labels: np.ndarray, threshold: float) -> dict[str, float]:
-    """Precision and recall of what passes, and the share of pairs of a right and a wrong row in the right order."""
+    """Precision and recall of passing rows, and the share of pairs of a right and a wrong row in the right order."""
     from sklearn.metrics import roc_auc_score
 
     passed = scores >= threshold
@@ -350,7 +348,7 @@ def figures(scores: np.ndarray, labels: np.ndarray, threshold: float) -> dict[st
 
 
 def _by_kind(scores: np.ndarray, labels: np.ndarray, kinds: np.ndarray, threshold: float) -> dict[str, Any]:
-    """Of each kind of row the share that passes."""
+    """Share of rows of each kind that pass."""
     found = {}
     for kind in sorted(set(kinds.tolist())):
         for label in (True, False):
@@ -367,7 +365,7 @@ def _importance(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
 
 
 def _as_tree(tree: Any, learning_rate: float) -> Tree:
-    """Of scikit-learn's documented arrays (sklearn.tree, "Understanding the decision tree structure")."""
+    """Converts scikit-learn's documented arrays (sklearn.tree, "Understanding the decision tree structure")."""
     leaf = tree.children_left == -1
     return Tree(
         feature=np.where(leaf, -1, tree.feature).astype(np.int64),

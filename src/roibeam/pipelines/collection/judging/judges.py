@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PictureJudge(Protocol):
-    """Natural photo or not (step 5); `roibeam collect train-images` makes one.
+    """Judge of natural photos (step 5); `roibeam collect train-images` makes one.
 
     Attributes:
         threshold: a picture with a lower score is dropped as "not natural".
@@ -33,12 +33,12 @@ class PictureJudge(Protocol):
     fingerprint: str
 
     def score(self, pictures: Sequence[Picture]) -> Sequence[float]:
-        """One score 0..1 for each picture, in order; the same whatever stands beside it. Reads `Picture.path`."""
+        """Scores each picture 0..1, in order, whatever stands beside it. Reads `Picture.path`."""
         ...
 
 
 class PairJudge(Protocol):
-    """Does the text describe the image (step 6)? `roibeam collect train-pairs` makes one.
+    """Judge of whether a text describes an image (step 6); `roibeam collect train-pairs` makes one.
 
     Attributes:
         threshold: a pair with a lower score is dropped as "low score".
@@ -49,7 +49,7 @@ class PairJudge(Protocol):
     fingerprint: str
 
     def score(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """One score 0..1 for each pair, in order; the same whatever stands beside it.
+        """Scores each pair 0..1, in order, whatever stands beside it.
 
         All candidate texts of a picture come as pairs of their own, with the same `Pair.picture`, one after another.
         """
@@ -57,7 +57,7 @@ class PairJudge(Protocol):
 
 
 class Judges(Protocol):
-    """Both judges as a run is asked for them: plain and picklable, opened on each worker.
+    """Both judges of a run: plain and picklable, opened on each worker.
 
     Attributes:
         has_picture_judge, has_pair_judge: whether there is one, known without opening it.
@@ -70,11 +70,11 @@ class Judges(Protocol):
     def has_pair_judge(self) -> bool: ...
 
     def picture_judge(self) -> PictureJudge | None:
-        """The judge of pictures; None for none."""
+        """Opens the judge of pictures; None for none."""
         ...
 
     def pair_judge(self) -> PairJudge | None:
-        """The judge of pairs; None for none."""
+        """Opens the judge of pairs; None for none."""
         ...
 
 
@@ -104,12 +104,12 @@ class JudgeFiles:
         return self.pairs is not None
 
     def check(self) -> None:
-        """Reads the files and opens the judges, so that what does not fit together is said before a page is read.
+        """Reads the files and opens the judges, so that a mismatch is an error before a page is read.
 
         Without a match model nothing heavy is imported.
 
         Raises:
-            ValueError: if one is no such file, what it needs is not named, or it was trained with something else.
+            ValueError: if one is no such file, lacks something it needs, or was trained with something else.
         """
         if self.pictures is not None:
             model = read_boosted_model(self.pictures, kind="pictures", features=(NAMES, NAMES_WITH_REGIONS))
@@ -124,26 +124,20 @@ class JudgeFiles:
             if model.needs.get("match") is not None and self.match_model is None:
                 raise ValueError(f"{self.pairs}: trained with a match model: name it with --match-model")
         elif self.match_model is not None:
-            raise ValueError("--match-model is what a judge of pairs asks: name one too")
+            raise ValueError("--match-model is for a judge of pairs: name one too")
         elif self.pictures is None and self.detector is not None:
-            raise ValueError("--detector is what the judges look through: name --picture-judge or --pair-judge too")
+            raise ValueError("--detector is for the judges: name --picture-judge or --pair-judge too")
         self.picture_judge()
         self.pair_judge()
 
     def picture_judge(self) -> PictureJudge | None:
-        """
-        Raises:
-            ValueError: if it does not go with the detector.
-        """
+        """Opens the judge of pictures; ValueError if it does not go with the detector."""
         from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
 
         return None if self.pictures is None else open_picture_judge(self.pictures, self._regions())
 
     def pair_judge(self) -> PairJudge | None:
-        """
-        Raises:
-            ValueError: if it does not go with the detector or the match model.
-        """
+        """Opens the judge of pairs; ValueError if it does not go with the detector or the match model."""
         from roibeam.pipelines.collection.judging.pair_judge import open_pair_judge
 
         regions = self._regions()
@@ -155,7 +149,7 @@ class JudgeFiles:
         return None if self.detector is None else _found(self.detector, self.device)
 
 
-# One detector and one model a process, whoever asks for them.
+# One detector and one model a process.
 @cache
 def _found(detector: str, device: str) -> FoundRegions:
     from roibeam.pipelines.collection.judging.picture_judge import FoundRegions

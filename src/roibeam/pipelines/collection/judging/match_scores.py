@@ -16,7 +16,7 @@ from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 
 class MatchScores:
-    """One pair at a time: what stands beside it in a batch cannot change its last digits.
+    """Match scores, one pair at a time: other pairs of a batch cannot change the last digits.
 
     Args:
         model: run, model folder or official checkpoint with a match head.
@@ -28,7 +28,7 @@ class MatchScores:
     def __init__(self, model: str, *, tokenizer: str | None = None, device: str = "cpu") -> None:
         found = load_model(model)
         self._as_read = found.as_read
-        self._model: Any = pretraining_model(found, named=model, asking="ask")
+        self._model: Any = pretraining_model(found, named=model, verb="use")
         self._model.to(device)
         self._device, self._named = device, model
         self._tokenizer = load_tokenizer(tokenizer_spec(found, tokenizer))
@@ -45,10 +45,7 @@ class MatchScores:
 
     @torch.inference_mode()
     def log_odds(self, record: RegionRecord, text: str) -> float:
-        """
-        Raises:
-            ValueError: if the record does not fit the model, or the model has no match head.
-        """
+        """Log-odds of a match; ValueError if the record does not fit the model, or the model has no match head."""
         ids = self._tokenizer.encode(text).ids
         if len(ids) > self._longest:
             ids = ids[: self._longest].copy()

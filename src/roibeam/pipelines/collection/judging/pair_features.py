@@ -1,7 +1,7 @@
 """Features of an image-text pair for the judge of pairs: of the text alone, of the picture alone, and of both.
 
-Things that a text names are in the words of a detector's classes and attributes. All features are ours: the paper has
-"hundreds of features" of these three kinds and names none (arXiv:2001.07966, section 3).
+Things that a text names are in the words of a detector's classes and attributes. All features are roibeam's: the paper
+has "hundreds of features" of these three kinds and names none (arXiv:2001.07966, section 3).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NamedThing:
     Attributes:
         class_id: of the detector.
         attribute_ids: of the words before it, up to the thing before.
-        count: what a number before it says; 1 without one.
+        count: the number before it; 1 without one.
         place, length: its words in the text.
     """
 
@@ -38,7 +38,7 @@ class NamedThing:
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words of letters."""
+    """Returns the lower-case words of letters."""
     return WORD.findall(text.lower())
 
 
@@ -53,7 +53,7 @@ class NameReader:
         self.class_names = tuple(classes)
 
     def things(self, words: Sequence[str]) -> list[NamedThing]:
-        """In the order of the text; of names that begin at one word the longest counts."""
+        """Returns the named things in the order of the text; the longest of names that begin at one word counts."""
         found: list[NamedThing] = []
         place, free_from = 0, 0
         while place < len(words):
@@ -70,7 +70,7 @@ class NameReader:
         return found
 
     def loose_attributes(self, words: Sequence[str]) -> list[int]:
-        """All attributes that the words name, wherever they stand."""
+        """Returns all attributes that the words name, wherever they stand."""
         return [self._attributes[word,] for word in words if (word,) in self._attributes]
 
     @staticmethod
@@ -83,14 +83,14 @@ class NameReader:
 
 
 def plural_of(word: str) -> str:
-    """As English mostly does it."""
+    """Returns the plural of a word, by the common rules of English."""
     if word.endswith(("s", "x", "z", "ch", "sh")):
         return f"{word}es"
     return f"{word[:-1]}ies" if len(word) > 1 and word.endswith("y") and word[-2] not in "aeiou" else f"{word}s"
 
 
 def _forms(names: Sequence[str], *, with_plurals: bool) -> dict[tuple[str, ...], int]:
-    """The first of equal names counts."""
+    """Numbers of names by their words; the first of equal names counts."""
     forms: dict[tuple[str, ...], int] = {}
     for number, name in enumerate(names):
         for synonym in name.split(","):
@@ -131,7 +131,7 @@ def pair_features(
     """(42,) float64, in the order of `NAMES`; finite.
 
     Args:
-        others: the other texts that stand beside the same picture on the same page.
+        others: the other texts beside the same picture on the same page.
         record: the picture's regions; None where there are none.
         match: log-odds of a match, of a pre-trained model; None without one.
     """
@@ -174,7 +174,7 @@ class _Seen:
                 self.areas[number] = max(area, self.areas.get(number, 0.0))
 
     def attribute_match(self, class_id: int, attribute_id: int) -> float:
-        """How surely a region of the class has the attribute, 0..1."""
+        """Certainty that a region of the class has the attribute, 0..1."""
         found = self.of_class.get(class_id, [])
         return max((score * share for score, attribute, share in found if attribute == attribute_id), default=0.0)
 
@@ -228,7 +228,7 @@ def _of_both(words: list[str], things: list[NamedThing], seen: _Seen, reader: Na
 def _agreement(
     words: list[str], things: list[NamedThing], others: list[list[str]], reader: NameReader
 ) -> tuple[float, ...]:
-    """How far the texts beside it say the same: shared words of content, and shared things."""
+    """Agreement with the texts beside it: shared words of content, and shared things."""
     mine = set(words) - _STOP_WORDS
     shares = []
     for other in others:
@@ -241,7 +241,7 @@ def _agreement(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """-1 for none: no mean is that."""
+    """Mean of values; -1 for none, which no mean is."""
     return float(np.mean(values)) if len(values) else -1.0
 
 

@@ -39,7 +39,7 @@ KIND = "pairs"
 
 
 class TrainedPairJudge:
-    """Holds what `judges.PairJudge` asks.
+    """Trained judge of pairs, see `judges.PairJudge`.
 
     Args:
         model: of `roibeam collect train-pairs`.
@@ -60,7 +60,7 @@ class TrainedPairJudge:
         self.threshold, self.fingerprint = model.threshold, model.fingerprint
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """One score 0..1 for each pair; pairs of one picture and page, one after another, are each other's context."""
+        """Scores each pair 0..1; pairs of one picture and page, one after another, are each other's context."""
         runs = [list(run) for _, run in groupby(pairs, key=lambda pair: (pair.picture.path, pair.page_url))]
         paths = list(dict.fromkeys(run[0].picture.path for run in runs))
         records = dict(zip(paths, self._regions.records(paths), strict=True))
@@ -74,7 +74,8 @@ class TrainedPairJudge:
 
 
 def open_pair_judge(path: Path, regions: Regions, match: MatchScores | None = None) -> TrainedPairJudge:
-    """
+    """Opens a trained judge of pairs.
+
     Args:
         path: a file of `roibeam collect train-pairs`.
     Raises:
@@ -90,9 +91,9 @@ def open_pair_judge(path: Path, regions: Regions, match: MatchScores | None = No
 def features_of(
     text: str, others: Sequence[str], record: RegionRecord | None, reader: NameReader, match: MatchScores | None
 ) -> np.ndarray:
-    """(42,) float64, see `pair_features`."""
-    asked = match is not None and record is not None and record.num_regions > 0
-    log_odds = match.log_odds(record, text) if asked and match is not None and record is not None else None
+    """(42,) float64 features, see `pair_features`."""
+    has_score = match is not None and record is not None and record.num_regions > 0
+    log_odds = match.log_odds(record, text) if has_score and match is not None and record is not None else None
     return pair_features(text, others, record, reader, log_odds)
 
 
@@ -130,14 +131,14 @@ class TrainPairsRequest:
 
 @dataclass(eq=False)
 class _Gathered:
-    """Pairs, and what is known of their images."""
+    """Pairs, and the records of their images."""
 
     pairs: list[TrainedPair] = field(default_factory=list)
     records: dict[str, RegionRecord] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add_image(self, name: str, record: RegionRecord) -> None:
-        # Without the features of regions nobody asks for, thousands of records are small; a match model asks for them.
+        # Without the features of regions thousands of records would be small; a match model needs them.
         self.records[name] = record
 
     @property
@@ -147,7 +148,8 @@ class _Gathered:
 
 
 def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
-    """
+    """Trains a judge of pairs and writes it.
+
     Raises:
         ValueError: if something cannot be read, does not fit together, or too little is labelled.
     """
@@ -220,7 +222,7 @@ def _add_captions(gathered: _Gathered, file: CaptionFile, regions: StoredRegions
             record = regions.records([name])[0]
             assert record is not None, name
             gathered.add_image(image, record)
-        # A page shows one caption, seldom two: not the five that people wrote for one image.
+        # A page has one caption, seldom two: not the five that people wrote for one image.
         others = (texts[name][(rank + 1) % len(texts[name])],) if rank % 2 and len(texts[name]) > 1 else ()
         gathered.pairs.append(TrainedPair(image, texts[name][rank], others, True, CURATED))
 
@@ -252,7 +254,7 @@ def _rows(
         for pair in progress.counting(pairs):
             features.append(features_of(pair.text, pair.others, records[pair.image], reader, match))
     kinds = [pair.kind for pair in pairs]
-    # Made negatives are as many as we like; rows that people labelled come as they do in life.
+    # The number of made negatives is arbitrary; labelled rows come as in a collection.
     decides = np.array([kind == LABELLED for kind in kinds]) if has_labels else np.ones(len(pairs), bool)
     labels = np.array([pair.label for pair in pairs])
     return LabelledRows(np.array(features), labels, [pair.image for pair in pairs], kinds, decides, has_labels)

@@ -1,7 +1,7 @@
 """Judge of pictures: whether one is a natural photo, by statistics of its file and, if trained so, of its regions.
 
 `roibeam collect train-images` trains it on labelled pictures. Regions are those of a store, or those that a detector
-finds now. Statistics of file and pixels tell photos from logos, charts and screenshots; all of them are ours.
+finds now. Statistics of file and pixels tell photos from logos, charts and screenshots; all of them are roibeam's.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from roibeam.pipelines.data.vocabulary import Vocabulary
 
 class Regions(Protocol):
     """Attributes:
-    names: what the detector calls its classes and attributes.
+    names: of the detector's classes and attributes.
     """
 
     names: Vocabulary
 
     def records(self, paths: Sequence[str]) -> list[RegionRecord | None]:
-        """One for each picture in order; None for a picture without."""
+        """Returns one for each picture in order; None for a picture without."""
 
 
 class StoredRegions:
-    """Of a store whose images are named by path, by the rules of `ImageFinder`.
+    """Regions of a store whose images are named by path, by the rules of `ImageFinder`.
 
     Raises:
-        ValueError: for a store that does not tell the names of its classes.
+        ValueError: for a store without names of its classes.
     """
 
     def __init__(self, store: FeatureStore, *, named: str) -> None:
         classes, attributes = store.vocabulary["classes"], store.vocabulary["attributes"]
         if not classes:
-            raise ValueError(f"{named}: this store does not tell what its classes are called; extract it with --vocab")
+            raise ValueError(f"{named}: this store has no names of its classes; extract it with --vocab")
         self.names = Vocabulary(tuple(classes), tuple(attributes or ()))
         self._store, self._finder = store, ImageFinder(store.ids())
 
@@ -69,7 +69,7 @@ class StoredRegions:
 
 
 class FoundRegions:
-    """By a detector that is built at the first picture, in exact mode: a picture's regions do not depend on others.
+    """Regions of a detector that is built at the first picture, in exact mode: they do not depend on other pictures.
 
     Args:
         detector: "toy", or a folder of `roibeam detector train`.
@@ -81,10 +81,10 @@ class FoundRegions:
         from roibeam.pipelines.extract.one_photo import requested_parts
         from roibeam.pipelines.extract.request import RequestedDetector
 
-        self._asked = RequestedDetector(detector=detector, device=device, threads=threads)
-        self._chosen, self._parts, self.names = requested_parts(self._asked)
+        self._requested = RequestedDetector(detector=detector, device=device, threads=threads)
+        self._chosen, self._parts, self.names = requested_parts(self._requested)
         if not self.names.classes:
-            raise ValueError(f"--detector {detector!r} does not tell what its classes are called")
+            raise ValueError(f"--detector {detector!r} has no names of its classes")
         self._built: Any = None
 
     def records(self, paths: Sequence[str]) -> list[RegionRecord | None]:
@@ -101,10 +101,10 @@ class FoundRegions:
         from roibeam.extraction.weights.loading import build_detector
         from roibeam.pipelines.common.compute import choose_device
 
-        device = choose_device(self._asked.device, threads=self._asked.threads)
+        device = choose_device(self._requested.device, threads=self._requested.threads)
         return build_detector(
             self._parts["detector"], weights=self._chosen.weights, selection=self._parts["selection"],
-            conventions=self._parts["conventions"], mode=self._asked.mode, device=device.name,
+            conventions=self._parts["conventions"], mode=self._requested.mode, device=device.name,
         )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def picture_statistics(data: bytes) -> np.ndarray:
     """(21,) float64, in the order of `NAMES`.
 
     Raises:
-        ValueError: for what is no picture, or one of more pixels than PIL opens without a warning.
+        ValueError: if it is no picture, or has more pixels than PIL opens without a warning.
     """
     try:
         with Image.open(io.BytesIO(data)) as image:
@@ -200,7 +200,7 @@ def picture_features(data: bytes, record: RegionRecord | None, pooled: np.ndarra
 
 
 def region_facts(record: RegionRecord | None) -> tuple[float, float, float, float]:
-    """Regions, sure ones, best score, mean of the five best."""
+    """Returns the numbers of regions and of sure ones, the best score, and the mean of the five best."""
     if record is None or not record.num_regions:
         return 0.0, 0.0, 0.0, 0.0
     best = np.sort(record.class_scores)[::-1]
@@ -224,7 +224,7 @@ KIND = "pictures"
 
 
 class TrainedPictureJudge:
-    """Reads its pictures' files; holds what `judges.PictureJudge` asks.
+    """Trained judge of pictures, see `judges.PictureJudge`; reads their files.
 
     Args:
         model: of `roibeam collect train-images`.
@@ -243,14 +243,14 @@ class TrainedPictureJudge:
             check_names(model, regions)
 
     def score(self, pictures: Sequence[Picture]) -> list[float]:
-        """One score 0..1 for each picture. A picture that cannot be decoded, or has no regions, gets 0."""
+        """Scores each picture 0..1. A picture that cannot be decoded, or has no regions, gets 0."""
         paths = [picture.path for picture in pictures]
         records = [None] * len(paths) if self._regions is None else self._regions.records(paths)
         scores = []
         for path, record in zip(paths, records, strict=True):
             try:
                 features = picture_features(Path(path).read_bytes(), record, self._model.pooled)
-            except ValueError:  # whoever asked has decoded it; a file that no longer can be is no photo to keep
+            except ValueError:  # the caller has decoded it; a file that no longer can be is no photo to keep
                 scores.append(0.0)
                 continue
             scores.append(float(self._model.score(features[None])[0]))
@@ -258,7 +258,8 @@ class TrainedPictureJudge:
 
 
 def open_picture_judge(path: Path, regions: Regions | None = None) -> TrainedPictureJudge:
-    """
+    """Opens a trained judge of pictures.
+
     Args:
         path: a file of `roibeam collect train-images`.
     Raises:
@@ -272,10 +273,7 @@ def open_picture_judge(path: Path, regions: Regions | None = None) -> TrainedPic
 
 
 def check_names(model: BoostedModel, regions: Regions) -> None:
-    """
-    Raises:
-        ValueError: where the regions' classes are others than in training.
-    """
+    """Raises ValueError if the regions' classes are others than in training."""
     if model.needs.get("names") != regions.names.digest:
         raise ValueError("this model was trained on regions of another detector; name the same one, or train it anew")
 
@@ -312,10 +310,7 @@ class TrainedJudge:
 
 
 def train_images(request: TrainImagesRequest) -> TrainedJudge:
-    """
-    Raises:
-        ValueError: if something cannot be read, or too little is labelled.
-    """
+    """Trains a judge of pictures and writes it; ValueError if something cannot be read, or too little is labelled."""
     check_new(request.out)
     check_extra()
     rows = read_labelled_images(request.labels)
@@ -345,8 +340,8 @@ def _train(
             kept.append(row)
             pooled_NF.append(pooled_feature(record, width))
     if not kept:
-        told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
-        raise ValueError(f"{request.labels}: none of its pictures can be used: {told}; the first is {rows[0].path}")
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
+        raise ValueError(f"{request.labels}: none of its pictures can be used: {reasons}; the first is {rows[0].path}")
     features, labels = np.array(found), np.array([row.label for row in kept])
     groups = [str(row.path) for row in kept]
     held = np.array([is_held_out(group) for group in groups])
@@ -366,8 +361,7 @@ def _train(
 def _pooled_direction(pooled_NF: np.ndarray, labels: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(D + 1,) weights and offset of a logistic regression on the mean feature, and its (N,) log-odds.
 
-    Rows that are trained on get those of a regression that did not see them: else the trees would believe them too
-    much.
+    Training rows get those of a regression that was not trained on them: else the trees would trust them too much.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict

@@ -1,6 +1,6 @@
 """Training rows of the judges: labelled by people in CSV files, or wrong pairs made of right ones, in four kinds.
 
-CSV has a header and is read strictly, each fault with its line. The paper does not mention wrong pairs: all ours.
+CSV has a header and is read strictly, each fault with its line. Wrong pairs are roibeam's: the paper mentions none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAIR_LABELS = {"1": True, "0": False}
 
 @dataclass(frozen=True)
 class LabelledImage:
-    """`path` is absolute, or below the folder of the CSV."""
+    """A labelled picture; `path` is absolute, or below the folder of the CSV."""
 
     path: Path
     label: bool
@@ -33,7 +33,7 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """`source` and `page` may be "": where the text stood."""
+    """A labelled text; `source` and `page`, where it stood, may be ""."""
 
     image: str
     text: str
@@ -43,17 +43,17 @@ class LabelledText:
 
 
 def read_labelled_images(path: Path) -> list[LabelledImage]:
-    """Columns image and label ("natural" or "not").
+    """Reads the columns image and label ("natural" or "not").
 
     Raises:
-        ValueError: for a file that is not so, saying which line.
+        ValueError: for any other file, with the line.
     """
     rows = _rows(path, ("image", "label"), IMAGE_LABELS)
     return [LabelledImage(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
 
 
 def read_labelled_texts(path: Path) -> list[LabelledText]:
-    """Columns image, text and label (1 where the text describes the image, else 0); source and page may be there.
+    """Reads the columns image, text and label (1 if the text describes the image, else 0); source and page if there.
 
     Raises:
         ValueError: as `read_labelled_images`.
@@ -106,7 +106,7 @@ class TrainedPair:
         text: beside it; others: the other texts beside it on the page.
         label: whether the text describes the image.
         kind: "curated", "labelled" or one of `KINDS`.
-        page: where it stood; "" for a curated caption.
+        page: of the text; "" for a curated caption.
     """
 
     image: str
@@ -121,11 +121,11 @@ def negatives(
     right: Sequence[TrainedPair], top_class: dict[str, int], records: dict[str, RegionRecord], reader: NameReader,
     generator: np.random.Generator,
 ) -> Iterator[TrainedPair]:  # fmt: skip
-    """For each right pair at most one wrong one of each kind, as far as there is one.
+    """Yields for each right pair at most one wrong one of each kind.
 
     Args:
         right: pairs that belong together.
-        top_class: of each image the class of its best region.
+        top_class: class of the best region of each image.
         records: of each image.
     """
     by_image: dict[str, list[TrainedPair]] = defaultdict(list)
@@ -149,7 +149,7 @@ def negatives(
             other = _another(pool, pair.image, generator)
             if other is not None:
                 wrong = by_image[other][int(generator.integers(len(by_image[other])))]
-                # What stands beside a wrong text is as wrong in half of the cases: a page about another picture.
+                # Texts beside a wrong one are as wrong in half of the cases: a page about another picture.
                 others = wrong.others if generator.random() < 0.5 else pair.others
                 yield TrainedPair(pair.image, wrong.text, others, False, kind, pair.page)
         swapped = swapped_noun(pair.text, records.get(pair.image), reader, generator)
@@ -158,14 +158,14 @@ def negatives(
 
 
 def places_of(page: str) -> tuple[str, ...]:
-    """The page, then what its address stands in: images of one page are rare, those of one site are next to them."""
+    """Returns the page, then the folder of its address: images of one page are rare, so those of one site come next."""
     return (page, page.rpartition("/")[0]) if "/" in page else (page,) if page else ()
 
 
 def swapped_noun(
     text: str, record: RegionRecord | None, reader: NameReader, generator: np.random.Generator
 ) -> str | None:
-    """The text with one thing exchanged for another that the detector does not see there; None where it names none."""
+    """Exchanges one thing of a text for another that the detector does not see there; None where it names none."""
     spans = list(WORD.finditer(text))
     things = reader.things([span.group().lower() for span in spans])
     if not things:

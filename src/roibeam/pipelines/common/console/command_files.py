@@ -1,9 +1,9 @@
 """Files that a command line names: checked before torch or Beam are imported, read as JSON, copied from a URL.
 
 All that is wrong with the names is one message. JSON files are small, and users may have damaged them. `BorrowedFiles`
-gives a path of this machine for each file: where it is, or a temporary copy of one at a URL.
-Pipes and devices are refused at the one place that all code of Python passes that opens a file, CPython's audit event
-"open": a pipe without a writer is waited for, and /dev/zero has no end. What libraries in C open is checked with
+gives a path of this machine for each file: its own, or that of a temporary copy of one at a URL.
+Pipes and devices are refused by CPython's audit event "open", which all Python code that opens a file passes: a pipe
+without a writer is waited for, and /dev/zero has no end. Files that libraries in C open are checked with
 `features.folders.durable_files.check_regular_file`.
 """
 
@@ -28,22 +28,22 @@ from roibeam.pipelines.common.console.termination import failure_of
 from roibeam.pipelines.common.remote_files import is_url
 
 FILE, FOLDER, EITHER = "file", "folder", "file or folder"
-# What names no file of this machine: a repository of the Hugging Face hub, and weights that are drawn.
+# Prefixes that name no file of this machine: a repository of the Hugging Face hub, and weights that are drawn.
 _ELSEWHERE = ("hf:", "random:", "file:")
 _T = TypeVar("_T")
 Named = str | os.PathLike[str] | None
 
 
 class NamedFiles:
-    """What is wrong with the files and names of a request: `need` and `look` collect it, `check` tells it."""
+    """Errors in the files and names of a request: `need` and `look` collect them, `check` raises them."""
 
     def __init__(self) -> None:
         self._missing: list[str] = []
         self._wrong: list[str] = []
 
     def need(self, option: str, value: Named, kind: str = EITHER) -> bool:
-        """Whether the file or folder of an option is there. Nothing was given for None; URLs and hf:<repo> are not
-        looked for.
+        """Whether the file or folder of an option is there. None stands for an option that was not given; URLs and
+        hf:<repo> are not looked for.
 
         Args:
             kind: what it must be: `FILE`, `FOLDER` or `EITHER`.
@@ -90,7 +90,7 @@ class NamedFiles:
         return False
 
     def look(self, check: Callable[[], _T]) -> _T | None:
-        """What a check gives; None where it finds something wrong, which is kept."""
+        """Returns the result of a check; None where it raises an error, which is kept."""
         try:
             return check()
         except (ValueError, OSError) as error:
@@ -98,15 +98,14 @@ class NamedFiles:
             return None
 
     def check(self) -> None:
-        """Raises ValueError with all that was found; nothing where all is well."""
+        """Raises ValueError with all errors that were found, if any."""
         missing = [f"no such file or folder: {', '.join(self._missing)}"] if self._missing else []
         if found := [*missing, *dict.fromkeys(self._wrong)]:
             raise ValueError("; and ".join(found))
 
 
 def check_named_files(named: Iterable[tuple[str, Named]]) -> None:
-    """Raises ValueError with all options whose file or folder is not there; a request with more to look at makes a
-    `NamedFiles` of its own."""
+    """Raises ValueError with all options whose file or folder is not there; for more checks see `NamedFiles`."""
     files = NamedFiles()
     for option, value in named:
         files.need(option, value)
@@ -128,12 +127,12 @@ def _is_elsewhere(value: str | os.PathLike[str]) -> bool:
 def read_json_object(
     path: Path, *, max_bytes: int | None = None, hint: str = "", parse_float: Callable[[str], float] = float
 ) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Reads the JSON object in a file.
 
     Args:
         max_bytes: of the file; None for any.
-        hint: what to tell beside an error, such as which command writes such files.
-        parse_float: what makes the numbers with a point or an exponent, of their text.
+        hint: added to errors, such as which command writes such files.
+        parse_float: makes a number with a point or an exponent from its text.
     Raises:
         ValueError: naming the file, when it is no JSON object, or larger.
     """
@@ -158,7 +157,7 @@ class BorrowedFiles:
 
     Attributes:
         path: to read it by.
-        location: how messages and stores name it: its absolute path or URL.
+        location: its absolute path or URL, as in messages and stores.
         num_bytes: that it takes; those of an LMDB map that were never written do not count.
         changed_ns: when the newest file was changed, in ns.
     """
@@ -171,8 +170,8 @@ class BorrowedFiles:
 
 @contextmanager
 def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None) -> Iterator[BorrowedFiles]:
-    """A file or folder by a local path. What is at a URL is copied to a scratch folder, which is gone afterwards and
-    needs room for all of it; nothing is held in memory.
+    """Gives a file or folder a local path. Files at a URL are copied to a scratch folder, which is removed afterwards
+    and needs room for all of them; nothing is held in memory.
 
     Args:
         scratch: parent of that folder; None for the machine's temporary folder.
@@ -221,14 +220,14 @@ def _size_and_time(source: Path) -> tuple[int, int]:
     return num_bytes, newest
 
 
-# Of processes that get on with one: their own streams (`--out /dev/stdout`), the null device, a terminal.
+# Devices that processes may open: their own streams (`--out /dev/stdout`), the null device, a terminal.
 _WRITABLE = ("/dev/", "/proc/")
 _READABLE = ("/dev/null", "/dev/tty")
 _is_looking = False
 
 
 def refuse_pipes_and_devices() -> None:
-    """From now on, and in forked processes, opening a pipe or device by its name raises ValueError."""
+    """Makes opening a pipe or device by its name raise ValueError, also in forked processes."""
     global _is_looking
     if not _is_looking:
         _is_looking = True

@@ -1,6 +1,6 @@
 """Configs from a command line: presets by name, and `--set section.field=value`, checked against their fields.
 
-`TRAIN_NAMES` are names that others have for settings of training, Hugging Face's `TrainingArguments` above all.
+`TRAIN_NAMES` are other libraries' names of training settings, Hugging Face's `TrainingArguments` above all.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def apply_overrides(
 
     Args:
         sections: name -> frozen dataclass instance.
-        elsewhere: sections that there are too; their settings are left to others.
-        called: what fields that others have are called here, for an unknown one.
+        elsewhere: further sections, whose settings are ignored here.
+        called: fields of other libraries -> their name here, for hints on unknown fields.
         settings: values are read as json where they are json ("3", "0.5", "true", "[1, 2]"), else taken as text.
     Raises:
         ValueError: on an unknown section or field (naming the near ones), a malformed setting, or a value that the
@@ -75,31 +75,30 @@ def apply_overrides(
 
 
 def refuse_two_values(request: Any, options: Mapping[str, str], settings: Iterable[str]) -> None:
-    """
+    """Raises ValueError where an option and a setting give different values for one thing.
+
     Args:
-        request: dataclass of what options gave; a field that has its default may not have been given.
-        options: "section.field" -> the field of `request` that says it, too.
-    Raises:
-        ValueError: where an option and a setting give different values for one thing.
+        request: dataclass of the options' values; a field that has its default may not have been given.
+        options: "section.field" -> the field of `request` with the same meaning.
     """
     defaults = {each.name: each.default for each in fields(request)}
     for setting in settings:
         path, _, text = setting.partition("=")
-        name, said = options.get(path.strip()), parse_value(text.strip())
+        name, given = options.get(path.strip()), parse_value(text.strip())
         if name is None or getattr(request, name) == defaults[name]:
             continue
         value = getattr(request, name)
-        if value != (tuple(said) if isinstance(said, list) else said):
-            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            option = f"--{name.replace('_', '-')} {shown}"
+        if value != (tuple(given) if isinstance(given, list) else given):
+            typed = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            option = f"--{name.replace('_', '-')} {typed}"
             raise ValueError(f"{option} and --set {setting} are two values for one thing; give one of them")
 
 
 def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
-    """The preset of that name.
+    """Returns the preset of that name.
 
     Raises:
-        ValueError: naming the option and what there is.
+        ValueError: for an unknown name, with the option and near names.
     """
     if name not in presets:
         raise ValueError(f"--{option} {name!r}: {name_hint(name, presets)}")
@@ -107,7 +106,7 @@ def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
 
 
 def parse_value(text: str) -> Any:
-    """What the text is as json ("3", "0.5", "true", "[1, 2]"); the text itself where it is none."""
+    """Parses text as JSON ("3", "0.5", "true", "[1, 2]"); returns the text itself where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # also a number of over 4,300 digits
@@ -115,7 +114,7 @@ def parse_value(text: str) -> Any:
 
 
 def _value(text: str, current: Any, annotation: str) -> Any:
-    """Text -> value of the kind that the field holds now.
+    """Parses text as a value of the field's kind.
 
     Args:
         annotation: the field's type as written, such as "float | None".

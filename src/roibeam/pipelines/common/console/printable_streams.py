@@ -1,8 +1,7 @@
-"""Standard output and error that show text and nothing else: whatever is printed, logged or raised passes here.
+"""Standard output and error that write plain text only: all that is printed, logged or raised passes here.
 
-A store, a file or a server of a stranger has names and messages of its own. Written as they are, they could move the
-cursor, set the title of the window or reorder a line; here they are spelled as escapes. Only newlines, tabs and
-`Unchanged` pass.
+Names and messages of a foreign store, file or server could move the cursor, set the title of the window or reorder a
+line; here control characters are spelled as escapes. Only newlines, tabs and `Unchanged` pass.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from roibeam.messages import on_a_line
 
 
 class Unchanged(str):
-    """Text that passes as it is: codes of ours for the terminal, and ids that go into a file exactly."""
+    """Text that passes as it is: roibeam's own codes for the terminal, and ids that go into a file exactly."""
 
     __slots__ = ()
 
@@ -29,7 +28,7 @@ class Unchanged(str):
 
 
 class PrintableStream:
-    """A text stream, with `write` made safe. All else is that of the stream below."""
+    """A text stream with a safe `write`. All other attributes are those of the stream below."""
 
     # Typer's echo would take the file below, where this is not UTF-8.
     encoding, errors = "utf-8", "strict"
@@ -43,7 +42,7 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         with naming_file(self._name):
-            self.below.write(text if isinstance(text, Unchanged) else self._shown(text))
+            self.below.write(text if isinstance(text, Unchanged) else self._escaped(text))
         return len(text)
 
     def flush(self) -> None:
@@ -54,7 +53,7 @@ class PrintableStream:
         for line in lines:
             self.write(line)
 
-    def _shown(self, text: str) -> str:
+    def _escaped(self, text: str) -> str:
         text = printable_lines(text)
         if text.isascii():
             return text
@@ -63,12 +62,12 @@ class PrintableStream:
 
 
 def printable_lines(text: str) -> str:
-    """`text` made printable, but for its newlines and tabs."""
+    """Returns `text` made printable, but for its newlines and tabs."""
     return "\n".join("\t".join(map(on_a_line, line.split("\t"))) for line in text.split("\n"))
 
 
 def terminal_below(stream: TextIO) -> TextIO:
-    """The stream that takes codes, for what draws on a terminal and makes its text printable itself."""
+    """Returns the stream that takes codes, for code that draws on a terminal and escapes its text itself."""
     return stream.below if isinstance(stream, PrintableStream) else stream
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar, cast
 
 from roibeam.extraction.weights.sources import show_downloads
 from roibeam.messages import on_a_line
-from roibeam.pipelines.common.compute import is_spokesman, is_told_here
+from roibeam.pipelines.common.compute import is_main_process, main_process_only
 from roibeam.pipelines.common.console.printable_streams import printable_lines, terminal_below
 
 if TYPE_CHECKING:
@@ -52,33 +52,33 @@ def duration(seconds: float | None) -> str:
 
 log = logging.getLogger(__name__)
 MOST_COLUMNS = 100
-FIRST_LINE_SECONDS = 1.0  # what takes less is not worth a line
+FIRST_LINE_SECONDS = 1.0  # shorter work gets no line
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_LOOKS = 0.5  # in lines
 _SECONDS_BETWEEN_FRAMES = 0.125
 _DUMB = ("", "dumb", "unknown")
 
 
-class Shown(Protocol):
-    """Something under way. All of it may be called from the screen's thread."""
+class ProgressItem(Protocol):
+    """Piece of work under way. All methods may be called from the screen's thread."""
 
     is_counted: bool
 
     @property
     def in_lines(self) -> bool:
-        """Whether it is told in lines also on a terminal."""
+        """Whether it is logged in lines also on a terminal."""
         ...
 
     def look(self) -> None:
-        """Finds out where it stands; called as often as the screen looks."""
+        """Updates the state; called at each frame of the screen."""
         ...
 
     def tell(self) -> None:
-        """Says in a line where it stands."""
+        """Logs the current progress."""
         ...
 
     def drawn(self, columns: int) -> Text:
-        """One line of at most so many columns."""
+        """Returns one line of at most so many columns."""
         ...
 
 
@@ -88,12 +88,12 @@ def is_drawn_on(stream: TextIO) -> bool:
 
 
 class Screen:
-    """Holds what is under way, innermost last, and shows it from a thread of its own."""
+    """Holds the work under way, innermost last, and displays it from a thread of its own."""
 
     def __init__(self) -> None:
         self.draws = False
         self._lock = threading.RLock()
-        self._under_way: list[tuple[Shown, list[float]]] = []  # with the time of the next line
+        self._under_way: list[tuple[ProgressItem, list[float]]] = []  # with the time of the next line
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._console: Console | None = None
@@ -101,25 +101,25 @@ class Screen:
         self._streams = (sys.stdout, sys.stderr)  # as they are while nothing is drawn
         os.register_at_fork(after_in_child=self._forget)
 
-    def begin(self, shown: Shown) -> None:
-        """Shows it until `end`. Of several processes of one run, the first one does."""
-        if not is_spokesman():
+    def begin(self, item: ProgressItem) -> None:
+        """Displays an item until `end`, in the main process of a run only."""
+        if not is_main_process():
             return
         with self._lock:
             # A wait, and what is within something else, has its line only when it takes long.
-            pause = FIRST_LINE_SECONDS if shown.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
-            self._under_way.append((shown, [time.monotonic() + pause]))
-            if self.draws and self._live is None and not shown.in_lines:
+            pause = FIRST_LINE_SECONDS if item.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
+            self._under_way.append((item, [time.monotonic() + pause]))
+            if self.draws and self._live is None and not item.in_lines:
                 self._start_drawing()
             if self._thread is None:
                 self._wake = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(self._wake,), name="progress", daemon=True)
                 self._thread.start()
 
-    def end(self, shown: Shown, *, last: Text | None = None) -> None:
+    def end(self, item: ProgressItem, *, last: Text | None = None) -> None:
         """Args: last: a line that stays on a terminal."""
         with self._lock:
-            self._under_way = [each for each in self._under_way if each[0] is not shown]
+            self._under_way = [each for each in self._under_way if each[0] is not item]
             thread = None
             if not self._under_way:
                 self._wake.set()
@@ -131,35 +131,35 @@ class Screen:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def is_drawn(self, shown: Shown) -> bool:
-        return self._live is not None and not shown.in_lines
+    def is_drawn(self, item: ProgressItem) -> bool:
+        return self._live is not None and not item.in_lines
 
     def columns(self) -> int:
-        """Of a line that is drawn."""
+        """Width of a drawn line."""
         return min(MOST_COLUMNS, self._console.width) if self._console is not None else MOST_COLUMNS
 
     def has_unicode(self) -> bool:
-        """Whether what is drawn may be other than ASCII."""
+        """Whether drawn lines may be other than ASCII."""
         return self._console is None or not self._console.options.ascii_only
 
     def _run(self, wake: threading.Event) -> None:
         while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else SECONDS_BETWEEN_LOOKS):
             with self._lock:
                 under_way = list(self._under_way)
-            for shown, _ in under_way:
-                shown.look()
+            for item, _ in under_way:
+                item.look()
             with self._lock:
                 if self._live is not None:
                     self._live.refresh()
                 if self._under_way:
-                    self._tell_what_is_due()
+                    self._log_due_line()
 
-    def _tell_what_is_due(self) -> None:
-        """The innermost line; the others wait until it is their turn."""
-        shown, next_line = self._under_way[-1]
-        if not self.is_drawn(shown) and time.monotonic() >= next_line[0]:
+    def _log_due_line(self) -> None:
+        """Logs the innermost item; the others wait until it is their turn."""
+        item, next_line = self._under_way[-1]
+        if not self.is_drawn(item) and time.monotonic() >= next_line[0]:
             next_line[0] = time.monotonic() + SECONDS_BETWEEN_LINES
-            shown.tell()
+            item.tell()
 
     def _start_drawing(self) -> None:
         from rich.console import Console
@@ -193,11 +193,11 @@ class Screen:
         from rich.text import Text
 
         with self._lock:
-            lines = [_printable(shown.drawn(self.columns())) for shown, _ in self._under_way if not shown.in_lines]
+            lines = [_printable(item.drawn(self.columns())) for item, _ in self._under_way if not item.in_lines]
         return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
     def _forget(self) -> None:
-        """In a forked child: the parent shows what is under way, and a lock may be held by a thread left behind."""
+        """Resets a forked child: the parent displays the work, and a lock may be held by a thread left behind."""
         if self._live is not None:
             sys.stdout, sys.stderr = self._streams
         self.__dict__.update(
@@ -206,13 +206,13 @@ class Screen:
 
 
 def _printable(line: Text) -> Text:
-    """A line as it may be drawn; one with other than text loses its colours."""
-    shown = printable_lines(line.plain)
-    return line if shown == line.plain else type(line)(shown, no_wrap=True, overflow="ellipsis")
+    """Returns a line that may be drawn; one with control characters loses its colours."""
+    text = printable_lines(line.plain)
+    return line if text == line.plain else type(line)(text, no_wrap=True, overflow="ellipsis")
 
 
 def _above(console: Console, stream: TextIO) -> TextIO:
-    """A stream whose lines stand above what is drawn."""
+    """Returns a stream whose lines stand above the drawn ones."""
     from rich.file_proxy import FileProxy
 
     class Above(FileProxy):
@@ -229,18 +229,18 @@ SCREEN = Screen()
 
 
 def show_bars() -> None:
-    """From now on what is under way is drawn, where standard error is a terminal that can."""
+    """Draws the work under way from now on, if standard error is a terminal that can."""
     SCREEN.draws = is_drawn_on(sys.stderr)
-    # Bars of the Hugging Face libraries know nothing of ours, and write control codes into files.
+    # Bars of the Hugging Face libraries do not fit with these, and write control codes into files.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What is counted: Unit("image", "images").
+    """Unit of counts: Unit("image", "images").
 
     Attributes:
-        size: counted things in one of the unit: 1,000,000 for bytes that are shown as MB.
+        size: counted things in one of the unit: 1,000,000 for bytes that are displayed as MB.
     """
 
     one: str
@@ -270,7 +270,7 @@ def _short(number: float) -> str:
 
 
 def folded(line: str) -> str:
-    """A line for people as lines that fit the terminal, or 100 columns, with room for what a log puts before them."""
+    """Folds a line for people to the width of the terminal, or 100 columns, with room for the prefix of a log."""
     width = SCREEN.columns() - 10
     return textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
@@ -300,7 +300,7 @@ _SPINNER, _ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands: images with a record, and failed ones by reason."""
+    """Progress of a run: images with a record, and failed ones by reason."""
 
     records: int = 0
     failures: Counter[str] = field(default_factory=Counter)
@@ -311,23 +311,23 @@ class Standing:
 
 
 class Readable(Protocol):
-    """Whatever knows where a run stands; read from the screen's thread."""
+    """Source of the progress of a run; read from the screen's thread."""
 
     def read(self) -> Standing: ...
 
 
 class Progress:
-    """Counts what is done of a whole. A context manager around the work.
+    """Progress of counted work. A context manager around the work.
 
-    A run that finds everything done when it begins shows nothing.
+    A run that finds everything done when it begins displays nothing.
 
     Args:
-        what: is done, such as "extracting".
-        total: how many there are; None where nobody knows.
-        unit: of what.
-        done: how many were there before.
-        view: is asked where the run stands; without one `to` and `one_more` say so.
-        least_seconds: between two looks at the view, where a look costs something.
+        what: the work, such as "extracting".
+        total: how many there are; None where that is not known.
+        unit: of the counts.
+        done: how many were done before.
+        view: source of the progress; without one `to` and `one_more` set it.
+        least_seconds: between two reads of the view, where a read costs something.
         as_json: JSON lines on standard output in place of all that.
     """
 
@@ -348,7 +348,7 @@ class Progress:
         self._what, self._total, self._unit, self._view = what, total, unit, view
         self._least_seconds, self._next_look = least_seconds, 0.0
         self._standing, self._before, self._note = Standing(done), done, ""
-        self._start, self._told = time.monotonic(), False
+        self._start, self._logged = time.monotonic(), False
         self._points: deque[tuple[float, int]] = deque()
 
     def __enter__(self) -> Progress:
@@ -366,30 +366,30 @@ class Progress:
             self._take(self._view.read())
         draws = SCREEN.is_drawn(self) and time.monotonic() - self._start >= 1.0 and not self._had_nothing_to_do()
         SCREEN.end(self, last=self._drawn(SCREEN.columns(), is_last=True) if draws else None)
-        if kind is None and (self.in_lines or self._told):
-            self._say(is_last=True)
+        if kind is None and (self.in_lines or self._logged):
+            self._log_line(is_last=True)
 
     @property
     def done(self) -> int:
         return self._standing.images
 
     def to(self, done: int, total: int | None = None) -> None:
-        """So many are done by now; `total` where it is only known now."""
+        """Sets how many are done by now, and `total` where it is only known now."""
         self._total = self._total if total is None else total
         self._take(Standing(done))
 
     def one_more(self) -> None:
-        """One more is done."""
+        """Adds one to the count."""
         self.to(self._standing.images + 1)
 
     def counting(self, things: Iterable[T]) -> Iterator[T]:
-        """The same things; each counts when the next one is asked for."""
+        """Yields the same things; each counts when the next one is taken."""
         for thing in things:
             yield thing
             self.one_more()
 
     def note(self, text: str) -> None:
-        """A few words that stand behind the count: "loss 2.35"."""
+        """Sets a few words behind the count: "loss 2.35"."""
         self._note = text
 
     def look(self) -> None:
@@ -398,12 +398,12 @@ class Progress:
         self._next_look = time.monotonic() + self._least_seconds
         try:
             self._take(self._view.read())
-        except (OSError, ValueError) as error:  # the run itself will say what is wrong, if anything is
+        except (OSError, ValueError) as error:  # the run itself reports what is wrong, if anything is
             log.debug("no look at the progress: %s", error)
 
     def tell(self) -> None:
         if not self._had_nothing_to_do():
-            self._say()
+            self._log_line()
 
     def drawn(self, columns: int) -> Text:
         return self._drawn(columns)
@@ -429,7 +429,7 @@ class Progress:
         return done / max(seconds, 1e-9) if done > 0 else None
 
     def _parts(self, *, is_last: bool, with_reasons: bool) -> list[str]:
-        """What follows the count."""
+        """Parts of a line after the count."""
         seconds = time.monotonic() - self._start
         rate = self._rate(overall=is_last)
         parts = [] if rate is None else [self._unit.rate(rate)]
@@ -442,8 +442,8 @@ class Progress:
         parts += [failed(self._standing.failures, with_reasons=with_reasons)] if self._standing.failures else []
         return parts
 
-    def _say(self, *, is_last: bool = False) -> None:
-        self._told = True
+    def _log_line(self, *, is_last: bool = False) -> None:
+        self._logged = True
         if self.in_lines:
             sys.stdout.write(json.dumps(self._event()) + "\n")
             sys.stdout.flush()
@@ -486,7 +486,7 @@ class Progress:
 
 
 class _Wait:
-    """Something that has no count."""
+    """Work without a count."""
 
     in_lines = is_counted = False
 
@@ -494,7 +494,7 @@ class _Wait:
         self._what, self._start = what, time.monotonic()
 
     def look(self) -> None:
-        """There is nothing to look at."""
+        """Does nothing: there is no state."""
 
     def tell(self) -> None:
         seconds = time.monotonic() - self._start
@@ -513,14 +513,14 @@ class _Wait:
 
 @contextmanager
 def weights_download(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """A download of weights, as `show_downloads` of extraction/weights takes it."""
+    """Displays a download of weights, as `show_downloads` of extraction/weights takes it."""
     with Progress(f"fetching {name}", length, MEGABYTES) as progress:
         yield lambda num_bytes: progress.to(progress.done + num_bytes)
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A spinner and a word while the block runs, such as "loading the detector"; a log line when it takes long."""
+    """Displays a spinner and `what` during the block, such as "loading the detector"; a log line after a while."""
     wait = _Wait(what)
     SCREEN.begin(wait)
     try:
@@ -533,11 +533,11 @@ _FAKED_LINE = re.compile(r"\n(?! )")
 
 
 class _StandardError(logging.Handler):
-    """Writes to what `sys.stderr` is at the time: while a bar is drawn, lines go above it."""
+    """Log handler for the current `sys.stderr`: while a bar is drawn, lines go above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            # A message is a line, or folded by us: none of its lines may pass for a message of its own.
+            # A message is a line, or folded by `folded`: none of its lines may pass for a message of its own.
             text = self.format(record) if record.exc_info else _FAKED_LINE.sub(r"\\n", self.format(record))
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
@@ -546,21 +546,21 @@ class _StandardError(logging.Handler):
 
 
 def show_our_logs(*, debug: bool = False) -> None:
-    """Logs go to standard error in lines for users: `roibeam: <message>`. With `debug`, all of everybody's.
+    """Sets up logging: shows roibeam's messages as `roibeam: <message>`, hides libraries'. With `debug`, shows all.
 
-    On a terminal, what is under way is drawn below them. Of several processes of one run the first speaks; errors, and
-    what a process alone has met, come from any.
+    On a terminal, the work under way is drawn below them. Only the main process of a run logs; errors, and records
+    marked `OF_THIS_PROCESS`, come from any.
     """
     show_bars()
     show_downloads(weights_download)
     handler = _StandardError()
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
-        handler.addFilter(_is_ours)
-        handler.addFilter(is_told_here)
+        handler.addFilter(_is_from_roibeam)
+        handler.addFilter(main_process_only)
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Beam logs each worker error with pages of its own traceback."""
+def _is_from_roibeam(record: logging.LogRecord) -> bool:
+    """Log filter that hides libraries: Beam logs each worker error with pages of its own traceback."""
     return record.name.partition(".")[0] == "roibeam"

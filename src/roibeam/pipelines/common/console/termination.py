@@ -1,11 +1,11 @@
 """Termination of a command by an exception or a signal: one line that says what is wrong, what is kept, how to resume.
 
-A user can cause a ValueError of ours, every OSError, too little memory, and any exception of a library that reads the
-user's file. Beam hands over a worker's exception as the text of its traceback: the last line of it counts.
+A user can cause roibeam's own ValueErrors, every OSError, too little memory, and any exception of a library that reads
+the user's file. Beam hands over a worker's exception as the text of its traceback: the last line of it counts.
 
 Under a limit on the address space (`ulimit -v`) a library can end in an ImportError, a MemoryError without a message,
 or in C++, which ends the process. So under too small a limit torch is not loaded, and under a still smaller one nothing
-is; a second process, which is there only under a limit, waits for the end and prints the line.
+is; a second process, started only under a limit, waits for the end and prints the line.
 
 `StopSignals` lets a step of training and its checkpoint end before SIGTERM or Ctrl-C does.
 """
@@ -39,7 +39,7 @@ from roibeam.features.folders.durable_files import free_bytes
 from roibeam.messages import byte_count
 
 # Most that `roibeam extract` of a photo by the toy detector had, with torch 2.15 of CUDA 13 on two cores, was 4.2 GB,
-# of which 2.4 GB are CUDA's libraries. Threads and models take more; that is told where it is missing.
+# of which 2.4 GB are CUDA's libraries. Threads and models take more; that is an error where it is missing.
 _NEEDED_BYTES = 4_500_000_000
 _OF_CUDA_BYTES = 2_400_000_000
 # `roibeam --version` mapped 0.53 GB, mostly for numpy, pyarrow and OpenCV; each further thread of OpenBLAS 0.18 GB.
@@ -54,7 +54,7 @@ def address_space_limit() -> int | None:
 
 
 def refuse_the_smallest_limit() -> None:
-    """To be called before anything large is imported.
+    """Refuses a limit that is too small for any command. To be called before anything large is imported.
 
     Raises:
         MemoryError: if the limit is below what the libraries of every command map.
@@ -66,7 +66,7 @@ def refuse_the_smallest_limit() -> None:
 
 
 def refuse_torch_under_a_small_limit() -> None:
-    """From now on `import torch` is a MemoryError of one line, if the limit is below what its libraries map."""
+    """Makes `import torch` a MemoryError of one line, if the limit is below what its libraries map."""
     limit = address_space_limit()
     spec = importlib.util.find_spec("torch") if limit is not None else None
     if limit is None or spec is None or spec.origin is None:
@@ -74,20 +74,20 @@ def refuse_torch_under_a_small_limit() -> None:
     has_cuda = (Path(spec.origin).parent / "lib" / "libtorch_cuda.so").exists()
     needed = _NEEDED_BYTES - (0 if has_cuda else _OF_CUDA_BYTES)
     if limit < needed:
-        # Numpy would start as many as there are cores; what needs no torch multiplies no large matrices.
+        # Numpy would start as many as there are cores; commands without torch multiply no large matrices.
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
-        said = (
+        message = (
             f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for "
             f"the libraries alone; {_CURE}"
         )
-        sys.meta_path.insert(0, _NoTorch(said))
+        sys.meta_path.insert(0, _NoTorch(message))
 
 
 class _NoTorch:
-    """Finds torch, so that whoever only asks whether it is installed is told so, and does not load it."""
+    """Reports torch as installed but refuses to import it."""
 
-    def __init__(self, said: str) -> None:
-        self._said = said
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -95,17 +95,17 @@ class _NoTorch:
         return ModuleSpec(name, self) if name == "torch" else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        raise MemoryError(self._said)
+        raise MemoryError(self._message)
 
     def exec_module(self, module: ModuleType) -> None:
-        raise MemoryError(self._said)
+        raise MemoryError(self._message)
 
 
 def told_when_it_ends_unsaid() -> Callable[[], None]:
-    """Starts the process that says one line, if this one ends by no exit of ours; does nothing without a limit.
+    """Starts a process that prints one line if this one dies without a message; does nothing without a limit.
 
     Returns:
-        what is called when the process is about to end in good order, or with a line of its own.
+        a function to call before an orderly end, or one with a line of its own.
     """
     limit = address_space_limit()
     if limit is None or not hasattr(os, "pidfd_open"):
@@ -115,45 +115,46 @@ def told_when_it_ends_unsaid() -> Callable[[], None]:
     sys.stderr.flush()
     child = os.fork()
     if not child:
-        # A child of a child is nobody's: whoever waits for any child of this process does not meet it.
+        # Double fork: `os.wait()` in the parent must not see the watcher.
         if not os.fork():
-            _wait_and_tell(this, reading, writing, limit)
+            _watch(this, reading, writing, limit)
         os._exit(0)
     os.waitpid(child, 0)
     os.close(this)
     os.close(reading)
-    return lambda: _say_goodbye(writing)
+
+    def end_in_order() -> None:
+        os.write(writing, b".")
+        os.close(writing)
+
+    return end_in_order
 
 
-def _say_goodbye(writing: int) -> None:
-    os.write(writing, b".")
-    os.close(writing)
+def _watch(process: int, reading: int, writing: int, limit: int) -> None:
+    """Waits for the end of a process, and prints a line if it was not orderly.
 
-
-def _wait_and_tell(process: int, reading: int, writing: int, limit: int) -> None:
-    """
     Args:
         process: its file descriptor, which can be read when it has ended.
-        reading: end of the pipe on which it says that it ends in good order.
+        reading: end of the pipe on which it announces an orderly end.
     """
     os.setsid()  # Ctrl-C is not for this process
-    for each in (0, 1, writing):  # who reads the output must not wait for this process
+    for each in (0, 1, writing):  # a reader of the output must not wait for this process
         os.close(each)
     waiting = select.poll()
     waiting.register(process, select.POLLIN)
     waiting.poll()
     os.set_blocking(reading, False)
     try:
-        is_said = os.read(reading, 1) == b"."
+        is_orderly = os.read(reading, 1) == b"."
     except BlockingIOError:  # nothing, and another process still has the other end
-        is_said = False
-    if not is_said:
+        is_orderly = False
+    if not is_orderly:
         line = f"the process has ended without a word, and its address space was limited to {limit / 1e9:.1f} GB"
         os.write(2, f"roibeam: not enough memory, it seems: {line}; {_CURE}\n".encode())
 
 
-_LONGEST = 600  # characters of a message that is not ours; ours are as long as they need
-# Libraries that open files of users or talk to servers; what they raise says something of those.
+_LONGEST = 600  # characters of a message of a library; roibeam's own are as long as they need
+# Libraries that open files of users or talk to servers; their errors are about those.
 _OF_FILES = frozenset(
     "safetensors safetensors_rust zipfile tarfile lmdb pyarrow h5py zlib lzma gzip struct pickle _pickle csv _csv xml "
     "PIL cv2 yaml binascii sqlite3".split()
@@ -182,32 +183,32 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureLine:
     """
     Attributes:
         line: for people, without a line break.
-        is_expected: False for what no user can cause: a bug of ours.
+        is_expected: False for a bug of roibeam, which no user can cause.
     """
 
     line: str
     is_expected: bool = True
 
 
-def failure_of(error: BaseException) -> Failure:
-    """What an exception says to people."""
+def failure_of(error: BaseException) -> FailureLine:
+    """Returns the message of an exception for people."""
     text = _STEP_OF_BEAM.sub("", _message(error))
     if _TRACEBACK not in text:
         if isinstance(error, RecursionError) and _is_of_json(error):
-            return Failure(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
+            return FailureLine(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
         where = f" (in {place})" if (place := _place(error)) else ""
         return _described(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
-    # "ValueError: what it says", the last line that begins at the margin.
+    # "ValueError: message", the last line that begins at the margin.
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     start = max((at for at, line in enumerate(lines) if _KIND.match(line)), default=len(lines) - 1)
     last = " ".join(line.strip() for line in lines[start:])
     named = _KIND.match(last)
     if named is None:
-        return Failure(last)
+        return FailureLine(last)
     kind = getattr(builtins, named[1], None)
     known = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
     return _described(known, named[1], named[2].strip(), None, " (in a worker)")
@@ -223,7 +224,7 @@ def _message(error: BaseException) -> str:
 
 
 def _room(error: OSError) -> str:
-    """How much is free on a disk that was full; what was half-written is gone by now."""
+    """Free space on a disk that was full, after half-written files were removed."""
     if error.errno != errno.ENOSPC or not isinstance(error.filename, str) or error.filename.startswith("<"):
         return ""
     try:
@@ -232,54 +233,57 @@ def _room(error: OSError) -> str:
         return ""
 
 
-def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> Failure:
-    """
+def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> FailureLine:
+    """Describes an exception with its remedy.
+
     Args:
-        kind: of the exception; None for one that a worker named, where it is none of Python's own.
+        kind: of the exception; None for one that a worker named, unless it is one of Python's own.
         name: of the kind, with its module where it is known.
-        text: what it says.
+        text: its message.
         number: of an error of the operating system.
-        where: the place in our code, for a bug.
+        where: the place in roibeam's code, for a bug.
     """
     line = " ".join(text.split())
     memory = _memory(kind, name, line)
     if memory is not None:
-        return Failure(memory)
+        return FailureLine(memory)
     short = name.rpartition(".")[2]
     if kind is None:
         pass
     elif issubclass(kind, UnicodeDecodeError):
-        return Failure(f"a file is no UTF-8 text ({line}); convert it, such as with iconv -t UTF-8, or name another")
+        return FailureLine(
+            f"a file is no UTF-8 text ({line}); convert it, such as with iconv -t UTF-8, or name another"
+        )
     elif issubclass(kind, json.JSONDecodeError):
-        return Failure(f"a file of JSON is damaged or of another kind ({line}); write or fetch it again")
+        return FailureLine(f"a file of JSON is damaged or of another kind ({line}); write or fetch it again")
     elif issubclass(kind, EOFError):
-        return Failure(f"a file ends too early ({line or short}); write or fetch it again")
+        return FailureLine(f"a file ends too early ({line or short}); write or fetch it again")
     elif issubclass(kind, OSError):
-        told = re.match(r"\[Errno (\d+)\] ", line)
-        if told is not None:  # as the text of a worker's exception begins
-            number, line = int(told[1]), line[told.end() :]
+        prefix = re.match(r"\[Errno (\d+)\] ", line)
+        if prefix is not None:  # as the text of a worker's exception begins
+            number, line = int(prefix[1]), line[prefix.end() :]
         cure = _CURES.get(number or 0)
-        return Failure(f"{line or short}; {cure}" if cure else line or short)
+        return FailureLine(f"{line or short}; {cure}" if cure else line or short)
     elif issubclass(kind, ModuleNotFoundError) and not line.startswith("No module named 'roibeam"):
-        return Failure(f"{line}; install the package that has it, see the installation in README.md")
+        return FailureLine(f"{line}; install the package that has it, see the installation in README.md")
     elif issubclass(kind, NotImplementedError | RecursionError):
         return _bug(short, line, where)
     elif issubclass(kind, ValueError | RuntimeError):
-        return Failure(line or short)
+        return FailureLine(line or short)
     elif issubclass(kind, KeyError) and " " in line and not line.startswith("'"):
-        return Failure(line)  # a sentence, of a look-up in somebody's store or file
+        return FailureLine(line)  # a sentence, of a look-up in a user's store or file
     library = name.partition(".")[0]
     if library in _OF_FILES:
-        return Failure(_cut(f"a file is damaged or of another kind ({short}: {line}); write or fetch it again"))
+        return FailureLine(_cut(f"a file is damaged or of another kind ({short}: {line}); write or fetch it again"))
     if library in _OF_SERVERS:
-        return Failure(_cut(f"{short}: {line}"))
+        return FailureLine(_cut(f"{short}: {line}"))
     return _bug(short, line, where)
 
 
-def _bug(kind: str, line: str, where: str) -> Failure:
-    said = f"{kind}: {line}" if line else kind
-    return Failure(
-        _cut(f"unexpected error: {said}{where}")
+def _bug(kind: str, line: str, where: str) -> FailureLine:
+    message = f"{kind}: {line}" if line else kind
+    return FailureLine(
+        _cut(f"unexpected error: {message}{where}")
         + "; this is a fault of roibeam: run the command again with `roibeam --debug ...` and report what it prints",
         is_expected=False,
     )
@@ -288,19 +292,19 @@ def _bug(kind: str, line: str, where: str) -> Failure:
 def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | None:
     """The line of too little memory; None for anything else."""
     if name.endswith("OutOfMemoryError") or "CUDA out of memory" in line or "CUDA error: out of memory" in line:
-        asked = re.search(r"Tried to allocate [\d.]+ [KMGT]?i?B", line)
-        what = asked[0][:1].lower() + asked[0][1:] if asked else "CUDA out of memory"
+        tried = re.search(r"Tried to allocate [\d.]+ [KMGT]?i?B", line)
+        what = tried[0][:1].lower() + tried[0][1:] if tried else "CUDA out of memory"
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
     if name == "cv2.error" and "Insufficient memory" in line:
-        kind, line = MemoryError, "OpenCV got less than it asked for"
-    if kind is not None and issubclass(kind, MemoryError) and "ulimit -v" in line:  # of ours
+        kind, line = MemoryError, "OpenCV got less than it requested"
+    if kind is not None and issubclass(kind, MemoryError) and "ulimit -v" in line:  # raised above
         return f"not enough memory: {line}"
     limit = address_space_limit()
     cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
-    if asked := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
-        count = int(asked[1])
+    if tried := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
+        count = int(tried[1])
         size = f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count:,} bytes"
-        return f"not enough memory: {size} more were asked for; {cure}"
+        return f"not enough memory: {size} more were needed; {cure}"
     if "failed to map segment" in line or "annot allocate memory" in line:  # where libraries are loaded
         return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
     if (kind is not None and issubclass(kind, MemoryError)) or "std::bad_alloc" in line:
@@ -320,7 +324,7 @@ def _is_of_json(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Our file and line where it was raised or passed; "" for an error that was none of ours to raise."""
+    """File and line of roibeam where it was raised or passed; "" where roibeam was not involved."""
     package = Path(__file__).parents[3]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
@@ -334,7 +338,7 @@ def _cut(line: str) -> str:
 
 
 AGAIN = "nothing is kept; to begin again"
-# By command, as it is typed. A command that is not here changes nothing, or keeps nothing that is not whole.
+# By command, as it is typed. Other commands change nothing, or keep nothing that is not whole.
 _KEPT = {
     "extract": "finished shards stay; to go on",
     "download": "the images that are there stay; to go on",
@@ -357,7 +361,7 @@ _KEPT = {
     "leaks": "nothing is changed; again",
 }
 _GROUPS = ("store", "detector")
-_told: dict[str, str] = {}  # what this process knows better than the table: "kept", and options to go on with
+_told: dict[str, str] = {}  # set by this process, instead of the table: "kept", and options to go on with
 _signals: list[int] = []
 _AGAIN_SECONDS = 0.1  # after which a Ctrl-C that could not be heard comes again
 _IMPATIENT_SECONDS = 3.0
@@ -367,25 +371,25 @@ class _CtrlC:
     """The handler of SIGINT: raises KeyboardInterrupt, but not inside an import.
 
     Modules in C++ run Python while they are imported. An exception that they do not expect ends the process there, or
-    comes out as another one. So Ctrl-C waits for the end of the import. If somebody waits three seconds and types it
-    again, it waits no longer.
+    comes out as another one. So Ctrl-C waits for the end of the import. A second Ctrl-C after three seconds interrupts
+    at once.
     """
 
     def __init__(self) -> None:
         self._came = 0.0
         self._waits = False
-        self._is_ours = False
+        self._is_repeat = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        is_ours, self._is_ours = self._is_ours, False
+        is_repeat, self._is_repeat = self._is_repeat, False
         now = time.monotonic()
         self._came = self._came or now
-        if not _imports(frame) or (not is_ours and now - self._came > _IMPATIENT_SECONDS):
+        if not _imports(frame) or (not is_repeat and now - self._came > _IMPATIENT_SECONDS):
             raise KeyboardInterrupt
         self.send_again()
 
     def send_again(self) -> None:
-        if self._waits:  # one more of the same would fall into what the command does at its end
+        if self._waits:  # another one would interrupt the end of the command
             return
         self._waits = True
         timer = threading.Timer(_AGAIN_SECONDS, self._send)
@@ -393,7 +397,7 @@ class _CtrlC:
         timer.start()
 
     def _send(self) -> None:
-        self._waits, self._is_ours = False, True
+        self._waits, self._is_repeat = False, True
         os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -406,7 +410,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def stop_as_by_ctrl_c() -> None:
-    """From now on SIGTERM does what Ctrl-C does, whatever that is at the time. Only in the main thread.
+    """Makes SIGTERM do the same as Ctrl-C at the time. Only in the main thread.
 
     Ctrl-C raises KeyboardInterrupt, after an import that is under way. Python drops an exception that is raised in a
     destructor, so a Ctrl-C that falls into one comes again.
@@ -427,11 +431,11 @@ def stop_as_by_ctrl_c() -> None:
             raise KeyboardInterrupt
         by_ctrl_c(signal.SIGINT, frame)
 
-    tell = sys.unraisablehook
+    report = sys.unraisablehook
 
     def send_again(found: Any) -> None:  # sys.UnraisableHookArgs, which is a name for type checkers alone
         if not issubclass(found.exc_type, KeyboardInterrupt):
-            tell(found)
+            report(found)
         elif os.getpid() == process:
             ctrl_c.send_again()
 
@@ -447,7 +451,7 @@ def exit_code() -> int:
 
 
 def tell_what_is_kept(kept: str, **options: str) -> None:
-    """For whoever ends its work because of Ctrl-C, and knows what stays of it.
+    """Sets the hint of work that ends because of Ctrl-C.
 
     Args:
         kept: such as "3 of 9 shards are finished and stay".
@@ -458,7 +462,7 @@ def tell_what_is_kept(kept: str, **options: str) -> None:
 
 
 def what_is_kept(arguments: Sequence[str]) -> str:
-    """One line: what ended the command, what is kept, and what to type next.
+    """Returns one line: what ended the command, what is kept, and what to type next.
 
     Args:
         arguments: as of sys.argv.
@@ -477,7 +481,7 @@ def command_of(arguments: Sequence[str]) -> str:
 
 
 def typed_again(arguments: Sequence[str], options: dict[str, str] | None = None) -> str:
-    """The command as it was typed, quoted for a shell, with these options."""
+    """Returns the command as it was typed, quoted for a shell, with these options."""
     program = Path(arguments[0]).name
     words = [program if shutil.which(program) else arguments[0]]
     rest = iter(arguments[1:])
@@ -499,7 +503,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StoppedBySignalError(Exception):
-    """Work ended early, in good order, because it was told to.
+    """Raised when work ended early, in good order, because of a signal.
 
     Attributes:
         exit_code: 128 + the signal's number, as shells have it.
@@ -511,7 +515,7 @@ class StoppedBySignalError(Exception):
 
 
 class StopSignals:
-    """Inside the block a SIGTERM or Ctrl-C is only noted; a second Ctrl-C, three seconds later, interrupts at once.
+    """Context in which SIGTERM or Ctrl-C is only noted; a second Ctrl-C, three seconds later, interrupts at once.
 
     Outside the main thread, where Python handles no signals, nothing is changed.
 

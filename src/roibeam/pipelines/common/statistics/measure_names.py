@@ -1,12 +1,12 @@
-"""What losses, accuracies and recalls are called for people, and how their numbers are written."""
+"""Names of losses, accuracies and recalls for people, and the format of their numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What numbers stand beside, for people.
+# Baselines of numbers, for people.
 CHANCE = "chance"
-WORDS_ALONE = "words alone"  # what counting neighbouring words finds without any picture
+WORDS_ALONE = "words alone"  # counts of neighbouring words without any picture
 
 _TITLES = {
     "masked_words": "Masked words",
@@ -23,7 +23,7 @@ _TITLES = {
     "matching_accuracy": "Matching",
     "image_to_text": "Image to text",
     "text_to_image": "Text to image",
-    # Of a detector.
+    # A detector's.
     "objectness": "Objectness of proposals",
     "proposal_boxes": "Boxes of proposals",
     "classes": "Classes of regions",
@@ -36,7 +36,7 @@ _TITLES = {
     "average_precision": "mAP@0.5",
     "coco_precision": "COCO AP",
 }
-# Of tasks: shares, and correlations, which are written in percent too.
+# Measures of tasks: shares, and correlations, which are written in percent too.
 _OF_TASKS = (
     "overall", "accuracy", "balanced_accuracy", "consistency", "Q->A", "QA->R", "Q->AR", "same_object", "upper_bound",
     "within_0.5", "F1", "accuracy_and_F1", "Matthews", "Pearson", "Spearman", "Pearson_and_Spearman",
@@ -57,7 +57,7 @@ class MeasureName:
     Attributes:
         title: for people, with what is measured: "Masked words: right".
         unit: of an axis: "loss (nats)", "right (%)", "found (%)".
-        is_share: 0..1, shown in percent; more is better.
+        is_share: 0..1, displayed in percent; more is better.
         is_rank: from 1; less is better.
     """
 
@@ -73,8 +73,8 @@ class MeasureName:
         return title[:1].lower() + title[1:] if title[1:2].islower() else title
 
     def shown(self, value: float | None, *, decimals: int = 1) -> str:
-        """Shares in percent with so many decimals, ranks as whole numbers, others with three decimals; "-" for
-        None."""
+        """Formats a value: shares in percent with so many decimals, ranks as whole numbers, others with three
+        decimals; "-" for None."""
         if value is None:
             return "-"
         if self.is_share:
@@ -83,7 +83,7 @@ class MeasureName:
 
 
 def measure_name(name: str) -> MeasureName:
-    """Of a number of log.jsonl, evaluation.jsonl or results.json; one that is not known is called as it is."""
+    """Name of a number of log.jsonl, evaluation.jsonl or results.json; an unknown one keeps its own."""
     stem, _, last = name.rpartition("_")
     of_task = name.replace(" ", "_")
     if of_task in _OF_TASKS or of_task.startswith(_OF_TASKS_BEGIN):
@@ -107,8 +107,7 @@ def measure_name(name: str) -> MeasureName:
 
 
 def less_is_better(name: str) -> bool:
-    """Whether a smaller number of an evaluation is the better one: of losses and ranks. Of what else a task measures,
-    shares and correlations, more is better."""
+    """Whether smaller is better: true for losses and ranks, false for shares and correlations."""
     called = measure_name(name)
     is_loss = name in _TITLES and not called.is_share
     return is_loss or called.is_rank or name.rpartition("_")[2] in ("loss", "rank")

@@ -1,4 +1,4 @@
-"""Which word stands between two others most often: counts of words and their neighbours, and the guess they give.
+"""Counts of words and their neighbours, and the guess they give of a word between two others.
 
 Stupid back-off (Brants and others 2007, "Large Language Models in Machine Translation", section 4) of a gap in place of
 a next word: the share of each word between these two neighbours; where these two were never counted so, its shares
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-UNKNOWN = -1  # a neighbour that is not shown
+UNKNOWN = -1  # a hidden neighbour
 _ROOM = 2**20  # words are numbers below: two neighbours and a word fit into an int64
 MOST_PIECES = _ROOM
 
 
 class NeighbourCounts:
-    """How often each word was counted between two others.
+    """Counts of each word between two others.
 
     Args:
         triples: (n, 3) int, left neighbour, word, right neighbour; each triple once. Numbers in 0..2**20 - 1.
@@ -36,12 +36,12 @@ class NeighbourCounts:
         self._any = _Words(np.zeros_like(word), word, times)
 
     def guess(self, left: int, right: int, *, without: int | None = None) -> int:
-        """The word that is most likely between two neighbours, each of them or neither known; of equal ones the
-        lowest number, and -1 where nothing was counted.
+        """Returns the most likely word between two neighbours, which may be unknown; the lowest number of equal ones,
+        -1 where nothing was counted.
 
         Args:
-            left, right: `UNKNOWN` for one that is not shown.
-            without: this word was counted once between these two, and that once shall not count.
+            left, right: `UNKNOWN` for a hidden one.
+            without: a word to count once less between these two.
         """
         if left != UNKNOWN and right != UNKNOWN:
             words, times = self._between.of(left * _ROOM + right, without)
@@ -56,7 +56,7 @@ class NeighbourCounts:
 
 
 class _Words:
-    """Words by what they were counted beside.
+    """Words by their neighbours.
 
     Args:
         beside, words, times: (n,) int, of each triple.
@@ -77,10 +77,11 @@ class _Words:
 
 
 def count_neighbours(rows: Iterable[np.ndarray]) -> NeighbourCounts:
-    """
+    """Counts words between their neighbours.
+
     Args:
-        rows: (T,) int each, words of one text in their order. The first and the last are neighbours alone: what stands
-            for the beginning and the end of a text.
+        rows: (T,) int each, words of one text in their order. The first and the last mark the ends of the text, and
+            are only neighbours.
     """
     found = [np.stack([row[:-2], row[1:-1], row[2:]], axis=1) for row in rows if len(row) > 2]
     triples = np.concatenate(found).astype(np.int64) if found else np.zeros((0, 3), np.int64)

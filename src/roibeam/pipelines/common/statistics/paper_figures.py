@@ -1,7 +1,7 @@
 """Figures of the papers, each once: `paper_figures.csv` beside this file, read when it is first needed.
 
-What a paper prints twice is one line, whose table names both places. A later version and the README of a release are
-papers of their own.
+A figure that a paper prints twice is one line, whose table names both places. A later version and the README of a
+release are papers of their own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PaperFigure:
         column: task, then metric and split, parted by ", "; results are in percent.
         printed: to the printed digits; or the name of an attention head.
         quoted: "other work" where the paper has it from others, "data set" for a count of one; "" for its own results.
-        recipe: whose run makes it, of a task where there is one; "" for none.
-        why: no command makes it; "" where one does.
+        recipe: the one whose run reproduces it, of a task where there is one; "" for none.
+        why: reason why no command makes it; "" where one does.
     """
 
     paper: str
@@ -43,22 +43,22 @@ class PaperFigure:
 
     @property
     def task(self) -> str:
-        """After fine-tuning on it, or "zero-shot ..." for none."""
+        """Task of fine-tuning, or "zero-shot ..." for none."""
         return self.column.partition(", ")[0]
 
     @property
     def metric(self) -> str:
-        """With the split."""
+        """Metric with the split."""
         return self.column.partition(", ")[2]
 
     @property
     def value(self) -> float:
-        """Raises ValueError for what is no number."""
+        """Printed number; raises ValueError for any other text."""
         return float(self.printed)
 
     @property
     def where(self) -> str:
-        """Its place, for readers of its recipe: with the paper where that is another system's."""
+        """Place in the paper, for readers of its recipe; with the paper's name if it is another system's."""
         name, _, version = self.paper.partition(", ")
         foreign = self.recipe and not self.recipe.startswith(name.lower().replace("-", ""))
         return ", ".join(filter(None, (f"{name}'s paper" if foreign else "", version, self.table)))
@@ -98,7 +98,7 @@ def _is_part(column: str, whole: str) -> bool:
 
 @cache
 def _rows() -> Mapping[str, Mapping[str, list[PaperFigure]]]:
-    """By paper and row."""
+    """Figures by paper and row."""
     rows: dict[str, dict[str, list[PaperFigure]]] = defaultdict(lambda: defaultdict(list))
     for each in paper_figures():
         rows[each.paper][each.row].append(each)

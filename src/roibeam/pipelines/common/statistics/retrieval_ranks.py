@@ -1,8 +1,8 @@
-"""Ranks of retrieval from the scores of all pairs, what guessing reaches, and what equal captions leave possible.
+"""Ranks of retrieval from the scores of all pairs, chance levels, and the best ranks that equal captions allow.
 
 Image to text: the rank of the best of an image's captions among all captions. Text to image: the rank of a caption's
 image among all images. A wrong candidate that scores as high as the right one stands before it: rank = 1 + the wrong
-ones with at least its score. A model that says the same of everything gets the worst rank.
+ones with at least its score. A model that gives all the same score gets the worst rank.
 
 Captions that a model reads alike are one text: they are scored once, and their scores are equal to the last bit.
 """
@@ -19,7 +19,7 @@ _NUMBERS_AT_ONCE = 2**22  # scores in memory, 16 MB of them
 
 @dataclass(frozen=True, eq=False)
 class CaptionedImages:
-    """Which texts belong to which images. An image may have several, a text several images.
+    """Pairs of texts and images that belong together. An image may have several texts, a text several images.
 
     Attributes:
         text_of_caption, image_of_caption: (captions,) int64, numbers from 0.
@@ -82,7 +82,7 @@ def retrieval_ranks(scores_TI: np.ndarray, captioned: CaptionedImages, *, ties_c
 
 
 def best_possible_ranks(captioned: CaptionedImages) -> Ranks:
-    """Those of a model that errs only where captions do not tell images apart: a caption that several images have.
+    """Ranks of a model that errs only where captions cannot distinguish images: a caption that several images have.
 
     Such captions score alike, so image to text none of them comes first; text to image, the images that share one come
     first in some order, those with most of its captions in front.
@@ -111,7 +111,7 @@ def recall_by_chance(num_true: np.ndarray, num_candidates: int, cut: int) -> flo
 
 
 def median_rank_by_chance(num_true: np.ndarray, num_candidates: int) -> int:
-    """The first rank that at least half of all queries reach in random order; arguments as `recall_by_chance`."""
+    """First rank that at least half of all queries reach in random order; arguments as `recall_by_chance`."""
     low, high = 1, num_candidates
     while low < high:
         middle = (low + high) // 2
@@ -124,7 +124,7 @@ def median_rank_by_chance(num_true: np.ndarray, num_candidates: int) -> int:
 
 
 def _all_behind(num_true: int, num_candidates: int, cut: int) -> float:
-    """How likely none of `num_true` is among the first `cut`: C(n - t, k) / C(n, k)."""
+    """Probability that none of `num_true` is among the first `cut`: C(n - t, k) / C(n, k)."""
     if cut > num_candidates - num_true:
         return 0.0
     places = np.arange(num_true)

@@ -22,7 +22,7 @@ _NUMBERS_AT_ONCE = 2**22  # of a block of weights, 32 MB
 
 
 class Bootstrap:
-    """Draws of images with replacement; the same for everything that is asked of one seed and number of images.
+    """Draws of images with replacement; the same for one seed and number of images.
 
     Args:
         num_images: that there are.
@@ -37,7 +37,7 @@ class Bootstrap:
         """Interval of sums.sum() / counts.sum().
 
         Args:
-            sums, counts: (images,), of what each image has.
+            sums, counts: (images,), of each image.
         Returns:
             Lower and upper end; NaN where nothing was counted.
         """
@@ -96,7 +96,7 @@ class Bootstrap:
 
 
 def floor_median(ranks: np.ndarray) -> int:
-    """The median, rounded down where it lies between two: the median rank of the published retrieval codes."""
+    """Median, rounded down where it lies between two: the median rank of the published retrieval codes."""
     return int(np.floor(np.median(ranks)))
 
 
@@ -119,7 +119,7 @@ NOT_KNOWN = (
     "The interval of these figures over images is not known, so none of them is called above or below chance: the run "
     "was evaluated by an earlier version. roibeam evaluate, or roibeam score of a task, measures it."
 )
-BESIDE = "beside"  # of a line of evaluation.jsonl: what its numbers stand beside
+BESIDE = "beside"  # key of evaluation.jsonl: intervals and baselines of its numbers
 _KEPT = ("low", "high", "chance", "items")  # of each number, there
 _SURE = 1.96  # standard deviations of a 95 % interval
 _ROUNDING = 1e-6  # relative, of a mean of float32 losses
@@ -127,16 +127,16 @@ _ROUNDING = 1e-6  # relative, of a mean of float32 losses
 
 @dataclass(frozen=True)
 class Figure:
-    """One number with what it stands beside.
+    """One number with its interval and baselines.
 
     Attributes:
         name: such as "masked_word_accuracy", "image_to_text_r1", "overall".
         value: shares are 0..1, losses nats, ranks from 1; None where there was nothing to measure.
         low, high: ends of the 95 % interval over images; None where there is none.
-        chance: what a model reaches that knows nothing; None where that is not defined.
-        best_possible: what the data leave possible, where they leave less than everything.
+        chance: level of a model that knows nothing; None where that is not defined.
+        best_possible: upper limit by the data, where it is below a perfect score.
         items: words, regions, pairs, queries or rows that it is the mean or median of.
-        words_alone: what counting neighbouring words of the training captions finds; None where it is not known.
+        words_alone: level of counting neighbouring words of the training captions; None where it is not known.
     """
 
     name: str
@@ -149,15 +149,15 @@ class Figure:
     words_alone: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """For machines, with the verdict in words, "" for none."""
+        """Returns JSON with the verdict in words, "" for none."""
         return {**asdict(self), "verdict": verdict_of(self)}
 
 
 class Judged(dict[str, float | None]):
-    """The numbers of an evaluation by name, with what each stands beside.
+    """Numbers of an evaluation by name, with their intervals and baselines.
 
     Attributes:
-        figures: of all of them, in their order.
+        figures: of all numbers, in their order.
     """
 
     def __init__(self, figures: Iterable[Figure]) -> None:
@@ -166,13 +166,13 @@ class Judged(dict[str, float | None]):
 
     @classmethod
     def of(cls, values: Mapping[str, float | None]) -> Judged:
-        """Plain numbers, as a task of one's own gives them, stand beside nothing."""
+        """Wraps plain numbers, as an own task gives them, without intervals and baselines."""
         if isinstance(values, Judged):
             return values
         return cls(Figure(name, value, None, None, None, None, 0) for name, value in values.items())
 
     def beside(self) -> dict[str, dict[str, float]]:
-        """By name what a line of evaluation.jsonl keeps of each number beside its value; read by `judged_line`."""
+        """Intervals and baselines by name, as a line of evaluation.jsonl keeps them; read by `judged_line`."""
         found = {}
         for figure in self.figures:
             kept = {name: getattr(figure, name) for name in _KEPT if name != "items" or figure.items}
@@ -183,14 +183,14 @@ class Judged(dict[str, float | None]):
 
 
 def judged_line(line: Mapping[str, Any], names: Iterable[str]) -> Judged:
-    """The numbers of these names in a line of evaluation.jsonl; those of earlier versions have no interval."""
+    """Reads the numbers of these names in a line of evaluation.jsonl; those of earlier versions have no interval."""
     beside: Mapping[str, Mapping[str, Any]] = line.get(BESIDE) or {}
     nothing = Figure("", None, None, None, None, None, 0)
     return Judged(replace(nothing, name=name, value=line.get(name), **beside.get(name, {})) for name in names)
 
 
 def mean_figure(name: str, sums: np.ndarray, counts: np.ndarray, bootstrap: Bootstrap, **beside: Any) -> Figure:
-    """The figure of a mean over items, with its interval over images.
+    """Figure of a mean over items, with its interval over images.
 
     Args:
         sums, counts: (images,) of the items of each image.
@@ -207,11 +207,11 @@ def mean_figure(name: str, sums: np.ndarray, counts: np.ndarray, bootstrap: Boot
 def whole_figure(
     name: str, value: float, ends: tuple[float, float] | None, images: int, items: int, chance: float | None
 ) -> Figure:
-    """The figure of a number that is no mean, such as a correlation, by the ends of its interval.
+    """Figure of a number that is no mean, such as a correlation, by the ends of its interval.
 
     Args:
         value: NaN where it is not defined.
-        ends: None where nothing draws it.
+        ends: None without draws.
         images: that it is of.
     """
     if math.isnan(value):
@@ -221,8 +221,8 @@ def whole_figure(
 
 
 def _widened(name: str, ends: tuple[float, float] | None, images: int) -> tuple[float | None, float | None]:
-    """The ends of an interval, where draws tell them. Where all draws are alike, as of one image, or where all answers
-    are right, a share has the interval of as many answers as there are images; others have none."""
+    """Ends of an interval. If all draws are equal, as with one image or with all answers right, a share has the
+    interval of as many answers as there are images; others have none."""
     if ends is None or math.isnan(ends[0]):
         return None, None
     low, high = ends
@@ -234,9 +234,9 @@ def _widened(name: str, ends: tuple[float, float] | None, images: int) -> tuple[
 
 
 def verdict_word(low: float, high: float, chance: float, *, lower_is_better: bool = False) -> Word:
-    """What the interval `low`..`high` of a number says of it beside `chance`.
+    """Verdict on a number with the interval `low`..`high` against `chance`.
 
-    A share of right answers is above or below chance; of a loss or a rank, where less is more, better or worse.
+    A share of right answers is above or below chance; a loss or a rank is better or worse than chance.
     """
     rounding = _ROUNDING * abs(chance)
     if low - rounding <= chance <= high + rounding:
@@ -259,29 +259,29 @@ def sentence_of(figure: Figure) -> str:
     name, _, what = called.lower_title.partition(": ")
     value = called.shown(figure.value)
     words = [name, what, value] if what.startswith("R@") else [name, value, what]
-    shown = " ".join(filter(None, words))
+    text = " ".join(filter(None, words))
     word = verdict_of(figure)
     beside = [f"{word}, which is {called.shown(figure.chance)}"] if word else []
     if not word and figure.chance is not None:
         beside = [f"chance: {called.shown(figure.chance)}"]
     if figure.words_alone is not None:
         beside.append(f"{WORDS_ALONE}: {called.shown(figure.words_alone)}")
-    return f"{shown} ({'; '.join(beside)})" if beside else shown
+    return f"{text} ({'; '.join(beside)})" if beside else text
 
 
 def lacks_intervals(figures: Sequence[Figure]) -> bool:
-    """Whether chance is known of some figures, and the interval of none: `NOT_KNOWN` says why there is no verdict."""
+    """Whether chance is known for some figures, and the interval for none: `NOT_KNOWN` gives the reason."""
     beside_chance = [figure for figure in figures if figure.chance is not None and figure.value is not None]
     return bool(beside_chance) and all(figure.low is None for figure in beside_chance)
 
 
 def with_words_alone(figures: Iterable[Figure], found: Mapping[str, float]) -> tuple[Figure, ...]:
-    """The figures with what counting words alone found, by name."""
+    """Returns the figures with their levels of words alone, by name."""
     return tuple(replace(figure, words_alone=found.get(figure.name)) for figure in figures)
 
 
 def share_interval(share: float, items: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `items` answers that do not hang together (E. B. Wilson, 1927).
+    """95 % interval of a share of `items` independent answers (E. B. Wilson, 1927).
 
     Args:
         share: 0..1.

@@ -44,24 +44,24 @@ class Statement:
 
 @dataclass
 class PicturePool:
-    """Pictures that are joined to pairs; a picture is called by its place here."""
+    """Pictures that are joined to pairs; a picture is named by its place here."""
 
     pictures: Sequence[KnownPicture]
     _counts: dict[Description, list[int | None]] = field(default_factory=dict)
 
     def counts(self, description: Description) -> list[int | None]:
-        """How many there are in each picture; None where one is not clear, so that it can be argued about."""
+        """Counts of a description in each picture; None where a thing is not clear, so that the count is disputable."""
         if description not in self._counts:
             self._counts[description] = [_count(known, description) for known in self.pictures]
         return self._counts[description]
 
     def has_link(self, first: str, phrase: str, second: str) -> list[bool | None]:
-        """Whether a thing of the first category stands so to one of the second; None where it can be argued about."""
+        """Whether a thing of the first category stands so to one of the second; None where that is disputable."""
         return [_has_link(known, first, phrase, second) for known in self.pictures]
 
     @cached_property
     def linked(self) -> list[tuple[str, str, str]]:
-        """What stands how to what in any picture, the clear things alone."""
+        """Relations of categories in any picture, of the clear things alone."""
         return [
             (first.category, phrase, second.category)
             for known in self.pictures
@@ -84,13 +84,13 @@ def _has_link(known: KnownPicture, first: str, phrase: str, second: str) -> bool
 
 
 def make_statements(pool: PicturePool, count: int, stream: IntegerStream) -> Iterator[Statement]:
-    """At most `count` different ones: some pools have not enough to say."""
-    said: set[str] = set()
+    """Yields at most `count` different statements: some pools give fewer."""
+    texts: set[str] = set()
     for _ in range(count):
         for _ in range(TRIES):
             found = _make(pool, stream)
-            if found is not None and found.text not in said:
-                said.add(found.text)
+            if found is not None and found.text not in texts:
+                texts.add(found.text)
                 yield found
                 break
 
@@ -100,11 +100,11 @@ def _make(pool: PicturePool, stream: IntegerStream) -> Statement | None:
         return _compared(pool, stream)
     if stream.percent(25):
         return _counted(pool, stream)
-    return _shown(pool, stream)
+    return _displayed(pool, stream)
 
 
-def _shown(pool: PicturePool, stream: IntegerStream) -> Statement | None:
-    """What both, one or the left picture shows: a thing, or how two things lie."""
+def _displayed(pool: PicturePool, stream: IntegerStream) -> Statement | None:
+    """Makes a statement on both, one or the left picture: a thing, or the relation of two things."""
     if pool.linked and stream.percent(35):
         first, phrase, second = stream.pick(pool.linked)
         words = f"{Description(first).indefinite} {phrase} {Description(second).indefinite}"
@@ -113,8 +113,8 @@ def _shown(pool: PicturePool, stream: IntegerStream) -> Statement | None:
     else:
         known = stream.pick(pool.pictures)
         thing = stream.pick(known.clear)
-        asked = Description(thing.category, (stream.pick(thing.attributes),) * stream.percent(60))
-        words, shows = asked.indefinite, [None if one is None else one > 0 for one in pool.counts(asked)]
+        wanted = Description(thing.category, (stream.pick(thing.attributes),) * stream.percent(60))
+        words, shows = wanted.indefinite, [None if one is None else one > 0 for one in pool.counts(wanted)]
         near = [place for place, number in enumerate(pool.counts(Description(thing.category))) if number]
     with_it = [place for place, is_there in enumerate(shows) if is_there]
     without = [place for place, is_there in enumerate(shows) if is_there is False]
@@ -125,11 +125,11 @@ def _shown(pool: PicturePool, stream: IntegerStream) -> Statement | None:
 
     if len(with_it) < 2 or len(without) < 2:
         return None
-    form = stream.pick(_SHOWN)
+    form = stream.pick(_FORMS)
     text, true, false = form.text.format(words), form.true, form.false
 
-    def pair(shown: tuple[bool, bool]) -> Pair:
-        left, right = (stream.pick(with_it) if one else lacks() for one in shown)
+    def pair(has_it: tuple[bool, bool]) -> Pair:
+        left, right = (stream.pick(with_it) if one else lacks() for one in has_it)
         return left, right
 
     return _with_pairs(text, lambda: pair(stream.pick(true)), lambda: pair(stream.pick(false)), stream)
@@ -145,7 +145,7 @@ class _Form:
 
 
 _BOTH, _LEFT, _RIGHT, _NEITHER = (True, True), (True, False), (False, True), (False, False)
-_SHOWN = (
+_FORMS = (
     _Form("Both images show {}.", (_BOTH,), (_LEFT, _RIGHT)),
     _Form("Only one of the images shows {}.", (_LEFT, _RIGHT), (_BOTH, _NEITHER)),
     _Form("At least one of the images shows {}.", (_LEFT, _RIGHT, _BOTH), (_NEITHER,)),
@@ -156,9 +156,9 @@ _SHOWN = (
 
 
 def _compared(pool: PicturePool, stream: IntegerStream) -> Statement | None:
-    """Which picture shows more of something; the false pairs are the true ones the other way round, or have as many."""
-    asked = _several(pool, stream)
-    places = [(number, place) for place, number in enumerate(pool.counts(asked)) if number is not None]
+    """Compares the counts of two pictures; the false pairs are the true ones the other way round, or have as many."""
+    wanted = _several(pool, stream)
+    places = [(number, place) for place, number in enumerate(pool.counts(wanted)) if number is not None]
     if len({number for number, _ in places}) < 2:
         return None
     more, fewer = ("left", "right") if stream.percent(50) else ("right", "left")
@@ -172,14 +172,14 @@ def _compared(pool: PicturePool, stream: IntegerStream) -> Statement | None:
             return (one, other) if stream.percent(20) else None
         return (one, other) if left_less_right < 0 else (other, one)
 
-    text = f"The {more} image shows more {asked.plural} than the {fewer} image."
+    text = f"The {more} image shows more {wanted.plural} than the {fewer} image."
     return _with_pairs(text, lambda: pair(True), lambda: pair(False), stream)
 
 
 def _counted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
-    """How many there are in both together; the false pairs have one more or less."""
-    asked = _several(pool, stream)
-    places = [(number, place) for place, number in enumerate(pool.counts(asked)) if number is not None]
+    """Counts things in both pictures together; the false pairs have one more or less."""
+    counted = _several(pool, stream)
+    places = [(number, place) for place, number in enumerate(pool.counts(counted)) if number is not None]
     if len(places) < PAIRS:
         return None
     total = stream.pick(places)[0] + stream.pick(places)[0]
@@ -191,7 +191,7 @@ def _counted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
         wanted = 0 if is_true else 1
         return (one, other) if abs(count + other_count - total) == wanted else None
 
-    words, verb = (asked.words, "is") if total == 1 else (asked.plural, "are")
+    words, verb = (counted.words, "is") if total == 1 else (counted.plural, "are")
     text = f"There {verb} {_NUMBERS[total]} {words} in the two images together."
     return _with_pairs(text, lambda: pair(True), lambda: pair(False), stream)
 
@@ -204,7 +204,7 @@ def _several(pool: PicturePool, stream: IntegerStream) -> Description:
 def _with_pairs(
     text: str, true: Callable[[], Pair | None], false: Callable[[], Pair | None], stream: IntegerStream
 ) -> Statement | None:
-    """Two different pairs of each, of two pictures each; None where they are not found."""
+    """Adds two true and two false pairs of two pictures each; None where they are not found."""
     found: dict[Pair, bool] = {}
     for make, is_true in ((true, True), (false, False)):
         for _ in range(TRIES):
@@ -236,7 +236,7 @@ class _Set:
 
 
 class Nlvr2Task:
-    """Takes the world's pictures in their order, then writes."""
+    """Task that takes the world's pictures in their order, then writes."""
 
     name = "nlvr2"
 
@@ -253,7 +253,7 @@ class Nlvr2Task:
             self._make(split)
 
     def _make(self, split: str) -> None:
-        """Statements about the pictures that have come since the last ones."""
+        """Makes statements about the pictures added since the last call."""
         pictures, self._waiting[split] = tuple(self._waiting[split]), []
         if len(pictures) < PAIRS:
             return
@@ -264,7 +264,7 @@ class Nlvr2Task:
             made.append(_Set(len(made), pictures, statement))
 
     def close(self) -> None:
-        """After the last picture."""
+        """Makes the last statements, after the last picture."""
         for split in NLVR2_SPLITS:
             self._make(split)
 
@@ -272,7 +272,7 @@ class Nlvr2Task:
         return {split: PAIRS * len(sets) for split, sets in self._sets.items()}
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """Pictures, and where they belong below the folder of the task."""
+        """Yields pictures, and their paths below the folder of the task."""
         for split, sets in self._sets.items():
             for each in sets:
                 for place, (pair, _) in enumerate(each.statement.pairs):
@@ -285,8 +285,8 @@ class Nlvr2Task:
             write_text(folder / f"{split}.json", "".join(f"{json.dumps(row)}\n" for row in rows))
 
     def write_results(self, folder: Path) -> None:
-        """Of who knows the scene graphs, and of who knows no picture. A statement is as often false as true, so that
-        one word for all rows is as good as any."""
+        """Writes the results of a reader with the scene graphs, and of one without pictures. A statement is as often
+        false as true, so that one word for all rows is as good as any."""
         for split in ("dev", "test1"):
             right, guessed = list[str](), list[str]()
             for each in self._sets[split]:
@@ -299,7 +299,7 @@ class Nlvr2Task:
 
 
 def read_names(folder: Path) -> Iterator[tuple[str, str]]:
-    """(path below the task's folder, path of the picture below the world's) of all names that statements give.
+    """Yields (path below the task's folder, path of the picture below the world's) of all names in statements.
 
     Raises:
         ValueError: for a file that is not as this task writes it.
@@ -334,6 +334,6 @@ def _identifier(split: str, number: int, place: int) -> str:
 
 
 def _image_file(split: str, number: int, place: int, side: int) -> str:
-    """As the official folders have it: the training pictures lie in a hundred of them."""
+    """Path as in the official folders: the training pictures lie in a hundred of them."""
     folder = f"train/{number % _TRAIN_FOLDERS}" if split == "train" else split
     return f"{IMAGES_FOLDER}/{folder}/{split}-{number}-{place}-img{side}.png"

@@ -38,7 +38,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
 )
 from roibeam.pipelines.toyworld.world_files import write_text
 
-# What one sees where things meet, and what one sees by comparing: the splits testA and testB.
+# Relations visible where things meet, and by comparing: the splits testA and testB.
 MEETING = ("in front of", "behind", "inside", "around")
 COMPARING = ("larger than", "smaller than")
 MOST_SENTENCES = 3
@@ -59,7 +59,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Reference:
-    """A thing and what is said of it; all with phrases of one group."""
+    """A thing and its expressions, all with phrases of one group."""
 
     thing: SceneObject
     expressions: tuple[Expression, ...]
@@ -70,7 +70,7 @@ class Reference:
 
 
 def refer(known: KnownPicture, stream: IntegerStream) -> Iterator[Reference]:
-    """One for each thing of a picture of which something can be said."""
+    """Yields one reference for each thing of a picture that has an expression."""
     links = shuffled(known.clear_links((*MEETING, *COMPARING)), stream)
     for thing in known.clear:
         own = [link for link in links if link[0] is thing]
@@ -114,7 +114,7 @@ def _expression(
 def _means_only(
     known: KnownPicture, thing: SceneObject, named: Sequence[SceneObject], phrase: str, others: Sequence[SceneObject]
 ) -> bool:
-    """Whether of the things named only this one can stand in the relation to one of the others."""
+    """Whether only this one of the named things can stand in the relation to one of the others."""
     if any(each.ignored for each in others):
         return False
     return not any(
@@ -142,7 +142,7 @@ class _Ref:
 
 
 class RefcocoTask:
-    """Takes the world's pictures in their order, then writes."""
+    """Task that takes the world's pictures in their order, then writes."""
 
     name = "refcoco+"
 
@@ -164,17 +164,17 @@ class RefcocoTask:
             self._num_sentences += len(reference.expressions)
 
     def close(self) -> None:
-        """Nothing waits for more pictures."""
+        """Does nothing: no question waits for more pictures."""
 
     def rows(self) -> dict[str, int]:
         return {split: sum(1 for _ in self._sentences(split)) for split in SPLITS}
 
     def entries(self) -> list[dict[str, Any]]:
-        """What the pickle holds."""
+        """Returns the content of the pickle."""
         return [_entry(number, ref) for number, ref in enumerate(self._refs)]
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """None: the pictures lie where COCO's do."""
+        """Yields nothing: the pictures lie where COCO's do."""
         return iter(())
 
     def write(self, folder: Path) -> None:
@@ -196,8 +196,8 @@ class RefcocoTask:
         (folder / REFS_NAME).write_bytes(pickle.dumps(self.entries(), protocol=2))
 
     def write_results(self, folder: Path) -> None:
-        """Boxes of three readers: who knows the scene graph; who knows things, but nothing between them; and who sees
-        where boxes are, but not what is in them."""
+        """Writes the boxes of three readers: one with the scene graph; one with things, but not their relations; and
+        one with boxes, but not their content."""
         guess = self._blind()
         for split in SPLITS[1:]:
             found: dict[str, list[dict[str, Any]]] = {"perfect": [], "things": [], "blind": []}
@@ -226,11 +226,11 @@ class RefcocoTask:
             for thing in ref.picture.scene.objects:
                 reader.learn(_keys(expression, thing, ref.picture), thing is ref.reference.thing)
         guesses = [_Guess(reader, strength) for strength in STRENGTHS]
-        asked = [each for split in SPLITS[1:] for each in self._sentences(split)]
+        sentences = [each for split in SPLITS[1:] for each in self._sentences(split)]
         return max(
             guesses,
             key=lambda guess: sum(
-                guess(expression, ref.picture) is ref.reference.thing for _, expression, ref in asked
+                guess(expression, ref.picture) is ref.reference.thing for _, expression, ref in sentences
             ),
         )
 
@@ -248,15 +248,15 @@ class _Guess:
 
 
 def _keys(expression: Expression, thing: SceneObject, picture: Picture) -> Keys:
-    """Rank by size, shape and place of a box, with the words of the expression."""
+    """Keys of a box: rank by size, shape and place, with the words of the expression."""
     x, y, width, height = thing.box
     scene = picture.scene
     rank = sum(other.box[2] * other.box[3] > width * height for other in scene.objects)
     of_all = (expression.phrase, len(scene.objects), rank)
     across = (_PARTS * (2 * x + width)) // (2 * scene.width)
     down = (_PARTS * (2 * y + height)) // (2 * scene.height)
-    said = expression.text.partition(f" {expression.phrase} ")[0].split(" ")[-1]
-    return [of_all, (*of_all, said), (*of_all, said, across, down)]
+    noun = expression.text.partition(f" {expression.phrase} ")[0].split(" ")[-1]
+    return [of_all, (*of_all, noun), (*of_all, noun, across, down)]
 
 
 def _entry(number: int, ref: _Ref) -> dict[str, Any]:

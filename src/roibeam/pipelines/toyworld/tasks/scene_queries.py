@@ -37,14 +37,14 @@ NLVR2_SPLITS = {"train": OTHER_TRAIN, "dev": OTHER_VAL, "test1": OTHER_TEST}
 
 
 def place_name(picture: Picture) -> str:
-    """Such as "coco/train": how the splits above name places."""
+    """Name of a picture's place as in the splits above, such as "coco/train"."""
     return f"{picture.place.dataset}/{picture.place.split}"
 
 
 THING = "thing"
 Item = TypeVar("Item")
 INVERSE = {phrase: both[1 - way] for both in RELATION_PHRASES.values() for way, phrase in enumerate(both)}
-_TIMES_SURELY_LARGER = 1.5  # a size between this and that of `find_relations` can be argued about
+_TIMES_SURELY_LARGER = 1.5  # a size between this and that of `find_relations` is disputable
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Description:
 
     @property
     def indefinite(self) -> str:
-        """Such as "a red ball"."""
+        """Words with the article, such as "a red ball"."""
         return noun_phrase(self.attributes, self.category or THING)
 
     @property
     def words(self) -> str:
-        """Without its article."""
+        """Words without the article."""
         return self.indefinite.partition(" ")[2]
 
     @property
@@ -77,7 +77,7 @@ class KnownPicture:
     """Attributes:
     clear: the things that a text may name.
     seen: those between which relations are known.
-    links: (number, phrase, number) of all relations, said from both ends.
+    links: (number, phrase, number) of all relations, from both ends.
     """
 
     def __init__(self, picture: Picture) -> None:
@@ -99,7 +99,7 @@ class KnownPicture:
         return (first.number, phrase, second.number) in self._holds
 
     def could_hold(self, first: SceneObject, phrase: str, second: SceneObject) -> bool:
-        """Whether somebody might say so, though the scene graph does not: a small overlap, a little larger."""
+        """Whether the relation could be claimed, though the scene graph lacks it: a small overlap, a little larger."""
         if self.holds(first, phrase, second):
             return True
         if phrase in ("in front of", "behind"):
@@ -114,11 +114,11 @@ class KnownPicture:
         return thing.number in self._clear_numbers
 
     def meant(self, description: Description) -> list[SceneObject]:
-        """All things that it may mean, clear or not."""
+        """Returns all things that it may mean, clear or not."""
         return [thing for thing in self.things if description.means(thing)]
 
     def clear_links(self, phrases: Iterable[str]) -> list[tuple[SceneObject, str, SceneObject]]:
-        """Relations between clear things that are said with one of these phrases."""
+        """Returns the relations between clear things with one of these phrases."""
         wanted, numbers = frozenset(phrases), self._clear_numbers
         return [
             (self.things[first], phrase, self.things[second])
@@ -129,16 +129,16 @@ class KnownPicture:
     def name(
         self, thing: SceneObject, stream: IntegerStream, *, without: Sequence[str] = (), most: int = 2
     ) -> Description | None:
-        """A description of `most` attributes at most that means this thing alone, None if there is none.
+        """Returns a description of `most` attributes at most that means this thing alone, None if there is none.
 
         Args:
-            without: attributes that must not be said.
+            without: attributes that must not be named.
         """
         allowed = [name for name in thing.attributes if name not in without]
         offset = stream.below(max(1, len(allowed)))
         allowed = allowed[offset:] + allowed[:offset]
         choices = [chosen for count in range(most + 1) for chosen in combinations(allowed, count)]
-        # Now and then more is said than is needed, as people do.
+        # Now and then more attributes than needed, as people do.
         for chosen in choices[1:] + choices[:1] if stream.percent(40) else choices:
             found = Description(thing.category, chosen)
             if len(self.meant(found)) == 1:
@@ -151,7 +151,7 @@ def pattern_of(thing: SceneObject) -> str | None:
 
 
 def colours_of(things: Iterable[SceneObject]) -> list[str]:
-    """Each once, in the order of `world.COLOURS`."""
+    """Returns the colours of things, each once, in the order of `world.COLOURS`."""
     found = {thing.colour for thing in things}
     return [name for name in COLOURS if name in found]
 
@@ -161,7 +161,7 @@ def _area(thing: SceneObject) -> int:
 
 
 def shuffled(items: Iterable[Item], stream: IntegerStream) -> list[Item]:
-    """A new list in an order drawn by lot."""
+    """Returns a new list in an order drawn by lot."""
     found = list(items)
     for last in range(len(found) - 1, 0, -1):
         other = stream.below(last + 1)
@@ -169,7 +169,7 @@ def shuffled(items: Iterable[Item], stream: IntegerStream) -> list[Item]:
     return found
 
 
-STRENGTHS = (0.5, 2.0, 8.0, 32.0)  # how many sights the level above is worth; who asks takes the best
+STRENGTHS = (0.5, 2.0, 8.0, 32.0)  # how many sights the level above is worth; the caller takes the best
 
 Keys = Sequence[Hashable]
 
@@ -187,7 +187,7 @@ class BlindReader:
             self._with.setdefault(key, Counter())[outcome] += 1
 
     def chances(self, keys: Keys, strength: float) -> dict[Hashable, float]:
-        """Of all outcomes that the most general key was seen with, in the order in which they were first seen."""
+        """Returns the chances of all outcomes seen with the most general key, in the order of their first sight."""
         outcomes = self._with.get(keys[0], Counter()) if keys else Counter()
         found: dict[Hashable, float] = {outcome: 1 / len(outcomes) for outcome in outcomes}
         for key in keys:
@@ -200,12 +200,12 @@ class BlindReader:
         return found
 
     def best(self, keys: Keys, strength: float) -> Hashable | None:
-        """The likeliest outcome, None where nothing is known."""
+        """Returns the likeliest outcome, None where nothing is known."""
         found = self.chances(keys, strength)
         return max(found, key=lambda outcome: found[outcome]) if found else None
 
     def evidence(self, facts: Iterable[Keys], strength: float) -> float:
-        """Log odds that all these facts are true, each learnt with the outcome True or False."""
+        """Returns the log odds that all these facts are true, each learnt with the outcome True or False."""
         total = 0.0
         for keys in facts:
             chance = min(max(self.chances(keys, strength).get(True, 0.5), 1e-6), 1 - 1e-6)

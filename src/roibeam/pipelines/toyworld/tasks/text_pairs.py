@@ -4,8 +4,8 @@
     rte    does the second sentence follow from the first? It is the caption itself with words left out or turned round,
            or with one word changed, added or at another place, so that it may be true of the scene and does not follow.
 
-Texts cannot always tell whether two captions are of one scene. The reader "perfect" of mrpc knows all scenes of
-the questions, and how likely the writer is to write each caption of each; the texts alone allow nothing better.
+Texts alone do not always decide whether two captions are of one scene. The reader "perfect" of mrpc knows all scenes of
+the questions, and the probability of each caption for each scene; the texts alone allow nothing better.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEXT_SPLITS = {"train": COCO_TRAIN + OTHER_TRAIN, "dev": COCO_VAL + OTHER_VAL, "
 PER_PICTURE = 4  # rows that begin with a caption of one picture
 _SPLIT_OF = {place: split for split, places in TEXT_SPLITS.items() for place in places}
 _PURPOSES = {"mrpc": 14, "rte": 15}
-_MOST_TRAIN_SCENES = 1000  # that the reader of scenes knows beside those that are asked about
+_MOST_TRAIN_SCENES = 1000  # that the reader of scenes knows beside those of the questions
 _TRIES = 20
 _READ = ("dev", "test")
 _WORDS = ("entailment", "not_entailment")
@@ -46,7 +46,7 @@ _WORDS = ("entailment", "not_entailment")
 
 @dataclass(frozen=True)
 class TextPair:
-    """`is_so`: of one scene; or the second follows from the first."""
+    """Two texts; `is_so`: whether they are of one scene, or the second follows from the first."""
 
     first: str
     second: str
@@ -54,7 +54,7 @@ class TextPair:
 
 
 class _TextPairs:
-    """Takes the world's pictures in their order, then writes."""
+    """Task that takes the world's pictures in their order, then writes."""
 
     name = ""
 
@@ -68,7 +68,7 @@ class _TextPairs:
             self._pictures[split].append(picture)
 
     def close(self) -> None:
-        """After the last picture."""
+        """Makes the pairs, after the last picture."""
         for split, pictures in self._pictures.items():
             self.pairs[split] = []
             for place, picture in enumerate(pictures):
@@ -85,12 +85,12 @@ class _TextPairs:
         return {split: len(pairs) for split, pairs in self.pairs.items()}
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """No picture is shown."""
+        """Yields nothing: the task has no pictures."""
         yield from ()
 
 
 class ScenePairsTask(_TextPairs):
-    """As MRPC's files: Quality, two ids, two texts."""
+    """Task with MRPC's files: Quality, two ids, two texts."""
 
     name = "mrpc"
 
@@ -111,14 +111,14 @@ class ScenePairsTask(_TextPairs):
             head = "index" if split == "test" else "Quality"
             lines = [f"{head}\t#1 ID\t#2 ID\t#1 String\t#2 String"]
             for row, pair in enumerate(pairs):
-                told = row if split == "test" else int(pair.is_so)
-                lines.append(f"{told}\t{2 * row}\t{2 * row + 1}\t{pair.first}\t{pair.second}")
+                label = row if split == "test" else int(pair.is_so)
+                lines.append(f"{label}\t{2 * row}\t{2 * row + 1}\t{pair.first}\t{pair.second}")
             write_text(folder / f"{split}.tsv", "\n".join([*lines, ""]))
 
     def write_results(self, folder: Path) -> None:
-        """Of who knows the scenes that captions can be of, and of who says the same of every pair."""
-        asked = [picture for split in _READ for picture in self._pictures[split]]
-        known = [*asked, *self._pictures["train"][:_MOST_TRAIN_SCENES]]
+        """Writes the results of a reader with the possible scenes, and of one with the same answer for every pair."""
+        read = [picture for split in _READ for picture in self._pictures[split]]
+        known = [*read, *self._pictures["train"][:_MOST_TRAIN_SCENES]]
         ways = KnownWays((picture.scene, picture.relations) for picture in known)
         pairs = self.pairs["dev"]
         _write_results(folder / "perfect", "mrpc_dev.tsv", [str(int(_of_one_scene(ways, pair))) for pair in pairs])
@@ -126,13 +126,13 @@ class ScenePairsTask(_TextPairs):
 
 
 def _of_one_scene(ways: KnownWays, pair: TextPair) -> bool:
-    """Whether both texts are likelier of one scene than of two that have nothing to do with each other."""
+    """Whether both texts are likelier of one scene than of two independent ones."""
     first, second = ways.likelihood(pair.first), ways.likelihood(pair.second)
     return bool(np.mean(first * second) > first.mean() * second.mean())
 
 
 class FollowsTask(_TextPairs):
-    """As RTE's files: index, two texts, entailment or not_entailment."""
+    """Task with RTE's files: index, two texts, entailment or not_entailment."""
 
     name = "rte"
 
@@ -165,7 +165,7 @@ class FollowsTask(_TextPairs):
             write_text(folder / f"{split}.tsv", "\n".join([*lines, ""]))
 
     def write_results(self, folder: Path) -> None:
-        """Of who reads both texts as claims, and of who has the number of words of the second one alone."""
+        """Writes the results of a reader of both texts, and of one with the number of words of the second one alone."""
         pairs = self.pairs["dev"]
         read = [follows(_claim(pair.first), _claim(pair.second)) for pair in pairs]
         _write_results(folder / "perfect", "rte_dev.tsv", [_WORDS[not each] for each in read])
@@ -176,8 +176,8 @@ class FollowsTask(_TextPairs):
         _write_results(folder / "blind", "rte_dev.tsv", [_WORDS[not each] for each in guessed])
 
 
-def _write_results(folder: Path, name: str, said: Sequence[str]) -> None:
-    lines = [f"{row}\t{each}" for row, each in enumerate(said)]
+def _write_results(folder: Path, name: str, predictions: Sequence[str]) -> None:
+    lines = [f"{row}\t{each}" for row, each in enumerate(predictions)]
     write_text(folder / name, "\n".join(["index\tprediction", *lines, ""]))
 
 
@@ -188,15 +188,15 @@ def _claim(text: str) -> Existence:
 
 
 def follows(first: Existence, second: Existence) -> bool:
-    """Whether whatever the first is true of, the second is true of too: its things are things of the first, with no
-    more attributes, between which the same relations are said."""
-    said = {(r.subject, r.name, r.target) for r in first.relations}
+    """Whether the first claim implies the second, whose things are things of the first, with no more attributes and
+    the same relations between them."""
+    stated = {(r.subject, r.name, r.target) for r in first.relations}
     if second.ground not in (None, first.ground):
         return False
 
     def met(chosen: tuple[int, ...]) -> bool:
         if len(chosen) == len(second.nouns):
-            return all((chosen[r.subject], r.name, chosen[r.target]) in said for r in second.relations)
+            return all((chosen[r.subject], r.name, chosen[r.target]) in stated for r in second.relations)
         noun = second.nouns[len(chosen)]
         return any(
             met((*chosen, place))
@@ -208,7 +208,7 @@ def follows(first: Existence, second: Existence) -> bool:
 
 
 def sentence(claim: Existence) -> str:
-    """A claim about one thing, or two of them, in words."""
+    """Returns a claim about one or two things in words."""
     nouns = [noun_phrase(tuple(noun.attributes), noun.category) for noun in claim.nouns]
     if not claim.relations:
         return f"there is {' and '.join(nouns)}" if len(nouns) == 1 else " and ".join(nouns)
@@ -221,7 +221,7 @@ Edit = Callable[[Existence, IntegerStream], Existence | None]
 
 
 def _short(claim: Existence) -> Existence:
-    """Its first two things, without the ground."""
+    """Returns the claim with its first two things only, without the ground."""
     relations = tuple(each for each in claim.relations if max(each.subject, each.target) < 2)
     return Existence(claim.nouns[:2], relations)
 
@@ -241,7 +241,7 @@ def _without_word(claim: Existence, stream: IntegerStream) -> Existence | None:
 
 
 def _turned(claim: Existence, stream: IntegerStream) -> Existence | None:
-    """Said from the other end: the same claim in other words."""
+    """Returns the same claim from the other end, in other words."""
     short = _short(claim)
     if len(short.nouns) < 2:
         return None
@@ -265,7 +265,7 @@ def _other_thing(claim: Existence, stream: IntegerStream) -> Existence | None:
 
 
 def _other_way(claim: Existence, stream: IntegerStream) -> Existence | None:
-    """The things at each other's place."""
+    """Returns the claim with its things exchanged."""
     short = _short(claim)
     return Existence(short.nouns[::-1], short.relations) if short.relations else None
 

@@ -63,7 +63,7 @@ class VcrRow:
 
 
 def ask(known: KnownPicture, stream: IntegerStream) -> list[VcrRow]:
-    """The questions about a picture: where, twice if there is enough to ask; which; how two differ."""
+    """Makes the questions about a picture: where, twice if possible; which; how two differ."""
     found: list[VcrRow] = []
     for make in (_where, _where, _which, _differ):
         row = make(known, stream)
@@ -73,9 +73,9 @@ def ask(known: KnownPicture, stream: IntegerStream) -> list[VcrRow]:
 
 
 def _where(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
-    """What stands in a relation to a thing; the rationale says what both look like."""
+    """Asks for the thing in a relation to another one; the rationale gives the colours of both."""
     for first, phrase, second in shuffled(known.clear_links((*_SIDES, *_UPON)), stream):
-        # Of two things of one colour, a choice that says it twice could only be the right one.
+        # With two things of one colour, a choice that has it twice could only be the right one.
         if first.colour == second.colour or sum(known.holds(thing, phrase, second) for thing in known.seen) > 1:
             continue
         side = _UPON.get(phrase)
@@ -104,12 +104,12 @@ def _where(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
 
 
 def _which(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
-    """What has some attributes; the rationale says where it is."""
+    """Asks for the thing with some attributes; the rationale gives its place."""
     thing = stream.pick(known.clear)
     names = shuffled(thing.attributes, stream)[: 1 + stream.below(2)]
-    asked = Description("", tuple(names))
+    described = Description("", tuple(names))
     others = [other for other in known.clear if other is not thing]
-    if len(known.meant(asked)) != 1 or len(others) < CHOICES - 1:
+    if len(known.meant(described)) != 1 or len(others) < CHOICES - 1:
         return None
     words = noun_phrase(names, "one").split(" ")[1:]
     answers = [
@@ -123,7 +123,7 @@ def _which(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
 
 
 def _differ(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
-    """How the colours of two things differ; the rationale says where the first one is."""
+    """Asks how the colours of two things differ; the rationale gives the place of the first one."""
     pairs = [(a, b) for a in known.clear for b in known.clear if a is not b and a.colour != b.colour]
     if not pairs:
         return None
@@ -135,7 +135,7 @@ def _differ(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
 def _colour_choices(
     known: KnownPicture, first: SceneObject, second: SceneObject, stream: IntegerStream
 ) -> list[Choice]:
-    """Each has its colour or another one; the right choice is the first."""
+    """Choices that give each thing its colour or another one; the right choice is the first."""
     taken = {first.colour, second.colour}
     near = shuffled([name for name in colours_of(known.things) if name not in taken], stream)
     near += shuffled([name for name in COLOURS if name not in taken and name not in near], stream)
@@ -152,9 +152,9 @@ def _colour_choices(
 
 
 def _place_choices(known: KnownPicture, thing: SceneObject, stream: IntegerStream) -> list[Choice]:
-    """Two relations, each said as it is or the other way round; the right choice is the first. Empty if it has none.
+    """Choices of two relations, each as it is or the other way round; the right choice is the first. Empty without any.
 
-    None says what lies upon what: the numbers would tell.
+    None is about what lies upon what: the numbers would give it away.
     """
     links = [
         link
@@ -201,7 +201,7 @@ _SPLIT_OF = {place: split for split, places in VCR_SPLITS.items() for place in p
 
 
 class VcrTask:
-    """Takes the world's pictures in their order, then writes."""
+    """Task that takes the world's pictures in their order, then writes."""
 
     name = "vcr"
 
@@ -219,13 +219,13 @@ class VcrTask:
         self._rows[split] += [(picture, row) for row in rows]
 
     def close(self) -> None:
-        """Nothing waits for more pictures."""
+        """Does nothing: no question waits for more pictures."""
 
     def rows(self) -> dict[str, int]:
         return {split: len(rows) for split, rows in self._rows.items()}
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """Pictures, and where they belong below the folder of the task."""
+        """Yields pictures, and their paths below the folder of the task."""
         for pictures in self._pictures.values():
             for picture in pictures:
                 yield picture, f"{IMAGES_FOLDER}/{picture.file_name}"
@@ -258,7 +258,7 @@ class VcrTask:
         } | labels
 
     def write_results(self, folder: Path) -> None:
-        """Scores of who knows the scene graph, and of who only knows the training file."""
+        """Writes the scores of a reader with the scene graph, and of one with the training file only."""
         rows = [row for _, row in self._rows["val"]]
         _write_scores(folder / "perfect" / "vcr_val.csv", [(_sure(row.answer), _sure(row.rationale)) for row in rows])
         _write_scores(folder / "blind" / "vcr_val.csv", self._guessed(rows))
@@ -293,7 +293,7 @@ def _sure(place: int) -> list[float]:
 
 
 def _write_scores(path: Path, scores: list[tuple[list[float], list[float]]]) -> None:
-    """The leaderboard's file; the rationales' scores are the same for each answer that they may follow."""
+    """Writes the leaderboard's file; the rationales' scores are the same for each answer that they may follow."""
     head = [f"answer_{choice}" for choice in range(CHOICES)]
     head += [f"rationale_conditioned_on_a{answer}_{choice}" for answer in range(CHOICES) for choice in range(CHOICES)]
     lines = [",".join(["annot_id", *head])]

@@ -1,6 +1,6 @@
 """VQA v2 about COCO's pictures: v2_OpenEnded_mscoco_<year>_questions.json, v2_mscoco_<year>_annotations.json.
 
-Six kinds of questions, one of each where the picture has something to ask about, with the answer of the scene graph.
+Six kinds of questions, one of each where the picture allows it, with the answer of the scene graph.
 The answers yes and no, none and some, come about equally often. Of ten annotators most answer right, some are mistaken,
 and they do not all write alike. train2014 asks about the training pictures, val2014 about those of Karpathy's val and
 test. Ids are VQA's: the number of the picture, and 1,000 times that with the place of the question.
@@ -34,7 +34,7 @@ from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS, PATTERNS
 from roibeam.pipelines.toyworld.world_files import write_text
 
 YES, NO, NO_PATTERN = "yes", "no", "none"
-# Kind -> what VQA's annotations call it (question_type, answer_type).
+# Kind -> its names in VQA's annotations (question_type, answer_type).
 TYPES = {
     "kind": ("what is the", "other"),
     "colour": ("what color is the", "other"),
@@ -52,7 +52,7 @@ class Question:
     """Attributes:
     kind: of `TYPES`.
     answer: as the scene graph has it.
-    keys: what a reader without the picture can go by, see `blind_reader`.
+    keys: for a reader without the picture, see `blind_reader`.
     """
 
     kind: str
@@ -62,10 +62,10 @@ class Question:
 
 
 def ask(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> list[Question]:
-    """The questions about a picture.
+    """Makes the questions about a picture.
 
     Args:
-        elsewhere: things of other pictures, to ask about what is not there.
+        elsewhere: things of other pictures, for questions about missing things.
     """
     found = [
         _kind(known, stream),
@@ -84,7 +84,7 @@ def _question(kind: str, text: str, answer: str, *about: str) -> Question:
 
 
 def _kind(known: KnownPicture, stream: IntegerStream) -> Question | None:
-    """What stands somewhere, or has an attribute that nothing else there has."""
+    """Asks for the category of a thing, by its place or by an attribute that only it has."""
     if stream.percent(40):
         single = [
             (thing, name)
@@ -134,11 +134,11 @@ def _pattern(known: KnownPicture, stream: IntegerStream) -> Question | None:
 
 
 def _count(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> Question | None:
-    """Of a category, of a category and colour, or of a colour. None is asked of what could well be there."""
+    """Asks for the number of a category, of a category and colour, or of a colour; none of what could be disputed."""
     if elsewhere and stream.percent(_NONE_CHANCE):
         near, far = stream.pick(known.clear), stream.pick(elsewhere)
-        asked = Description(near.category, (far.colour,)) if stream.percent(60) else Description(far.category)
-        if known.meant(asked):
+        counted = Description(near.category, (far.colour,)) if stream.percent(60) else Description(far.category)
+        if known.meant(counted):
             return None
     else:
         choices = [
@@ -151,18 +151,18 @@ def _count(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[Scene
             )
         ]
         several = [each for each in choices if len(known.meant(each)) > 1]
-        asked = stream.pick(several if several and stream.percent(_SEVERAL_CHANCE) else choices)
-        if not all(map(known.is_clear, known.meant(asked))):
+        counted = stream.pick(several if several and stream.percent(_SEVERAL_CHANCE) else choices)
+        if not all(map(known.is_clear, known.meant(counted))):
             return None
-    text = f"How many {asked.plural} are there?"
-    return _question("count", text, str(len(known.meant(asked))), asked.category, *asked.attributes)
+    text = f"How many {counted.plural} are there?"
+    return _question("count", text, str(len(known.meant(counted))), counted.category, *counted.attributes)
 
 
 def _existence(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> Question | None:
-    """What is not there is a thing of another picture, or one that is there with an attribute that it has not."""
+    """Asks whether a thing is there. A missing one is of another picture, or has another attribute here."""
     if stream.percent(50):
         thing = stream.pick(known.clear)
-        asked, answer = Description(thing.category, (stream.pick(thing.attributes),)), YES
+        wanted, answer = Description(thing.category, (stream.pick(thing.attributes),)), YES
     else:
         here = {thing.category for thing in known.things}
         near = [thing for thing in elsewhere if thing.category in here]
@@ -174,8 +174,8 @@ def _existence(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[S
         ]
         if not missing:
             return None
-        asked, answer = stream.pick(missing), NO
-    return _question("existence", f"Is there {asked.indefinite}?", answer, asked.category, *asked.attributes)
+        wanted, answer = stream.pick(missing), NO
+    return _question("existence", f"Is there {wanted.indefinite}?", answer, wanted.category, *wanted.attributes)
 
 
 def _relation(known: KnownPicture, stream: IntegerStream) -> Question | None:
@@ -187,17 +187,17 @@ def _relation(known: KnownPicture, stream: IntegerStream) -> Question | None:
     one, other = known.name(first, stream), known.name(second, stream)
     if one is None or other is None:
         return None
-    asked, answer = (phrase, YES) if stream.percent(50) else (INVERSE[phrase], NO)
-    text = f"Is the {one.words} {asked} the {other.words}?"
-    return _question("relation", text, answer, asked, one.category, other.category)
+    words, answer = (phrase, YES) if stream.percent(50) else (INVERSE[phrase], NO)
+    text = f"Is the {one.words} {words} the {other.words}?"
+    return _question("relation", text, answer, words, one.category, other.category)
 
 
 _LINK_WEIGHTS = {phrase: RELATION_WEIGHTS[name] for name, both in RELATION_PHRASES.items() for phrase in both}
 
 
 PEOPLE = 10
-# In percent: how often one is mistaken, in questions of three difficulties; how often the mistake is the one that many
-# make; how often one writes otherwise, or is sure.
+# In percent: mistakes in questions of three difficulties; share of them that are the common mistake; other wordings;
+# sure annotators.
 _MISTAKES, _DIFFICULTIES = (2, 15, 70), Weights((70, 22, 8))
 _COMMON_MISTAKE, _OTHER_WORDING, _SURE = 60, 12, 80
 _NUMBER_WORDS = {"0": "zero", "1": "one"} | {str(count): word for count, word in NUMBERS.items()}
@@ -211,7 +211,7 @@ _WRONG: dict[str, tuple[str, ...]] = {
 
 
 def annotation(question: Question, stream: IntegerStream, *, number: int, image: int) -> dict[str, Any]:
-    """An entry of VQA's annotations; `number` and `image` are its ids."""
+    """Returns an entry of VQA's annotations; `number` and `image` are its ids."""
     mistakes = _MISTAKES[stream.weighted(_DIFFICULTIES)]
     common = _mistaken(question, stream)
     meant = [
@@ -248,7 +248,7 @@ def _mistaken(question: Question, stream: IntegerStream) -> str:
 
 
 def _written(kind: str, answer: str, stream: IntegerStream) -> str:
-    """In forms that the official metric takes for one answer: "2" and "two", "ball" and "a ball"."""
+    """Writes an answer in a form that the official metric treats alike: "2" and "two", "ball" and "a ball"."""
     if not stream.percent(_OTHER_WORDING):
         return answer
     if kind == "count":
@@ -258,19 +258,19 @@ def _written(kind: str, answer: str, stream: IntegerStream) -> str:
 
 _PURPOSE = 4
 _YEARS = {"train": "train2014", "val": "val2014"}
-_ELSEWHERE = 40  # things of the pictures before, to ask about what is not there
+_ELSEWHERE = 40  # things of the pictures before, for questions about missing things
 _INFO = {"description": "roibeam toy world", "url": "", "version": "2.0", "year": 2026, "contributor": "roibeam"}
 _LICENSE = {"name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}
 _SPLIT_OF = {place: split for split, places in VQA_SPLITS.items() for place in places}
 
 
 class VqaTask:
-    """Takes the world's pictures in their order, then writes."""
+    """Task that takes the world's pictures in their order, then writes."""
 
     name = "vqa"
 
     def __init__(self) -> None:
-        self._asked: dict[str, list[tuple[int, Question]]] = {split: [] for split in VQA_SPLITS}
+        self._questions: dict[str, list[tuple[int, Question]]] = {split: [] for split in VQA_SPLITS}
         self._annotations: dict[str, list[dict[str, Any]]] = {split: [] for split in VQA_SPLITS}
         self._elsewhere: dict[str, deque[SceneObject]] = {split: deque(maxlen=_ELSEWHERE) for split in VQA_SPLITS}
 
@@ -283,19 +283,19 @@ class VqaTask:
         elsewhere = self._elsewhere[split]
         for place, question in enumerate(ask(known, stream, list(elsewhere))):
             number = picture.number * 1000 + place
-            self._asked[split].append((number, question))
-            told = annotation(question, stream, number=number, image=picture.number)
-            self._annotations[split].append(told)
+            self._questions[split].append((number, question))
+            entry = annotation(question, stream, number=number, image=picture.number)
+            self._annotations[split].append(entry)
         elsewhere.extend(known.clear)
 
     def close(self) -> None:
-        """Nothing waits for more pictures."""
+        """Does nothing: no question waits for more pictures."""
 
     def rows(self) -> dict[str, int]:
-        return {split: len(asked) for split, asked in self._asked.items()}
+        return {split: len(questions) for split, questions in self._questions.items()}
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """None: the pictures lie where COCO's do."""
+        """Yields nothing: the pictures lie where COCO's do."""
         return iter(())
 
     def write(self, folder: Path) -> None:
@@ -308,7 +308,7 @@ class VqaTask:
             }
             questions = [
                 {"image_id": number // 1000, "question": question.text, "question_id": number}
-                for number, question in self._asked[split]
+                for number, question in self._questions[split]
             ]
             questions_file = shared | {"task_type": "Open-Ended", "questions": questions}
             write_text(folder / f"v2_OpenEnded_mscoco_{year}_questions.json", json.dumps(questions_file) + "\n")
@@ -316,20 +316,20 @@ class VqaTask:
             write_text(folder / f"v2_mscoco_{year}_annotations.json", json.dumps(annotations_file) + "\n")
 
     def write_results(self, folder: Path) -> None:
-        """What who knows the scene graph answers, and who only knows the training questions and answers."""
-        asked = self._asked["val"]
-        _write_answers(folder / "perfect" / "vqa_val.json", [(number, each.answer) for number, each in asked])
+        """Writes the answers of a reader with the scene graph, and of one with the training file only."""
+        questions = self._questions["val"]
+        _write_answers(folder / "perfect" / "vqa_val.json", [(number, each.answer) for number, each in questions])
         _write_answers(folder / "blind" / "vqa_val.json", self._guessed())
 
     def _guessed(self) -> list[tuple[int, str]]:
         reader = BlindReader()
-        for _, question in self._asked["train"]:
+        for _, question in self._questions["train"]:
             reader.learn(question.keys, question.answer)
 
         def guesses(strength: float) -> list[tuple[int, str]]:
-            return [(number, str(reader.best(each.keys, strength))) for number, each in self._asked["val"]]
+            return [(number, str(reader.best(each.keys, strength))) for number, each in self._questions["val"]]
 
-        right = {number: each.answer for number, each in self._asked["val"]}
+        right = {number: each.answer for number, each in self._questions["val"]}
         return max(map(guesses, STRENGTHS), key=lambda found: sum(right[number] == answer for number, answer in found))
 
 

@@ -1,4 +1,4 @@
-"""Tasks of a toy world on disk, and the scores that their perfect and blind readers reach.
+"""Tasks of a toy world on disk, and the scores of their perfect and blind readers.
 
     TASKS/
       tasks.json      version, world, rows, ceilings and floors, a digest for each task
@@ -49,7 +49,7 @@ Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
 class Task(Protocol):
-    """Takes the world's pictures in their order; after `close`, writes its files."""
+    """Task that takes the world's pictures in their order; after `close`, writes its files."""
 
     name: str
 
@@ -68,7 +68,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class ToyTasks:
-    """The tasks that are asked for.
+    """Request for the tasks of a world.
 
     Attributes:
         folder: of the tasks, as it was typed.
@@ -82,10 +82,10 @@ class ToyTasks:
     num_images: int
 
     def check(self) -> None:
-        """Sees that the tasks can be written, or are there, before anything is drawn.
+        """Checks that the tasks can be written, or are there, before anything is drawn.
 
         Raises:
-            ValueError: if the folder cannot be these tasks', or holds others.
+            ValueError: if the folder cannot hold these tasks, or holds others.
         """
         check_beside("--tasks", self.folder, self.world, holds="tasks")
         self._found()
@@ -122,7 +122,7 @@ class ToyTasks:
         return {"format": TASKS_FORMAT, "tasks_version": TASKS_VERSION, "world": world}
 
     def _found(self) -> dict[str, Any] | None:
-        """The content of tasks.json; None where the folder is new or empty."""
+        """Returns the content of tasks.json; None where the folder is new or empty."""
         return found_beside("--tasks", self.folder, TASKS_NAME, self._plan(), holds="tasks")
 
     def _made(self) -> Sequence[Task]:
@@ -154,8 +154,8 @@ def _link_pictures(task: Task, world: Path, folder: Path) -> None:
 
 
 def task_digest(folder: Path) -> str:
-    """SHA-256 over path, length and bytes of a task's text files in path order; of the references, what the pickle
-    holds as json, since the bytes of a pickle are Python's affair."""
+    """SHA-256 over path, length and bytes of a task's text files in path order; references count as the JSON of the
+    pickle's content, since the bytes of a pickle depend on Python."""
     digest = hashlib.sha256()
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     for name in sorted(files):
@@ -174,7 +174,7 @@ CEILING, FLOOR = "perfect", "blind"  # folders of readers
 
 
 def toy_levels(tasks: Path) -> Levels:
-    """The score of every result file, which are readers/<reader>/<task>_<split>.
+    """Scores every result file, readers/<reader>/<task>_<split>.
 
     Args:
         tasks: folder of the tasks.
