@@ -197,6 +197,31 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
     assert made.seconds() == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
 
 
+def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
+    """Its start is packed among the answers, but the run itself and its weights are gone."""
+    runs, worlds = import_module("evidence.runs"), import_module("evidence.worlds")
+    before, after, task = "perfect/imagebert-noisy", "perfect/imagebert-two-stages", "tasks-perfect/vqa-vlbert"
+    world = worlds.World(tmp_path, worlds.QUICK)
+    made = all_runs(tmp_path, world, [before, after, task, "perfect/vlbert"], seeds=[0])
+    for run in (made.all[0], made.all[3]):
+        store, name = run.arm.id.split("/")
+        made.result(run).parent.mkdir(parents=True, exist_ok=True)
+        answers = {"store": store, "arm": name, "seed": 0, "command": made.command(run.arm), "seconds": 1.0}
+        made.result(run).write_text(json.dumps(answers))
+    import_module("evidence.run_answers").pack(tmp_path / "results")
+    assert [path.name for path in (tmp_path / "results").rglob("*.*")] == ["perfect.jsonl.xz"]
+    made = all_runs(tmp_path, world, [before, after, task, "perfect/vlbert"], seeds=[0])
+    assert [run.name for run in made.missing()] == [f"{after}-0", f"{task}-0"]
+    weights = runs.ALL_ARMS[task].shape
+    assert [run.arm.id for run in made.to_make()] == [before, weights, after, task]
+    (tmp_path / "weights" / weights).mkdir(parents=True)
+    (made.pretraining.folder(runs.ALL_ARMS[before], 0)).mkdir(parents=True)
+    (made.pretraining.folder(runs.ALL_ARMS[before], 0) / "trained").touch()
+    assert made.to_make() == made.missing()
+    named = all_runs(tmp_path, world, ["perfect/vlbert"], seeds=[0], with_weights=True)
+    assert [run.name for run in named.missing()] == ["perfect/vlbert-0"]  # its weights are gone
+
+
 @pytest.mark.parametrize(("exact", "short", "chosen"), [(0.02, 0.03, "float32"), (0.02, 0.01, "bf16")])
 def test_the_faster_precision_is_taken_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, exact: float, short: float, chosen: str
@@ -209,7 +234,9 @@ def test_the_faster_precision_is_taken_on_a_cpu(
     assert found == [chosen, "bf16", "float32"]
 
 
-def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False) -> Any:
+def all_runs(
+    work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False, **more: bool
+) -> Any:
     """Runs of these arms; weights are kept beside."""
     tasks = import_module("evidence.tasks.task_world").TaskWorld(work, 120)
     own = import_module("evidence.tasks.own_pictures").OwnPictures(world, 200)
@@ -219,7 +246,7 @@ def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int
         import_module("evidence.tasks.task_runs").TaskRuns(tasks, own, **kept),
         import_module("evidence.tasks.head_runs").HeadRuns(own, weights=work / "weights"),
     )
-    return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds)
+    return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds, **more)
 
 
 # --- small runs of the arms that `make evidence-quick` leaves out ---

@@ -516,7 +516,8 @@ def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
     table, page = module.recipe_table(results), BENCH.parent / "docs" / "finetuning.md"
     text = page.read_text("utf-8")
     assert table in text, f'make evidence ARGS="--page" writes it anew:\n{table}'
-    both = json.loads((results / "tasks-perfect" / "vcr-vlbert-0.json").read_text("utf-8"))["tallies"]["vcr Q->AR"]
+    made = import_module("evidence.run_answers").read_runs(results)
+    both = made["tasks-perfect/vcr-vlbert-0"]["tallies"]["vcr Q->AR"]
     cell = next(line for line in table.splitlines() if line.startswith("| `vcr`")).split(" | ")[1]
     assert float(cell.rpartition("; ")[2]) == pytest.approx(100 * sum(both["right"]) / sum(both["asked"]), abs=5)
     assert module.FULL <= TASK_RECIPES.keys()
