@@ -26,13 +26,13 @@ import hashlib, json, resource, sys, tempfile, time
 from pathlib import Path
 from roibeam.pipelines.data.shard_plan import extend_plan
 from roibeam.pipelines.common.remote_files import use_beam_options
-from roibeam.pipelines.data import listed_images
+from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.source_kinds import open_source
 where, threads, options = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 if options:
     use_beam_options(options)
 if threads:
-    listed_images.archive_images.__kwdefaults__["threads"] = threads
+    source_images.archive_images.__kwdefaults__["threads"] = threads
 with tempfile.TemporaryDirectory() as store:
     before, start, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic(), time.process_time()
     source = open_source(where)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bench_module import BENCH
+from bench_module import bench_on_the_path  # noqa: F401
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
@@ -29,14 +28,6 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.pretraining.systems import system_named
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bench_on_the_path() -> Iterator[None]:
-    """These scripts import each other."""
-    sys.path.insert(0, str(BENCH))
-    yield
-    sys.path.remove(str(BENCH))
 
 
 def test_masks_that_tell_are_found_out() -> None:
@@ -91,13 +82,8 @@ def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> Non
     for arm in (*tasks.TASK_ARMS.values(), *own.OWN_ARMS.values()):
         assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
         options = task_named(arm.rules.name).options()
-        tables: dict[str, Any] = {
-            "train": TrainConfig(1),
-            "data": FinetuneData(),
-            "layout": LayoutOptions(),
-            "head": HeadOptions(),
-        }
-        tables[arm.rules.name] = options
+        tables: dict[str, Any] = {"train": TrainConfig(1), "data": FinetuneData(), "layout": LayoutOptions()}
+        tables |= {"head": HeadOptions(), arm.rules.name: options}
         if "--end-to-end" in arm.options:
             tables |= encoder_sections(EncoderRequest(detector="toy"), "none", "model")
         fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
@@ -201,25 +187,24 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
     """Its start is packed among the answers, but the run itself and its weights are gone."""
     runs, worlds = import_module("evidence.runs"), import_module("evidence.worlds")
     before, after, task = "perfect/imagebert-noisy", "perfect/imagebert-two-stages", "tasks-perfect/vqa-vlbert"
-    world = worlds.World(tmp_path, worlds.QUICK)
-    made = all_runs(tmp_path, world, [before, after, task, "perfect/vlbert"], seeds=[0])
-    for run in (made.all[0], made.all[3]):
+    weights, world = runs.ALL_ARMS[task].shape, worlds.World(tmp_path, worlds.QUICK)
+    made = all_runs(tmp_path, world, [before, weights], seeds=[0])
+    for run in made.all:
         store, name = run.arm.id.split("/")
-        made.result(run).parent.mkdir(parents=True, exist_ok=True)
         answers = {"store": store, "arm": name, "seed": 0, "command": made.command(run.arm), "seconds": 1.0}
+        made.result(run).parent.mkdir(parents=True, exist_ok=True)
         made.result(run).write_text(json.dumps(answers))
     import_module("evidence.run_answers").pack(tmp_path / "results")
     assert [path.name for path in (tmp_path / "results").rglob("*.*")] == ["perfect.jsonl.xz"]
-    made = all_runs(tmp_path, world, [before, after, task, "perfect/vlbert"], seeds=[0])
+    made = all_runs(tmp_path, world, [before, after, task, weights], seeds=[0])
     assert [run.name for run in made.missing()] == [f"{after}-0", f"{task}-0"]
-    weights = runs.ALL_ARMS[task].shape
     assert [run.arm.id for run in made.to_make()] == [before, weights, after, task]
+    named = all_runs(tmp_path, world, [weights], seeds=[0], with_weights=True)
+    assert [run.arm.id for run in named.missing()] == [weights]
     (tmp_path / "weights" / weights).mkdir(parents=True)
-    (made.pretraining.folder(runs.ALL_ARMS[before], 0)).mkdir(parents=True)
-    (made.pretraining.folder(runs.ALL_ARMS[before], 0) / "trained").touch()
-    assert made.to_make() == made.missing()
-    named = all_runs(tmp_path, world, ["perfect/vlbert"], seeds=[0], with_weights=True)
-    assert [run.name for run in named.missing()] == ["perfect/vlbert-0"]  # its weights are gone
+    (tmp_path / "runs" / f"{before}-0").mkdir(parents=True)
+    (tmp_path / "runs" / f"{before}-0" / "trained").touch()
+    assert made.to_make() == made.missing() and named.missing() == []
 
 
 @pytest.mark.parametrize(("exact", "short", "chosen"), [(0.02, 0.03, "float32"), (0.02, 0.01, "bf16")])
