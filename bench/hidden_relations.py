@@ -1,5 +1,5 @@
 """Whether pre-training learned how things stand to each other:
-`python bench/hidden_relations.py bench/evidence/weights/perfect/*`, after `make evidence` made the world.
+`python bench/hidden_relations.py bench/evidence/weights/perfect/*`, after `make evidence ARGS="--only ..."` made them.
 
 A caption's word for a relation, such as left, is hidden and predicted, with its own picture and with another one. A
 model that sees the relation is better with its own. Beside them stand the share of the commonest word, which needs no

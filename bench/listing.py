@@ -1,11 +1,10 @@
 """What a plan of many photos and the facts of a store of many shards cost beside listing the same files:
-`python bench/listing.py [--photos 1000000] [--shards 2000] [--rounds 5] [--before CHECKOUT]`.
+`python bench/listing.py [--photos 1000000] [--shards 2000] [--rounds 5]`.
 
 Makes a folder of empty files, 10,000 in each sub-folder, and a store of one small record a shard. Then, in processes of
 their own that take turns (bench/store_rounds.py): the files listed by name (`os.walk`), listed with their sizes (as
 `ls -lR` reads them), and planned as `roibeam extract` does before the first photo is read; the store's folder listed
-likewise, and what `roibeam store info` prints. CPU seconds, imports left out. With --before, also the arms of another
-checkout. For BENCHMARKS.md.
+likewise, and what `roibeam store info` prints. CPU seconds, imports left out. For BENCHMARKS.md.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ def make_photos(folder: Path, count: int) -> None:
             os.close(os.open(part / f"{number:08d}.jpg", os.O_CREAT | os.O_WRONLY))
 
 
-def arm(code: str, folder: Path, count: int, checkout: Path = HERE) -> Callable[[], float]:
+def arm(code: str, folder: Path, count: int) -> Callable[[], float]:
     """CPU seconds that the code prints, in a process of its own."""
     command = [sys.executable, "-c", code, str(folder), str(count)]
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(HERE / "src")}
 
     def run() -> float:
         return float(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
@@ -80,10 +79,8 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=1_000_000)
     parser.add_argument("--shards", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=MIN_ROUNDS)
-    parser.add_argument("--before", type=Path, help="another checkout, whose arms take turns with these")
     parser.add_argument("--work", type=Path, help="folder for the files, on a local disk")
     arguments = parser.parse_args()
-    checkouts = {"": HERE} | ({"before: ": arguments.before.resolve()} if arguments.before else {})
     with tempfile.TemporaryDirectory(dir=arguments.work) as scratch:
         photos, store = Path(scratch) / "photos", Path(scratch) / "store"
         make_photos(photos, arguments.photos)
@@ -94,7 +91,7 @@ def main() -> None:
         ):
             arms = {f"names of {files:,} files": arm("SIZES = False" + LIST, folder, files)}
             arms["names and sizes"] = arm("SIZES = True" + LIST, folder, files)
-            arms |= {f"{before}{what}": arm(code, folder, count, checkout) for before, checkout in checkouts.items()}
+            arms[what] = arm(code, folder, count)
             figures = take_turns(arms, arguments.rounds)
             names, sizes = (figures[name] for name in list(arms)[:2])
             rows = [

@@ -1,10 +1,10 @@
-"""Time, requests and bytes of planning many tars: `python bench/planning_archives.py [--before CHECKOUT]`.
+"""Time, requests and bytes of planning many tars: `python bench/planning_archives.py`.
 
 Makes tars as img2dataset does (a photo, its json and its caption), whose photos are holes: the headers are all there,
 the disk holds little. Each is planned as `roibeam extract FOLDER OUT` does before the first photo is read, in processes
 of their own that take turns: from this disk, from this disk with nothing of it in memory, and through Beam's client
-from a server on loopback that answers after 20 ms (bench/slow_s3.py). Arms: one thread, the default, and with --before
-another checkout. All plans are compared, byte for byte. For BENCHMARKS.md.
+from a server on loopback that answers after 20 ms (bench/slow_s3.py). Arms: one thread, and the default. All plans are
+compared, byte for byte. For BENCHMARKS.md.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import hashlib, json, resource, sys, tempfile, time
 from pathlib import Path
 from roibeam.pipelines.data.shard_plan import extend_plan
 from roibeam.pipelines.common.remote_files import use_beam_options
-from roibeam.pipelines.data import listed_images
+from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.source_kinds import open_source
 where, threads, options = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 if options:
     use_beam_options(options)
 if threads:
-    listed_images.archive_images.__kwdefaults__["threads"] = threads
+    source_images.archive_images.__kwdefaults__["threads"] = threads
 with tempfile.TemporaryDirectory() as store:
     before, start, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic(), time.process_time()
     source = open_source(where)
@@ -71,12 +71,12 @@ def make_tars(folder: Path, tars: int, photos: int, photo_bytes: int) -> None:
 MORE = {"width": 256, "height": 256, "original_width": 1024, "original_height": 768, "sha256": "0" * 64, "exif": "{}"}
 
 
-def planned(where: str, threads: int, checkout: Path, server: SlowS3 | None) -> dict[str, float | str]:
+def planned(where: str, threads: int, server: SlowS3 | None) -> dict[str, float | str]:
     """What PLAN prints, with requests and MB that the server gave."""
     asked = (server.requests, server.sent_bytes) if server else (0, 0)
     done = subprocess.run(
         [sys.executable, "-c", PLAN, where, str(threads), *(server.options() if server else [])],
-        env={**os.environ, "PYTHONPATH": str(checkout / "src")}, stdout=subprocess.PIPE, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(HERE / "src")}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     found: dict[str, float | str] = json.loads(done.stdout)
     if server:
@@ -91,11 +91,7 @@ def main() -> None:
     parser.add_argument("--photo-kb", type=int, default=200)
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--before", type=Path, help="a checkout that is measured beside this one")
     arguments = parser.parse_args()
-    arms = {"one thread": (1, HERE), "default": (0, HERE)}
-    if arguments.before:
-        arms = {"before": (0, arguments.before), **arms}
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "tars"
         make_tars(folder, arguments.tars, arguments.photos, arguments.photo_kb * 1000)
@@ -107,18 +103,18 @@ def main() -> None:
         with slow_s3(folder, arguments.latency_ms / 1000) as server:
             for _ in range(arguments.rounds):
                 for kind in ("disk, in memory", "disk, cold", "server"):
-                    digests |= measured(kind, folder, arms, server)
+                    digests |= measured(kind, folder, server)
         assert len(digests) == 2, digests  # locations on this disk, and at the server
 
 
-def measured(kind: str, folder: Path, arms: dict[str, tuple[int, Path]], server: SlowS3) -> set[str]:
+def measured(kind: str, folder: Path, server: SlowS3) -> set[str]:
     """Prints a row for each arm; digests of their plans."""
     digests, first = set(), None
-    for arm, (threads, checkout) in arms.items():
+    for arm, threads in (("one thread", 1), ("default", 0)):
         if kind == "disk, cold":
             drop_from_cache(folder)
         remote = server if kind == "server" else None
-        found = planned(f"s3://{BUCKET}/*.tar" if remote else str(folder), threads, checkout, remote)
+        found = planned(f"s3://{BUCKET}/*.tar" if remote else str(folder), threads, remote)
         first = first or float(found["seconds"])
         digests.add(str(found["digest"]))
         requests, sent = (f"{found[name]:,.0f}" if name in found else "" for name in ("requests", "sent"))

@@ -2,18 +2,13 @@
 
 memory    what autograd holds between a forward and a backward pass at true size (ResNet-101, 600 x 1000 pixels,
           float32) for each way of keeping; the sum of its tensors, weights and input left out
-seconds   processor seconds of a forward and a backward pass of the toy detector's encoder on one thread; with
-          `--before CHECKOUT` also of the code there, in turns
+seconds   processor seconds of a forward and a backward pass of the toy detector's encoder on one thread
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -22,7 +17,6 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
 from roibeam.extraction.weights.detector_folder import read_detector_folder
 
-HERE = Path(__file__).parents[1]
 TOY_SIZE = (352, 464)  # pixels of a photo of the toy world in the toy detector's network
 PASSES = 3  # in one measurement, after one that is left out
 
@@ -64,38 +58,17 @@ def seconds_of_a_pass(photos: int, regions: int) -> float:
     return (time.process_time() - start) / PASSES
 
 
-def compare(photos: int, regions: int, rounds: int, before: Path | None) -> None:
-    """Each measurement in a process of its own."""
-    checkouts = {"before": before, "now": HERE} if before else {"now": HERE}
-    found: dict[str, list[float]] = {name: [] for name in checkouts}
-    words = ["one", "--photos", str(photos), "--regions", str(regions)]
-    for _ in range(rounds):
-        for name, checkout in checkouts.items():
-            environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-            told = subprocess.run([sys.executable, __file__, *words], env=environment, check=True, capture_output=True)
-            found[name].append(float(told.stdout))
-    print("| code | seconds of a pass | of the rounds |\n|---|---|---|")
-    for name, all_seconds in found.items():
-        print(f"| {name} | {median(all_seconds):.2f} | {min(all_seconds):.2f}..{max(all_seconds):.2f} |")
-    if before:
-        ratios = [now / then for now, then in zip(found["now"], found["before"], strict=True)]
-        print(f"\nnow over before: {median(ratios):.2f} [{min(ratios):.2f}..{max(ratios):.2f}]")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("memory", "seconds", "one"), help="one: a single measurement of seconds")
+    parser.add_argument("what", choices=("memory", "seconds"))
     parser.add_argument("--photos", type=int, help="photos in the batch [default: memory 1, seconds 16]")
     parser.add_argument("--regions", type=int, default=36, help="regions of each photo")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout to compare with")
     arguments = parser.parse_args()
     photos = arguments.photos or (1 if arguments.what == "memory" else 16)
-    if arguments.what == "one":
-        print(seconds_of_a_pass(photos, arguments.regions))
-        return
     if arguments.what == "seconds":
-        compare(photos, arguments.regions, arguments.rounds, arguments.before)
+        found = [seconds_of_a_pass(photos, arguments.regions) for _ in range(arguments.rounds)]
+        print(f"{median(found):.2f} s a pass, {min(found):.2f} to {max(found):.2f} of the rounds")
         return
     print("| way | MB kept |\n|---|---|")
     for recompute in (False, True):

@@ -5,7 +5,8 @@ detector's encoder, so on a store of that; a text corpus is the captions without
 from the command to its end: reading, training, checkpoints and evaluation. A recipe in two stages is both. Without
 names: one of each kind that differs in cost.
 
-`make evidence` leaves both: build/evidence/stores/detector and build/evidence/captions/train.json.
+`make evidence ARGS="--only detector/vlbert --seeds 0"` leaves both: build/evidence/stores/detector and
+build/evidence/captions/train.json.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@
     make evidence-quick                                       # a few of them, smaller, in a folder of its own
 
 A run is training (`roibeam pretrain`) and questions (`evidence.questions`), or `roibeam finetune` and a score. Its
-answers are kept in bench/evidence/results; what is there is not done again, and a run that was interrupted goes on. The
-cost is printed first.
+answers are kept in bench/evidence/results; what is there is not done again, and a run that was interrupted goes on. One
+whose weights are gone is made again where a missing run starts from them, or `--only` names it. The cost is printed
+first.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def main() -> None:
         results.resolve(),
         arms=options.only or (quick if options.quick else list(ALL_ARMS)),
         seeds=options.seeds or (SEEDS[:1] if options.quick else None),
+        with_weights=options.only is not None,
     )
     if options.one:
         runs.one(Run(ALL_ARMS[options.one[0]], int(options.one[1])))
@@ -97,7 +99,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def make(runs: Runs, jobs: int, words: Sequence[str]) -> None:
-    """All that is missing; what it costs is said first."""
+    """All that is missing; logs the cost first."""
     missing = runs.missing()
     stores = runs.stores(lambda arm: not _is_of_tasks(arm))
     minutes = (runs.seconds() / jobs + runs.pretraining.world.seconds(stores)) / 60

@@ -18,12 +18,12 @@ CURVES = ("masked_word_accuracy", "masked_region_accuracy", "matching_accuracy")
 class PretrainingRuns:
     """
     Args:
-        weights: folder of the weights that are kept; None keeps none.
+        weights: folder of the weights that are kept.
         quick: few steps, to see that all of it works.
         device: where models are trained and asked, as `--device`.
     """
 
-    def __init__(self, world: World, *, weights: Path | None, quick: bool, device: str = "cpu") -> None:
+    def __init__(self, world: World, *, weights: Path, quick: bool, device: str = "cpu") -> None:
         self.world, self.weights, self.quick, self.device = world, weights, quick, device
 
     def folder(self, arm: Arm, seed: int) -> Path:
@@ -52,7 +52,7 @@ class PretrainingRuns:
         """
         self.train(arm, seed)
         found = {"curve": self._curve(arm, seed), "tallies": self._tallies(arm, seed)}
-        if self.weights is not None and arm.kept and seed == 0:
+        if arm.kept and seed == 0:
             keep_weights(self.folder(arm, seed), self.weights / arm.id)
         return found
 

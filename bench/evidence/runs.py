@@ -1,6 +1,6 @@
 """Training and asking: one run after the other, each in a process of its own, so that all can be stopped and taken up.
 
-RESULTS/<store>/<arm>-<seed>.json   what a run answered; a run whose file is there is not made again
+RESULTS                             what runs answered, see `run_answers`; a run that is there is not made again
 WORK/runs/<store>/<arm>-<seed>      the run itself: kept, so that a question can be asked later without training
 """
 
@@ -22,6 +22,7 @@ import torch
 
 from evidence.arms import ARMS, SEEDS, Arm
 from evidence.pretraining_runs import PretrainingRuns
+from evidence.run_answers import pack, read_runs
 from evidence.tasks.head_runs import HeadRuns
 from evidence.tasks.own_arms import HEAD_ARMS, OWN_ARMS, HeadArm
 from evidence.tasks.task_arms import TASK_ARMS, TaskArm
@@ -49,6 +50,7 @@ class Runs:
         pretraining, tasks, heads: what trains and asks each kind of arm.
         results: folder of the answers.
         seeds: of these, each arm takes its own.
+        with_weights: whether a run is missing, too, whose weights are to be kept and are gone.
     """
 
     def __init__(
@@ -60,21 +62,42 @@ class Runs:
         *,
         arms: Sequence[str],
         seeds: Sequence[int] | None,
+        with_weights: bool = False,
     ) -> None:
         self.pretraining, self.tasks, self.heads, self.results = pretraining, tasks, heads, results
         self.all = [Run(ALL_ARMS[arm], seed) for arm in arms for seed in ALL_ARMS[arm].seeds]
         self.all = [run for run in self.all if seeds is None or run.seed in seeds]
+        self._with_weights, self._kept = with_weights, read_runs(results)
 
     def result(self, run: Run) -> Path:
         return self.results / f"{run.name}.json"
 
     def missing(self) -> list[Run]:
         """Without answers, or with those of another command."""
-        return [run for run in self.all if not self._answered(run)]
+        return [run for run in self.all if not self._answered(run) or (self._with_weights and self._lacks_weights(run))]
+
+    def to_make(self) -> list[Run]:
+        """The missing ones, after those that they start from and that are gone."""
+        missing = self.missing()
+        names = {run.name for run in missing}
+        starts = {start.name: start for run in missing for start in self._gone_starts(run)}
+        return [*(start for name, start in starts.items() if name not in names), *missing]
+
+    def _gone_starts(self, run: Run) -> list[Run]:
+        """The run that one starts from: of pre-training the run itself is needed, of tasks and heads its weights."""
+        if not isinstance(run.arm, Arm):
+            start = Run(ARMS[run.arm.shape], 0)
+            return [start] if self._lacks_weights(start) else []
+        starts = [Run(ARMS[run.arm.needs], run.seed)] if run.arm.needs else []
+        return [start for start in starts if not self.pretraining.is_trained(start.arm, start.seed)]
+
+    def _lacks_weights(self, run: Run) -> bool:
+        keeps = isinstance(run.arm, Arm) and run.arm.kept and run.seed == 0
+        return keeps and not (self.pretraining.weights / run.arm.id).exists()
 
     def stores(self, wanted: Callable[[AnyArm], bool]) -> list[str]:
-        """Names of the stores that missing runs of these arms need."""
-        return list(dict.fromkeys(run.arm.store for run in self.missing() if wanted(run.arm)))
+        """Names of the stores that the runs to make of these arms need."""
+        return list(dict.fromkeys(run.arm.store for run in self.to_make() if wanted(run.arm)))
 
     def tasks_of_stores(self) -> dict[str, list[str]]:
         """Names of the stores of the tasks' own world that missing runs need, each with its tasks."""
@@ -91,8 +114,8 @@ class Runs:
         return {Arm: self.pretraining, TaskArm: self.tasks, HeadArm: self.heads}[type(arm)]
 
     def seconds(self) -> float:
-        """What the missing ones take of one core, about: an arm as its other runs, or by its steps."""
-        return sum(self._seconds_of(run) for run in self.missing())
+        """What those to make take of one core, about: an arm as its other runs, or by its steps."""
+        return sum(self._seconds_of(run) for run in self.to_make())
 
     def _seconds_of(self, run: Run) -> float:
         known = [self._read(Run(run.arm, seed)) for seed in SEEDS]
@@ -103,28 +126,19 @@ class Runs:
         return (SECONDS_A_STEP_OF_PHOTOS if of_photos else SECONDS_A_STEP) * self._steps(run.arm)
 
     def go(self, jobs: int, say: Callable[[str], None], *, words: Sequence[str]) -> None:
-        """Makes what is missing, in the order of the arms, so many at once. An arm that others go on from comes first;
-        it is made again where its answers are there but its run is not. Tasks and heads come last: they start from kept
-        weights of seed 0; those whose weights are not there are named.
+        """Makes what is missing, in the order of the arms, so many at once, and packs the answers. An arm that others
+        go on from comes first. Tasks and heads come last: they start from kept weights of seed 0.
 
         Args:
             words: of the command line, for the processes that make one run each.
         """
-        pretrained = [run for run in self.missing() if isinstance(run.arm, Arm)]
-        later = [run for run in pretrained if run.arm.needs]
-        starts = dict.fromkeys(Run(ARMS[run.arm.needs], run.seed) for run in later if isinstance(run.arm, Arm))
-        first = [run for run in pretrained if run not in later]
-        first += [run for run in starts if run not in first and not self._is_trained(run)]
-        self._side_by_side(first, jobs, say, words)
-        self._side_by_side(later, jobs, say, words)
-        ready = []
-        for run in self.missing():
-            if isinstance(run.arm, TaskArm | HeadArm):
-                if self._maker(run.arm).has_start(run.arm):
-                    ready.append(run)
-                else:
-                    say(f"{run.name} waits for the weights of {run.arm.shape}")
-        self._side_by_side(ready, jobs, say, words)
+        made = self.to_make()
+        pretrained = [run for run in made if isinstance(run.arm, Arm)]
+        self._side_by_side([run for run in pretrained if not run.arm.needs], jobs, say, words)
+        self._side_by_side([run for run in pretrained if run.arm.needs], jobs, say, words)
+        self._side_by_side([run for run in made if not isinstance(run.arm, Arm)], jobs, say, words)
+        pack(self.results)
+        self._kept = read_runs(self.results)
 
     def _side_by_side(self, runs: Sequence[Run], jobs: int, say: Callable[[str], None], words: Sequence[str]) -> None:
         with ThreadPoolExecutor(jobs) as pool:
@@ -161,9 +175,6 @@ class Runs:
     def _processor_seconds(self) -> float | None:
         return round(sum(os.times()[:4]), 1) if self.pretraining.device == "cpu" else None
 
-    def _is_trained(self, run: Run) -> bool:
-        return isinstance(run.arm, Arm) and self.pretraining.is_trained(run.arm, run.seed)
-
     def _steps(self, arm: AnyArm) -> int:
         return 0 if isinstance(arm, HeadArm) else int(self._maker(arm).steps(arm))
 
@@ -173,4 +184,4 @@ class Runs:
 
     def _read(self, run: Run) -> dict[str, Any] | None:
         path = self.result(run)
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
+        return json.loads(path.read_text("utf-8")) if path.exists() else self._kept.get(run.name)

@@ -2,7 +2,9 @@
 
     bench/evidence/weights/<store>/<arm>/    config.json, model.safetensors (float16), tokenizer/
 
-Each folder is one that `roibeam pretrain --from-run` and `roibeam evaluate` read. `make evidence` writes them.
+Each folder is one that `roibeam pretrain --from-run` and `roibeam evaluate` read. Git has only perfect/vilbert, which
+tests start from. `make evidence ARGS="--only perfect/vlbert --seeds 0"` makes one of the others; `make evidence` makes
+those that a missing run starts from.
 """
 
 from __future__ import annotations

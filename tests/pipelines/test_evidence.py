@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bench_module import BENCH
+from bench_module import bench_on_the_path  # noqa: F401
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
@@ -29,14 +28,6 @@ from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.pretraining.systems import system_named
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.training.train_config import TrainConfig
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bench_on_the_path() -> Iterator[None]:
-    """These scripts import each other."""
-    sys.path.insert(0, str(BENCH))
-    yield
-    sys.path.remove(str(BENCH))
 
 
 def test_masks_that_tell_are_found_out() -> None:
@@ -91,13 +82,8 @@ def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> Non
     for arm in (*tasks.TASK_ARMS.values(), *own.OWN_ARMS.values()):
         assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
         options = task_named(arm.rules.name).options()
-        tables: dict[str, Any] = {
-            "train": TrainConfig(1),
-            "data": FinetuneData(),
-            "layout": LayoutOptions(),
-            "head": HeadOptions(),
-        }
-        tables[arm.rules.name] = options
+        tables: dict[str, Any] = {"train": TrainConfig(1), "data": FinetuneData(), "layout": LayoutOptions()}
+        tables |= {"head": HeadOptions(), arm.rules.name: options}
         if "--end-to-end" in arm.options:
             tables |= encoder_sections(EncoderRequest(detector="toy"), "none", "model")
         fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
@@ -197,6 +183,30 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
     assert made.seconds() == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
 
 
+def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
+    """Its start is packed among the answers, but the run itself and its weights are gone."""
+    runs, worlds = import_module("evidence.runs"), import_module("evidence.worlds")
+    before, after, task = "perfect/imagebert-noisy", "perfect/imagebert-two-stages", "tasks-perfect/vqa-vlbert"
+    weights, world = runs.ALL_ARMS[task].shape, worlds.World(tmp_path, worlds.QUICK)
+    made = all_runs(tmp_path, world, [before, weights], seeds=[0])
+    for run in made.all:
+        store, name = run.arm.id.split("/")
+        answers = {"store": store, "arm": name, "seed": 0, "command": made.command(run.arm), "seconds": 1.0}
+        made.result(run).parent.mkdir(parents=True, exist_ok=True)
+        made.result(run).write_text(json.dumps(answers))
+    import_module("evidence.run_answers").pack(tmp_path / "results")
+    assert [path.name for path in (tmp_path / "results").rglob("*.*")] == ["perfect.jsonl.xz"]
+    made = all_runs(tmp_path, world, [before, after, task, weights], seeds=[0])
+    assert [run.name for run in made.missing()] == [f"{after}-0", f"{task}-0"]
+    assert [run.arm.id for run in made.to_make()] == [before, weights, after, task]
+    named = all_runs(tmp_path, world, [weights], seeds=[0], with_weights=True)
+    assert [run.arm.id for run in named.missing()] == [weights]
+    (tmp_path / "weights" / weights).mkdir(parents=True)
+    (tmp_path / "runs" / f"{before}-0").mkdir(parents=True)
+    (tmp_path / "runs" / f"{before}-0" / "trained").touch()
+    assert made.to_make() == made.missing() and named.missing() == []
+
+
 @pytest.mark.parametrize(("exact", "short", "chosen"), [(0.02, 0.03, "float32"), (0.02, 0.01, "bf16")])
 def test_the_faster_precision_is_taken_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, exact: float, short: float, chosen: str
@@ -209,7 +219,9 @@ def test_the_faster_precision_is_taken_on_a_cpu(
     assert found == [chosen, "bf16", "float32"]
 
 
-def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False) -> Any:
+def all_runs(
+    work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False, **more: bool
+) -> Any:
     """Runs of these arms; weights are kept beside."""
     tasks = import_module("evidence.tasks.task_world").TaskWorld(work, 120)
     own = import_module("evidence.tasks.own_pictures").OwnPictures(world, 200)
@@ -219,7 +231,7 @@ def all_runs(work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int
         import_module("evidence.tasks.task_runs").TaskRuns(tasks, own, **kept),
         import_module("evidence.tasks.head_runs").HeadRuns(own, weights=work / "weights"),
     )
-    return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds)
+    return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds, **more)
 
 
 # --- small runs of the arms that `make evidence-quick` leaves out ---

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -14,20 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_module import BENCH
+from bench_module import BENCH, bench_on_the_path  # noqa: F401
 from doc_pages import Page
 
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 
 PICTURES, ASKED, SIZES = 200, 4, SimpleNamespace(test=200, train=20000)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bench_on_the_path() -> Iterator[None]:
-    """These scripts import each other."""
-    sys.path.insert(0, str(BENCH))
-    yield
-    sys.path.remove(str(BENCH))
 
 
 @pytest.fixture(scope="module")
@@ -184,21 +175,13 @@ def test_another_table_is_refused(claims: ModuleType, tmp_path: Path, change: An
 @pytest.mark.parametrize(
     ("expected", "low", "high", "verdict"),
     [
-        ("more", 0.1, 4, "shown"),
-        ("more", -0.1, 4, "not shown"),
-        ("more", -4, -0.1, "the other way"),
-        ("less", -4, -0.1, "shown"),
-        ("less", -4, 0.1, "not shown"),
-        ("less", 0.1, 4, "the other way"),
-        ("alike", -1.9, 0.5, "shown"),
-        ("alike", 0.1, 1.9, "shown"),  # a difference, but too small to matter
-        ("alike", -0.5, 2.1, "not shown"),
-        ("alike", 0.1, 2.1, "the other way"),
-        ("no more", -9, 1.9, "shown"),
-        ("no more", -0.1, 2.1, "not shown"),
-        ("no more", 0.1, 2.1, "the other way"),
+        ("more", 0.1, 4, "shown"), ("more", -0.1, 4, "not shown"), ("more", -4, -0.1, "the other way"),
+        ("less", -4, -0.1, "shown"), ("less", -4, 0.1, "not shown"), ("less", 0.1, 4, "the other way"),
+        ("alike", -1.9, 0.5, "shown"), ("alike", 0.1, 1.9, "shown"),  # a difference, but too small to matter
+        ("alike", -0.5, 2.1, "not shown"), ("alike", 0.1, 2.1, "the other way"),
+        ("no more", -9, 1.9, "shown"), ("no more", -0.1, 2.1, "not shown"), ("no more", 0.1, 2.1, "the other way"),
     ],
-)
+)  # fmt: skip
 def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, verdict: str) -> None:
     claim = claims.Claim(**{**ROW, "expected": expected})
     found = found_of(claims, (low + high) / 2, (low, high), (low, high))
@@ -232,14 +215,8 @@ def make_results(folder: Path, arms: Mapping[str, Mapping[str, float]], *, seeds
                 for question, share in shares.items()
             }
             curve = {"steps": [100, 200, 300, 400], "masked_word_accuracy": [0.1, 0.2, 0.3, 0.35]}
-            told = {
-                "store": store,
-                "arm": name,
-                "seed": seed,
-                "command": f"roibeam {arm}",
-                "steps": 400,
-                "seconds": 60.5,
-            }
+            told = {"store": store, "arm": name, "seed": seed, "command": f"roibeam {arm}"}
+            told |= {"steps": 400, "seconds": 60.5}
             path = folder / store / f"{name}-{seed}.json"
             path.write_text(json.dumps({**told, "curve": curve, "tallies": tallies}))
     return {arm: f"roibeam {arm}" for arm in arms}
@@ -278,29 +255,17 @@ def full(claims: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     commands |= {"detector/vlbert-later": "roibeam later"}
     path = written(claims, folder / "claims.tsv", *CLAIMS)
     page = import_module("evidence.report.page").write_page(
-        folder / "results",
-        folder / "evidence.md",
-        commands=commands,
-        bounds=BOUNDS,
-        sizes=SIZES,
-        quick=False,
+        folder / "results", folder / "evidence.md", commands=commands, bounds=BOUNDS, sizes=SIZES, quick=False,
         table=path,
-    )
+    )  # fmt: skip
     return SimpleNamespace(folder=folder, text=page.read_text("utf-8"), claims=path, commands=commands)
 
 
 def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType, full: Any, tmp_path: Path) -> None:
     head, *rows = [line.split("\t") for line in full.claims.read_text("utf-8").splitlines()]
     found = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [row["verdict"] for row in found] == [
-        "shown",
-        "the other way",
-        "shown",
-        "shown",
-        "shown",
-        "not run",
-        "not run",
-    ]
+    verdicts = ["shown", "the other way", "shown", "shown", "shown", "not run", "not run"]
+    assert [row["verdict"] for row in found] == verdicts
     assert 36 < float(found[0]["difference"]) < 44 and found[0]["seeds"] == "3"
     assert float(found[0]["low"]) < float(found[0]["difference"]) < float(found[0]["high"])
     assert found[2]["second"] == "50.0" and found[5]["difference"] == ""
@@ -516,7 +481,8 @@ def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
     table, page = module.recipe_table(results), BENCH.parent / "docs" / "finetuning.md"
     text = page.read_text("utf-8")
     assert table in text, f'make evidence ARGS="--page" writes it anew:\n{table}'
-    both = json.loads((results / "tasks-perfect" / "vcr-vlbert-0.json").read_text("utf-8"))["tallies"]["vcr Q->AR"]
+    made = import_module("evidence.run_answers").read_runs(results)
+    both = made["tasks-perfect/vcr-vlbert-0"]["tallies"]["vcr Q->AR"]
     cell = next(line for line in table.splitlines() if line.startswith("| `vcr`")).split(" | ")[1]
     assert float(cell.rpartition("; ")[2]) == pytest.approx(100 * sum(both["right"]) / sum(both["asked"]), abs=5)
     assert module.FULL <= TASK_RECIPES.keys()

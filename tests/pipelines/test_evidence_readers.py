@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,18 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_module import BENCH
+from bench_module import bench_on_the_path  # noqa: F401
 
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, read_wording
 from roibeam.pipelines.toyworld.scene import find_relations
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bench_on_the_path() -> Iterator[None]:
-    """These scripts import each other."""
-    sys.path.insert(0, str(BENCH))
-    yield
-    sys.path.remove(str(BENCH))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tiny_commands import one_line
 Roibeam = Callable[..., Any]
 WORDS = ("red", "blue", "small", "old", "round", "wet", "tall", "dark")
 THINGS = ("dog", "boat", "tree", "house", "ball", "road", "tower", "horse")
-WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert-base"
+WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
 SPLITS = {"train": range(1, 9), "val": range(9, 13), "test": range(13, 17)}
 
 

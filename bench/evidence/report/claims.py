@@ -21,7 +21,6 @@ EXPECTED = ("more", "less", "alike", "no more")  # the first, than the second
 FLOOR = "floor"  # in place of the second arm: what a blind reader reaches
 SHOWN, NOT_SHOWN, OTHER_WAY, NOT_RUN = "shown", "not shown", "the other way", "not run"
 HINT, HINT_AGAINST = "hint", "hint against"  # the interval leaves 0 out, but runs are one, or too different
-VERDICTS = (SHOWN, HINT, OTHER_WAY, HINT_AGAINST, NOT_SHOWN, NOT_RUN)
 ALIKE_POINTS = 2.0  # two shares are alike when the whole interval of their difference lies so near to 0
 MOST_SHORT, MOST_WORDS = 46, 40
 CONTROL = "no claim of the paper"  # so begins the place of a control of ours

@@ -8,7 +8,6 @@ four. So a difference has a second interval, Student's t over its runs.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+
+from evidence.run_answers import read_runs
 
 DRAWS, LEVEL = 2000, 0.95
 
@@ -58,12 +59,12 @@ Answers = Mapping[str, Mapping[str, Counts]]  # by "<store>/<arm>" and question
 
 
 def read_answers(results: Path, *, commands: Mapping[str, str] | None = None) -> tuple[Answers, list[dict[str, Any]]]:
-    """Of all runs in the folders of `results`, one for each store; and what they say of themselves.
+    """Of all runs in `results`; and what they say of themselves.
 
     Args:
         commands: by "<store>/<arm>"; runs of another command, or of none of these arms, are not read. None reads all.
     """
-    runs = [json.loads(path.read_text("utf-8")) for path in sorted(results.glob("*/*.json"))]
+    runs = list(read_runs(results).values())
     if commands is not None:
         runs = [run for run in runs if run["command"] == commands.get(arm_id(run))]
     runs.sort(key=lambda run: (arm_id(run), run["seed"]))

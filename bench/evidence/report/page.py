@@ -77,7 +77,7 @@ def write_page(
     """Writes the page, and its plots beside it; returns the page. What was found goes into the claims, too.
 
     Args:
-        results: with a folder for each store.
+        results: folder of the answers, see `run_answers`.
         commands: of all arms, by "<store>/<arm>"; runs of another command are not read.
         bounds: what a blind and a perfect reader reach, by question.
         quick: the runs are only to see that all works: claims may name other arms, and are left as they are.

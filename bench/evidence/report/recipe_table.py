@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from evidence.run_answers import read_runs
 from evidence.tasks.own_arms import OWN_ARMS
 from evidence.tasks.task_arms import PERFECT, PREFIX, TASK_ARMS
 
@@ -36,13 +39,14 @@ FULL = {
 def recipe_table(results: Path) -> str:
     """
     Args:
-        results: with the folder "tasks-perfect".
+        results: folder of the answers, see `run_answers`.
     """
     from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 
+    made = read_runs(results)
     lines = [f"| task | {' | '.join(COLUMNS)} |", f"|---{'|---' * len(COLUMNS)}|"]
     for task in TASKS:
-        cells = (_cell(task, system, results) for system in COLUMNS.values())
+        cells = (_cell(task, system, made) for system in COLUMNS.values())
         lines.append(f"| `{task}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -63,7 +67,7 @@ def write_recipe_table(page: Path, results: Path) -> None:
     page.write_text(f"{before}{table}\n{''.join(rest[end:])}", "utf-8")
 
 
-def _cell(task: str, system: str, results: Path) -> str:
+def _cell(task: str, system: str, made: Mapping[str, Any]) -> str:
     """Published runs, each with its first figure and where it stands; behind them what the toy world shows."""
     from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 
@@ -74,17 +78,17 @@ def _cell(task: str, system: str, results: Path) -> str:
         figure = next(iter(recipe.figures), None)
         where = "" if figure is None else figure.where.removesuffix(", as a page of results has it")
         runs.append(f"`{name}` {'-' if figure is None else f'{figure.printed} ({where})'}")
-    return f"{', '.join(runs) or 'ours'}; {_toy_figure(task, system, results)}"
+    return f"{', '.join(runs) or 'ours'}; {_toy_figure(task, system, made)}"
 
 
 # Runs whose name is not that of task and system; of ImageBERT's retrieval the best published loss.
 _RUNS = {"flickr30k-entities": "phrases-{}", "retrieval imagebert": "retrieval-imagebert-binary-hard"}
 
 
-def _toy_figure(task: str, system: str, results: Path) -> str:
+def _toy_figure(task: str, system: str, made: Mapping[str, Any]) -> str:
     """Of the runs with pre-trained weights on the perfect store: their main measure in percent."""
     shares, run = [], _RUNS.get(f"{task} {system}", _RUNS.get(task, f"{task}-{{}}")).format(system)
-    for path in sorted((results / STORE).glob(f"{run}-[0-9].json")):
-        main = json.loads(path.read_text("utf-8"))["tallies"][ARMS[f"{STORE}/{run}"].rules.main]
+    for name in filter(re.compile(f"{STORE}/{re.escape(run)}-[0-9]").fullmatch, made):
+        main = made[name]["tallies"][ARMS[f"{STORE}/{run}"].rules.main]
         shares.append(100 * sum(main["right"]) / sum(main["asked"]))
     return f"{sum(shares) / len(shares):.1f}" if shares else "-"

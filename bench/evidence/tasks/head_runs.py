@@ -31,9 +31,6 @@ class HeadRuns:
     def __init__(self, own: OwnPictures, *, weights: Path, device: str = "cpu") -> None:
         self.own, self.weights, self.device = own, weights, device
 
-    def has_start(self, arm: HeadArm) -> bool:
-        return (self.weights / arm.shape).exists()
-
     def command(self, arm: HeadArm) -> str:
         """What shows the same figures, and pictures beside them."""
         start = f"{'weights' if arm.is_trained else 'untrained'}/{arm.shape}"

@@ -39,10 +39,6 @@ class TaskRuns:
     def steps(self, arm: TaskArm) -> int:
         return QUICK_STEPS if self.quick else arm.rules.steps
 
-    def has_start(self, arm: TaskArm) -> bool:
-        """Whether the weights are kept that it starts from, or has the shape of."""
-        return (self.weights / arm.shape).exists()
-
     def command(self, arm: TaskArm) -> str:
         """As it is shown: files by their place in WORK/tasks, without run folder and seed, in the task's precision."""
         return self._command(arm, arm.rules.precision)
