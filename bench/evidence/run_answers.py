@@ -53,3 +53,6 @@ def pack(results: Path) -> None:
         aside.rename(results / f"{store}{TABLE}")
     for path in files:
         path.unlink()
+    for folder in {path.parent for path in files}:
+        if not any(folder.iterdir()):
+            folder.rmdir()

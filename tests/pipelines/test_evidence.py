@@ -195,7 +195,7 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
         made.result(run).parent.mkdir(parents=True, exist_ok=True)
         made.result(run).write_text(json.dumps(answers))
     import_module("evidence.run_answers").pack(tmp_path / "results")
-    assert [path.name for path in (tmp_path / "results").rglob("*.*")] == ["perfect.jsonl.xz"]
+    assert [path.name for path in (tmp_path / "results").rglob("*")] == ["perfect.jsonl.xz"]
     made = all_runs(tmp_path, world, [before, after, task, weights], seeds=[0])
     assert [run.name for run in made.missing()] == [f"{after}-0", f"{task}-0"]
     assert [run.arm.id for run in made.to_make()] == [before, weights, after, task]
