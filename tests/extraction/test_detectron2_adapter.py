@@ -426,7 +426,7 @@ def test_weights_that_are_not_the_networks_are_refused(stock, tmp_path, change, 
 
 
 class Canary:
-    """Pickles to a call of os.mkdir; whoever unpickles it makes the folder."""
+    """Pickles to a call of os.mkdir; unpickling makes the folder."""
 
     def __init__(self, folder):
         self.folder = folder

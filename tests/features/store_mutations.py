@@ -355,7 +355,7 @@ def examine(store: Original, changed: dict[str, bytes]) -> str:
                 if data is None or store.has_own_features(data, image_id):
                     owner = owners.get(record.features.tobytes(), image_id)
                     assert owner == image_id, f"{image_id} has the features of {owner}"
-            # Whoever recomputes checksums can write whatever he likes; only `deep` compares with the digests.
+            # Recomputed checksums can cover any value; only `deep` compares with the digests.
             assert checked is None or sealed or checked.equals(want), image_id
             if view is not None:
                 _said(lambda view=view: float(view.features.astype(np.float32).sum()))

@@ -52,5 +52,5 @@ def test_parts_that_nobody_knows_are_of_the_meaning() -> None:
     assert made(regions="given", unknown=1).meaning != made(regions="given", unknown=2).meaning
     bare = made(detector={"weights": "a"}).feature_space
     assert Fingerprint(bare).meaning != Fingerprint(made(detector={"weights": "b"}).feature_space).meaning
-    # Of an imported store nobody knows more than its name.
+    # Only the name of an imported store is known.
     assert Fingerprint("imported:mine", {}, {"feature_dtype": "float16"}).meaning == "imported:mine"

@@ -56,7 +56,7 @@ def test_a_bad_array_is_one_line_that_names_it_and_the_writer_goes_on(tmp_path: 
 
 
 def test_records_are_looked_at_as_arrays_are(tmp_path: Path) -> None:
-    """A mistake in boxes or scores looks right in a store, whoever made the record."""
+    """A mistake in boxes or scores looks right in a store, from any maker of the record."""
     good = make_record()
     for name, (change, words) in {
         "outside": ({"boxes": good.boxes + 600}, "pixels of the original photo?"),

@@ -255,7 +255,7 @@ def test_epochs_are_set_and_a_position_inside_one_stays(store: FeatureStore, mak
     loader = make(store, batch_size=4, at_epoch_end="short")
     order = position(loader)
     first = names(loader)
-    assert names(loader) == first  # nobody moved it
+    assert names(loader) == first  # unmoved
     order.set_epoch(1)
     second = names(loader)
     assert second != first and sorted(flat(second)) == sorted(flat(first))

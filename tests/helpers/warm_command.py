@@ -75,7 +75,7 @@ def _serve(address: str, ready: int) -> list[str]:
     for name in _WANTED:
         importlib.import_module(name)
     gc.freeze()  # or each command's first collection copies all of its memory
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the keepers
     with socket.socket(socket.AF_UNIX) as calls:
         calls.bind(address)
         calls.listen()

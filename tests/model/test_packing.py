@@ -81,7 +81,7 @@ def with_maps(*args):
 def test_all_ways_to_attend_are_equal(attend, full):
     """Row by row against all rows at once, outputs and gradients, for two ragged streams.
 
-    Unless all are full, the second row has nothing to be asked, the third nobody who asks.
+    Unless all are full, the second row has no keys, the third no queries.
     """
     packing = Packing(bools([[1, 1, 1], [1, 1, full], [full, full, full]]))
     asked = Packing(bools([[1, full, 1, 1], [full] * 4, [1, 1, 1, 1]]))

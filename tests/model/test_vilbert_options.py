@@ -90,7 +90,7 @@ def test_the_release_computes_the_same(case):
 
 
 def test_the_recorded_cases_differ_from_the_plain_one():
-    """Else an option that nobody reads would pass."""
+    """Otherwise an option that no code reads would pass."""
     plain = torch.tensor(RECORDED["plain"]["pooled_text"])
     for case, numbers in RECORDED.items():
         same = torch.allclose(torch.tensor(numbers["pooled_text"])[:ROWS], plain, atol=1e-2)

@@ -24,7 +24,7 @@ OK = ("stored", "")
 EXPECTED = {
     "good": OK,
     "png": OK,  # a PNG at a .jpg URL
-    "gzip": OK,  # compressed although nobody asked
+    "gzip": OK,  # compressed without a request for it
     "moved": OK,  # one redirect, relative
     "flaky": OK,  # 500, then 200
     "busy": OK,  # 429 with Retry-After: 0, then 200

@@ -71,7 +71,7 @@ def captions_tokenizer():
 
 
 def remembered(tokenizer):
-    """Thousands of draws from few captions: what one becomes is looked up, in arrays that nobody may write to."""
+    """Thousands of draws from few captions: encodings are looked up, in read-only arrays."""
     encode = tokenizer.encode
 
     @cache

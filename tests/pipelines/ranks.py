@@ -18,7 +18,7 @@ def run_ranks(work: Callable[[], object], num_ranks: int, folder: Path, *, secon
     When one ends badly the others are ended too, as torchrun does.
 
     Args:
-        work: picklable, of a module that is no test: the others find it whoever starts pytest, and in which folder.
+        work: picklable, of a module that is no test: the others find it from any folder and any start of pytest.
         folder: where they leave what they say, in files called rank-0, rank-1, ...
     Returns:
         their exit codes, or minus the signals that ended them.

@@ -356,7 +356,7 @@ def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
 
 
 def test_a_relation_of_the_paper_stands_beside_the_commonest_of_ours_and_all_ten_are_named() -> None:
-    """compound and nn are one to the paper; what nobody asked has no figure of ours."""
+    """compound and nn are one to the paper; a relation without questions has no figure of ours."""
     looks = made_looks(np.ones((60, 1, 1), bool), np.zeros(60))
     names = np.array([ENTITY] * 10 + ["nn"] * 10 + ["compound"] * 40)
     looks = dataclasses.replace(looks, population=names)

@@ -138,7 +138,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_nothing(tmp_path:
 
 @pytest.mark.parametrize("name", ["config.json", "log.jsonl"])
 def test_a_pipe_in_place_of_a_file_of_the_run_is_not_waited_for(folder: Path, name: str) -> None:
-    """Whoever opens it waits for a writer, for ever."""
+    """Opening it would wait for a writer, for ever."""
     (folder / name).unlink()
     os.mkfifo(folder / name)
     with limited_time(20), pytest.raises(ValueError, match=f"{name}: is not a regular file; take it away"):

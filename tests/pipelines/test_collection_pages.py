@@ -406,7 +406,7 @@ def test_headers_of_a_page_that_speak_of_its_use(tmp_path: Path) -> None:
 
 def test_units_follow_names_and_no_links(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
-    os.mkfifo(tmp_path / "b" / "pipe.html")  # nobody writes to it
+    os.mkfifo(tmp_path / "b" / "pipe.html")  # no process writes to it
     (tmp_path / "secret.html").write_text(GOOD)
     for name in ("b/z.html", "a.htm", "c.txt"):
         (tmp_path / "b" / name.replace("/", "_")).write_text(GOOD)

@@ -235,7 +235,7 @@ def test_racy_pictures_are_dropped_unless_a_collection_was_begun_without(
 def test_without_nudenet_the_collection_says_that_such_pictures_stay(
     site: tuple[Path, str], tmp_path: Path, roibeam: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was refused; a threshold that then nobody would obey still is."""
+    """It was refused; a threshold without an effect still is."""
     monkeypatch.setitem(sys.modules, "nudenet", None)  # as Python has it of a package that is not there
     words = ("collect", "run", site[0] / "warc", tmp_path / "out", *ALLOWED[1:])
     done = roibeam(*words)

@@ -55,7 +55,7 @@ def test_every_tampered_array_is_missed(case: str, tmp_path: Path) -> None:
     for name in names:
         own = content[name]
         content[name] = np.array(json.dumps(["other"])) if own.dtype.kind == "U" else own + np.ones((), own.dtype) * 2
-    content["out/other.0.leaf"] = np.zeros(1)  # nobody knows it
+    content["out/other.0.leaf"] = np.zeros(1)  # unknown
     path = tmp_path / Path(f"{case}.npz").name
     np.savez(path, **content)
     unknown = {"out/other.0.leaf"} if prefix == "out/" else set()

@@ -60,7 +60,7 @@ def test_every_tampered_array_is_missed(case: str, tmp_path: Path) -> None:
         own = content[name]
         content[name] = np.array(json.dumps(["other"])) if own.dtype.kind == "U" else own + np.ones((), own.dtype) * 2
     if case in ITEMS:
-        content["out/other"] = np.zeros(1)  # nobody knows it
+        content["out/other"] = np.zeros(1)  # unknown
         names |= {"out/other"}
     path = tmp_path / Path(f"{case}.npz").name
     np.savez(path, **content)

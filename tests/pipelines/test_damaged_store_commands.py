@@ -305,7 +305,7 @@ def examine(store: Original, commands: Commands, place: Path, seed: int) -> str:
     """ "d" where the deep verification found the damage, "." where it found none."""
     choose = random.Random(seed)
     what = hurt_on_disk(store, choose, seed)
-    # Whoever recomputes sums can write any value; `verify --deep` alone compares with the digests.
+    # Recomputed sums can cover any value; only `verify --deep` compares with the digests.
     deep, _ = run("store", "verify", store.folder, "--deep")
     try:
         wrong = has_wrong_values(store.folder, store.wanted)

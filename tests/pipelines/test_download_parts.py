@@ -440,7 +440,7 @@ def test_a_dead_network_is_told_from_dead_links() -> None:
     with pytest.raises(LocalFaultError, match="is the network up"):
         for row in range(5402, 6000):
             note(row, row, dead)
-    assert sorted(written) == list(range(5402))  # what nobody answered has no outcome
+    assert sorted(written) == list(range(5402))  # a row without an answer has no outcome
 
 
 def test_what_is_held_back_at_the_end_of_a_list_is_written() -> None:

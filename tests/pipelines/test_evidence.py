@@ -297,7 +297,7 @@ def small_world_of_links(tmp_path: Path) -> Path:
 
 
 def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    """Its answers would stand under a command that nobody ran."""
+    """Otherwise its answers would be listed under a command that never ran."""
     forget = import_module("evidence.tasks.task_runs").TaskRuns._forget_others
     folder = tmp_path / "runs" / "vqa-vilbert-0"
     forget(folder, "finetune --steps 20")

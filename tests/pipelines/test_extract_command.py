@@ -471,7 +471,7 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
         assert jobs[0].feature_space == store.fingerprint.feature_space
     plan = read_plan(tmp_path / "store")
     assert plan is not None and plan.settings["mode"] == "tf32"
-    # Nobody knows here how fast those GPUs are.
+    # The speed of those GPUs is unknown here.
     assert [shard.num_images for shard in plan.shards] == [5, 5, 2]
 
 

@@ -1,4 +1,4 @@
-"""One shard worked on by two processes at once, or by one that nobody waits for any more: runners repeat shards, and do
+"""One shard worked on by two processes at once, or by one that is no longer waited for: runners repeat shards, and do
 not always know that the first attempt still lives."""
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_visual_genomes_copies_of_cocos_and_flickrs_images(made_data: Path, tmp_
     assert [rule.examples for rule in report.rules] == [(("VG_100K/1", coco(330993)),), (("VG_100K_2/2", "205842"),)]
     plain = [image_id.partition("/")[2] for image_id in ids]
     assert scan([karpathy, genome, flickr], plain, "visual-genome").leaked == ("1", "2")
-    assert scan([karpathy, genome, flickr], plain).leaked == ()  # nobody says whose numbers these are
+    assert scan([karpathy, genome, flickr], plain).leaked == ()  # the data set of these numbers is unknown
     assert scan([karpathy], ids).leaked == ()  # nor that these are COCO's
     (tmp_path / "mine.txt").write_text("VG_100K/4\n")
     assert scan([f"list={tmp_path}/mine.txt", genome], [coco(790), "x"]).leaked == (coco(790),)

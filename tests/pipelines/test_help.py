@@ -248,7 +248,7 @@ def test_words_too_many_are_named_and_quotes_advised(
 def test_a_home_folder_that_the_shell_left_is_found(
     roibeam: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell does not expand `--out=~/a`, which wrote a folder of the name ~; whoever deletes that may lose more."""
+    """A shell does not expand `--out=~/a`, which wrote a folder named ~; deleting that may lose more."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert f"{tmp_path}/home/no: no feature store here" in roibeam("store", "info", "~/no").err
     assert f"{tmp_path}/home/b" in roibeam("leaks", tmp_path, "--held-out=list=~/b").err

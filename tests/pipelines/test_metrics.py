@@ -173,7 +173,7 @@ def people(*answers: str) -> list[HumanAnswer]:
         ("Red", ["red"] * 10, 0.0),  # all wrote the same: nothing is normalised
         (" red\n", ["red"] * 10, 1.0),
         ("the", ["a"] * 5 + ["x"] * 5, 1.0),  # articles alone become the empty text
-        ("red", ["red"], 0.0),  # nobody else
+        ("red", ["red"], 0.0),  # no other person
     ],
 )
 def test_accuracy_leaves_one_person_out(predicted: str, answers: list[str], accuracy: float) -> None:

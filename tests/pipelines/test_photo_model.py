@@ -20,7 +20,7 @@ SYSTEMS = ("vlbert", "vlbert-paper", "vilbert", "single-stream", "visualbert", "
 
 
 def record() -> RegionRecord:
-    """With features that nobody may read."""
+    """A record with features that must not be read."""
     return RegionRecord(
         image_id="a",
         height=48,

@@ -1,4 +1,4 @@
-"""The plan: shard sizes, growth, given boxes, and that nobody edits it unnoticed."""
+"""The plan: shard sizes, growth, given boxes, and that an edit of it is noticed."""
 
 from __future__ import annotations
 

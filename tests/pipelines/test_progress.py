@@ -216,7 +216,7 @@ def test_the_summary_of_a_local_run_and_the_command(
     assert roibeam(*run, "--max-failures", 0.5).code == 0
     assert roibeam("progress", out, "--watch").code == 0
     (out / "part-00001.json").unlink()
-    look = roibeam("progress", out, "--watch", "--json")  # nobody is at work, so it ends as well
+    look = roibeam("progress", out, "--watch", "--json")  # no run is at work, so it ends as well
     assert look.code == 1
     told = json.loads(look.out)
     assert (told["state"], told["shards"]["finished"], told["shards"]["in_work"]) == ("stopped", 1, 0)

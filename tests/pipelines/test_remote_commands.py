@@ -180,7 +180,7 @@ def test_of_two_copies_at_once_one_counts(roibeam: Cli, local: Path, bucket: Pat
 def test_a_line_that_stays_broken_ends_the_command_and_is_no_damage(
     roibeam: Cli, local: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a repair would extract again what nobody could read just now."""
+    """Otherwise a repair would extract records again that were only unreadable for a moment."""
     url = f"{URL}{bucket}/s"
     assert roibeam("store", "copy", local, url, "--shard-size", 4).code == 0
     reads: list[str] = []

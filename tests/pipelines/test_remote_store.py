@@ -254,7 +254,7 @@ def test_a_run_that_ends_takes_nothing_from_one_that_still_uploads(
     assert len(seen) == 1 and (store / seen[0]).exists()
     check_whole(store, wanted, tmp_path / "staged")
 
-    # What nobody has named for a day is nobody's work any more.
+    # A file that no manifest has named for a day is abandoned.
     (store / "part-00002.json").unlink()
     (store / "part-00002.dead.lmdb").write_bytes(b"x")
     os.utime(store / "part-00002.dead.lmdb", (1e9, 1e9))

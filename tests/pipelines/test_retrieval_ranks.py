@@ -60,7 +60,7 @@ def test_ranks_are_those_of_the_definition(
 
 
 def test_ties_count_against_us() -> None:
-    """Whoever says the same of all pairs is last everywhere, not first."""
+    """Equal scores for all pairs rank last everywhere, not first."""
     captioned = CaptionedImages(np.arange(6), np.array([0, 0, 1, 1, 2, 2]), 6, 3)
     same = retrieval_ranks(np.zeros((6, 3), np.float32), captioned)
     assert same.image_to_text.tolist() == [5] * 3 and same.text_to_image.tolist() == [3] * 6

@@ -41,7 +41,7 @@ FOR_ALL = "User-agent: *\nDisallow: /private/\nAllow: /private/open\nDisallow: /
          "/c/1.jpg", "Disallow: /c"),  # groups of one name are one
         ("User-agent: googlebot\nDisallow: /", "/a.jpg", None),
         ("\ufeffUser-agent: *\r\nDisallow: /\u00e4", "/%C3%A4.jpg", "Disallow: /%C3%A4"),
-        ("Disallow: /\n", "/a.jpg", None),  # of nobody
+        ("Disallow: /\n", "/a.jpg", None),  # without a user agent
         ("User-agent: *\nAllow: /a\nDisallow: /a\n", "/a", None),
         ("User-agent: *\nDisallow: *\n", "/a", "Disallow: *"),
         ("User-agent: *\rDisallow: /\r", "/a", "Disallow: /"),  # CR alone ends a line, too
@@ -139,7 +139,7 @@ def test_each_host_is_asked_once_and_obeyed(tmp_path: Path) -> None:
         refused = next(letter["detail"] for letter in letters if letter["reason"] == "robots.txt")
         assert refused.endswith("/robots.txt: Disallow: /private/") or refused.endswith("Disallow: /private")
         again = DownloadOptions(limits, ("127.0.0.1",), retry_dead_letters=True)
-        assert run_download(rows, tmp_path / "out", again).images == 120  # nobody asks unless told to
+        assert run_download(rows, tmp_path / "out", again).images == 120  # no request without the option
 
 
 @pytest.mark.parametrize(

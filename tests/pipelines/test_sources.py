@@ -261,7 +261,7 @@ def test_a_repeated_coco_image_is_one_image(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_read_stops_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its photos would be missing in the store, and nobody would know."""
+    """Otherwise its photos would be missing in the store, without a message."""
     touch(tmp_path, "a.jpg", "lost+found/b.jpg")
     whole = os.scandir
 

@@ -35,7 +35,7 @@ MODEL = tuple(part for each in SIZES for part in ("--set", f"model.{each}"))
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """A store of eight pictures, two caption files, and a run in two stages over them that nobody disturbed.
+    """A store of eight pictures, two caption files, and an undisturbed run in two stages over them.
 
     Attributes:
         extra: options of all of its commands.
@@ -112,7 +112,7 @@ def test_each_stage_goes_on_from_the_weights_of_the_one_before_and_from_nothing_
     assert (first / "tokenizer" / "tokenizer.json").read_bytes() == (
         second / "tokenizer" / "tokenizer.json"
     ).read_bytes()
-    # Whoever is given the whole run gets its last stage; an evaluation knows what both were trained on.
+    # The whole run stands for its last stage; an evaluation knows the training images of both.
     assert furthest_stage(world.undisturbed) == second
     whole, last = (load_model(str(path)).model.state_dict() for path in (world.undisturbed, second))
     assert all(torch.equal(whole[name], last[name]) for name in last)

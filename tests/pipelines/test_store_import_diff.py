@@ -105,7 +105,7 @@ def test_info_tells_what_the_source_had(roibeam: Roibeam, tmp_path: Path, column
     assert roibeam("store", "import", tmp_path / "a.tsv", tmp_path / "store").code == 0
     text = roibeam("store", "info", tmp_path / "store").out
     assert all(word in text for word in [*words, "imported:butd-tsv", "not known: extracted by another code base"])
-    assert not re.search(r"\b(None|numerics|conventions|selection)\b|\?", text), "nobody knows them"
+    assert not re.search(r"\b(None|numerics|conventions|selection)\b|\?", text), "unknown to readers"
     assert re.search(r"shards +1, 0\.\d{3} MB\n", text)
     details = json.loads(roibeam("store", "info", tmp_path / "store", "--json").out)["fingerprint"]["details"]
     assert details["classes"] == ("absent" if columns is CAFFE else words[0].rpartition(" ")[2])

@@ -169,7 +169,7 @@ def test_what_is_not_finite_in_one_process_stops_all_and_is_named_by_all(
 
 
 def test_all_samples_of_all_processes_are_named_where_none_is_to_blame(tmp_path: Path) -> None:
-    """A task that cannot split its batches: whose sample it is, nobody knows."""
+    """A task that cannot split its batches: the bad sample is unknown."""
     work = PoisonedRun(tmp_path / "run", {4: math.nan}, splits_batches=False)
     assert run_ranks(work, 2, tmp_path / "said") == [0, 0], said(tmp_path / "said")
     names = ", ".join(f"sample-{number}" for number in range(6))

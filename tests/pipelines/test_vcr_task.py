@@ -117,14 +117,14 @@ def test_drawn_names_follow_from_the_seed(tmp_path: Path) -> None:
 def test_regions_that_a_question_names(tmp_path: Path) -> None:
     named = VcrOptions(boxes="named")
     plain = {**LINE, "question": ["Why", "?"], "answer_choices": [["a"]] * 4, "rationale_choices": [["b"]] * 4}
-    one, nobody, all_people = groups(
+    one, no_person, all_people = groups(
         tmp_path,
         named,
         {**plain, "rationale_choices": [[[1]], *[["b"]] * 3]},
         plain,
         {**plain, "question": ["Everyone"]},
     )
-    assert [each.facts["input_boxes"] for each in (one, nobody, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
+    assert [each.facts["input_boxes"] for each in (one, no_person, all_people)] == [(1,), (0, 2, 3), (0, 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_settings_that_no_table_has_are_refused(folder: Path, fields: dict[str, 
     [{"train": "train+val", "score_rule": "left_out"}, {"question": "imdb"}, {"visual_genome": "coco"}],
 )
 def test_a_model_of_the_official_files_is_asked_about_a_table(folder: Path, fields: dict[str, Any]) -> None:
-    """Its settings of training are kept with it, and nobody who predicts could leave them out."""
+    """Its training settings are kept with it, so prediction cannot leave them out."""
     task = opened(folder, ("Red", "blue"), **fields)
     (group,) = task.read("test").groups
     assert group.rows[0].parts[0].text == ("what" if "question" in fields else "What?")

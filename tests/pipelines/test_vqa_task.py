@@ -89,7 +89,7 @@ def test_labels_in_another_order_are_not_those_of_the_model(folder: Path) -> Non
 
 
 def test_scores_of_few_people() -> None:
-    """Counting takes the people to be ten; leaving each out does not. Nobody is right with the label for others."""
+    """Counting takes the people to be ten; leaving each out does not. The label for other answers is never right."""
     assert scores_of(["yes", "yes", "<unk>"], LABELS, text="raw", rule="count") == {1: 0.6}
     left_out = scores_of(["yes", "yes", "<unk>"], LABELS, text="raw", rule="left_out")
     assert left_out == {1: pytest.approx((2 * 1 / 3 + 2 / 3) / 3)}

@@ -1,4 +1,4 @@
-"""Official files of each task with a doubled row, a row that nobody tells the answer of, a pickle that would run, and
+"""Official files of each task with a doubled row, a row without an answer, a pickle that would run, and
 images that the store has no record of: one line each, before anything is written. Other faults of one file are with the
 tests of its reader."""
 

@@ -42,7 +42,7 @@ def make_wrong_files(pictures: Pictures, folder: Path) -> None:
     shutil.copy(pictures.store / "plan.json", folder / "begun")
     shutil.copy(next(pictures.store.glob("part-*.json")), folder / "killed")
     (folder / "others.token").write_text("someone.jpg#0\tA man.\nelse.jpg#0\tA dog.\n")
-    (folder / "trained" / "model").mkdir(parents=True)  # a run's checkpoint, whose weights nobody reads here
+    (folder / "trained" / "model").mkdir(parents=True)  # a run's checkpoint, whose weights are not read here
     config = {"model_type": "roibeam-imagebert", "architectures": ["ImageBertForPreTraining"], "hidden_size": 16}
     (folder / "trained" / "model" / "config.json").write_text(json.dumps(config | {"num_attention_heads": 2}))
     (folder / "trained" / "config.json").write_text(json.dumps({"task": {"feature_space": "f" * 64}}))

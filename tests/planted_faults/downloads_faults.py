@@ -98,7 +98,7 @@ FAULTS = (
         _part("test_a_shorter_pause_does_not_end_a_longer_one"),
     ),
     Fault(
-        "a pause is forgotten when nobody waits",
+        "a pause is forgotten when no request waits",
         "_Gate.is_needed",
         "return self.users > 0 or self.closed_until > monotonic() or",
         "return self.users > 0 or",

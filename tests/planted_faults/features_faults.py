@@ -226,7 +226,7 @@ FAULTS = (
         _test("output_folder.py::test_a_short_upload_is_noticed[1234]"),
     ),
     Fault(
-        "whoever puts an object second believes to be first",
+        "the second writer of an object believes to be first",
         "ObjectFolder.put_first.put",
         "return self.read_bytes(name) == data",
         "return True",

@@ -233,7 +233,7 @@ FAULTS = (
         _test("store_repair.py::test_features_of_another_network_are_refused_before_anything_is_written"),
     ),
     Fault(
-        "whoever reads a photo's bytes imports the detector",
+        "reading a photo's bytes imports the detector",
         "beside read_local_file",
         "import stat\n",
         "import stat\n\nimport roibeam.extraction.detector\n",

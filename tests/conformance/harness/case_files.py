@@ -48,7 +48,7 @@ class Arrays:
 
     @property
     def unread(self) -> list[str]:
-        """Arrays that nobody asked for, in the file's order."""
+        """Arrays that were not read, in the file's order."""
         return [name for name in self._arrays if name in self._unread]
 
     def take(self, name: str, *shape: int | None) -> np.ndarray:

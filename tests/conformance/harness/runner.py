@@ -113,7 +113,7 @@ def run_conformance(folder: Path, only: str | None = None) -> Iterator[CaseResul
 
 
 def plan_cases(folder: Path) -> list[PlannedCase]:
-    """Everything below `folder` that is a case, or that nobody knows."""
+    """Everything below `folder` that is a case, or unknown."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; expected one laid out as <family>/<case>.npz")
     files = [path for path in _visible(folder) if not path.is_dir()]
