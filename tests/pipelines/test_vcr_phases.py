@@ -422,12 +422,12 @@ def test_what_does_not_fit_is_one_line(roibeam: Cli, data: Path, stores: Path, t
     given = ("--objects", data / "instances.json")
     for options, words in (
         (("--recipe", "visualbert-coco-vcr", "--toy"), "name it with --objects"),
-        (("--system", "vilbert", *given), "ViLBERT is told no classes and outlines of regions"),
+        (("--system", "vilbert", *given), "ViLBERT reads no classes and outlines of regions"),
         (("--system", "visualbert", *given), "--objects: nothing reads it"),
         (("--system", "visualbert", "--objects", data / "nowhere.json"), "nowhere.json"),
         (
             ("--recipe", "visualbert-coco-vcr", "--toy", *given, "--set", "data.validation_retrieval=2"),
-            "a search tells no classes of regions",
+            "a search does not read classes of regions",
         ),
     ):
         refused = roibeam("pretrain", tmp_path / "run", *coco, *options)
