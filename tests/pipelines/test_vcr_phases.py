@@ -344,7 +344,7 @@ def test_three_phases_on_stored_features(roibeam: Cli, data: Path, stores: Path,
     (tmp_path / "other.txt").write_text("dog\nperson\ndiningtable\n")
     others = settings(f"vcr.object_names={tmp_path / 'other.txt'}")
     wrong = roibeam("finetune", tmp_path / "no", *finetuned(data, stores, tmp_path / "run/stage-2"), *others)
-    assert wrong.code == 1 and "was told other classes of objects" in wrong.err
+    assert wrong.code == 1 and "was trained with other classes of objects" in wrong.err
     captions = ("--store", stores / "coco", "--captions", data / "captions.json")
     asked = roibeam("evaluate", tmp_path / "run/stage-1", *captions)
     assert asked.code == 1 and "is told the class of each region (num_region_classes 4)" in asked.err
