@@ -300,7 +300,7 @@ class Detector(nn.Module):
         return self._networks.get((self.backbone, self.proposal_generator, self.roi_heads), self.config, self.mode)
 
     def arithmetic(self) -> AbstractContextManager[None]:
-        """Inside, float32 follows the mode, for any settings of the caller."""
+        """Context in which float32 follows the mode, for any settings of the caller."""
         return plain_float32(self.device, tf32=self.mode.tf32)
 
     @torch.inference_mode()

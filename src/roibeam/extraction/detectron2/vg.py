@@ -182,7 +182,7 @@ def _roi_heads_class() -> type:
             return {**stock, "num_attributes": cfg.MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES}
 
     class VGRes5ROIHeads(Res5ROIHeads):
-        """In inference the instances get `features` (n, D), `attr_classes` (n,) and `attr_scores` (n,), the softmax
+        """ROI heads. In inference the instances get `features` (n, D), `attr_classes` (n,) and `attr_scores` (n,), the softmax
         over the attributes without "no attribute". In training the attribute branch takes no part."""
 
         @classmethod

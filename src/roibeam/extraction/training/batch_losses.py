@@ -107,7 +107,7 @@ class DetectorTraining(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> DetectorTraining:
-        """As of every module, but frozen stages stay in evaluation mode."""
+        """Sets the mode; frozen stages stay in evaluation mode."""
         super().train(mode)
         for name in self.frozen:
             self.get_submodule(name).eval()

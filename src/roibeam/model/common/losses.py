@@ -148,5 +148,5 @@ def accuracy(logits: Tensor, labels: Tensor, mask: Tensor) -> SumCount:
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """At least float32: a sum of many small terms in less is wrong."""
+    """The tensor in at least float32: a sum of many small terms in less is wrong."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

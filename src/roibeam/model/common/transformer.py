@@ -29,7 +29,7 @@ _computing_padding = ContextVar("computing_padding", default=False)
 
 @contextmanager
 def computing_padding() -> Iterator[None]:
-    """Inside, padding stays in packed tensors and gets states too, as in the published codes; nothing attends to it.
+    """Context in which packed tensors keep padding, with states, as in the published codes; nothing attends to it.
 
     Real positions get the same numbers, up to rounding, for more work. For comparisons with arrays that have numbers at
     padding, and where shapes must not depend on the data (`torch.compile` without graph breaks).

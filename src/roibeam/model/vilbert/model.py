@@ -134,7 +134,7 @@ class ViLbertPreTrainedModel(VLPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """As transformers' method, which makes every parameter require a gradient; fixed layers still require none."""
+        """Calls transformers' method, which makes every parameter require a gradient; fixed layers still require none."""
         loaded = super().from_pretrained(*args, **options)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         for module in model.modules():

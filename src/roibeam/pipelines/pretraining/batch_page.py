@@ -100,11 +100,11 @@ def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> 
         yield "named"
     if batch.text_labels is not None:
         labels, pieces = batch.text_labels[row], batch.text_ids[row]
-        asked = labels != IGNORE_INDEX
-        changed = asked & (pieces != labels)
+        labelled = labels != IGNORE_INDEX
+        changed = labelled & (pieces != labels)
         for kind, places in (
             ("word hidden", changed & (pieces == tokenizer.mask_id)),
-            ("word swapped", changed & (pieces != tokenizer.mask_id)), ("word kept", asked & (pieces == labels)),
+            ("word swapped", changed & (pieces != tokenizer.mask_id)), ("word kept", labelled & (pieces == labels)),
         ):  # fmt: skip
             if bool(places.any()):
                 yield kind
@@ -141,12 +141,12 @@ def _facts(batch: VLBatch, row: int) -> str:
     if batch.text_only is not None and bool(batch.text_only[row]):
         return "text alone"
     match = IGNORE_INDEX if batch.match_labels is None else int(batch.match_labels[row])
-    asked = {1: "the caption belongs to the image", 0: "the caption does not belong to the image"}
-    return asked.get(match, "no label whether the caption belongs")
+    words = {1: "the caption belongs to the image", 0: "the caption does not belong to the image"}
+    return words.get(match, "no label whether the caption belongs")
 
 
 def _sequence(inspected: InspectedBatch, row: int) -> str:
-    """Such as "text 12, whole image, regions 36, end" for each stream."""
+    """Parts of each stream, such as "text 12, whole image, regions 36, end"."""
     batch = inspected.batch
     sizes = {"text": int(batch.text_mask[row].sum()), "regions": int(batch.region_mask[row].sum())}
     streams = [

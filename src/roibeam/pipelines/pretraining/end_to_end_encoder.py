@@ -318,14 +318,14 @@ class EndToEnd:
         missing = photos.missing()
         if missing:
             image_id, why = next(iter(missing.items()))
-            told = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
+            summary = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
             if len(missing) == len(ids):
-                raise ValueError(f"{told}: {why}; name their folder with --photos")
+                raise ValueError(f"{summary}: {why}; name their folder with --photos")
             if not self.photos.skip_broken:
                 raise ValueError(
-                    f"{told}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
+                    f"{summary}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
                 )
-            logger.warning("%s: %s; left out", told, why)
+            logger.warning("%s: %s; left out", summary, why)
             rows = rows.without(missing)
         return photos, rows, missing
 

@@ -338,7 +338,7 @@ def run_model(
 def _changes(
     run: RunFrame, read: RunData, made: RunModel, config: TrainConfig
 ) -> tuple[DetectorChange | None, EncoderChange | None]:
-    """In the main process of an end-to-end run: evaluation of the detector before and after, if configured, and
+    """Evaluation of the detector before and after, if configured, in the main process of an end-to-end run; and
     measurement of how far the encoder moves."""
     if read.end_to_end is None or made.joint is None or not is_main_process():
         return None, None

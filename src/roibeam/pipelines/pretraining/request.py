@@ -143,11 +143,11 @@ class RequestedTraining:
 
 @dataclass(frozen=True)
 class PretrainRequest:
-    """One run.
+    """Request of one run.
 
     Attributes:
         end_to_end: train through the region encoder that `encoder` describes; else on stored features.
-        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
+        end_to_end: train through the region encoder, by `encoder`; else on stored features.
     """
 
     out: Path

@@ -424,8 +424,8 @@ def _has_background_first(start: ModelCheckpoint, background: str | None) -> boo
         raise ValueError(f"--background {background}: {start.source}: {why}; leave it out")
     if background is None and with_background and not of_run:
         raise ValueError(
-            f"{start.source} does not say if its {objective.labels if objective else 0} classes of regions start "
-            f"with background, as those of most published models do, or end with it, as in our stores: say "
+            f"{start.source} does not record if its {objective.labels if objective else 0} region classes start "
+            f"with background, as those of most published models do, or end with it, as in our stores: give "
             f"--background first or --background last"
         )
     return background == "first"

@@ -71,7 +71,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler | None = None
 
     def model_to_use(self) -> AbstractContextManager[None]:
-        """Inside the block the model has the weights to evaluate and to use: the average, if there is one."""
+        """Context in which the model has the weights to evaluate and to use: the average, if there is one."""
         return nullcontext() if self.average is None else self.average.applied(self.model)
 
 

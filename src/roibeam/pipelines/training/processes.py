@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 def shared_out(
     items: Sequence[Item], batch_size: int, work: Callable[[Sequence[Item]], Iterable[Found]]
 ) -> list[Found]:
-    """What `work` finds for each item, in their order. Every process calls it alike, and gets the same.
+    """Results of `work` for each item, in order. Every process calls it alike, and gets the same.
 
     Batches of `batch_size` fall to the processes in turn. So a batch has the items that it has in one process alone,
     and numbers that depend on what shares a batch are the same to the bit.

@@ -83,7 +83,7 @@ def _phase(
 
 _TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
 # uclanlp/visualbert models/model.py (VisualBERTDetector) in both phases: R2C's network, whose first four stages
-# `freeze_detector` fixes unless a configuration says otherwise; its last one, and the layers that read outlines and
+# `freeze_detector` fixes unless a configuration has another value; its last one, and the layers that read outlines and
 # classes, are trained. Classes: COCO's 80, and the whole image.
 _R2C: Mapping[str, Any] = MappingProxyType(
     {

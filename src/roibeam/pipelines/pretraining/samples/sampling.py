@@ -263,7 +263,7 @@ class VisualBertSampling:
         box_numbers: six numbers of its box stand behind each feature, as the release does for Flickr30k; the model is
             that much wider.
         aligned_words: of VCR's texts, whose tags name boxes: "first_piece" adds the position of each such word's first
-            piece to the box, as the release means to and the model's `alignment` says; "release" that of the word's
+            piece to the box, as the release means to, by the model's `alignment`; "release" that of the word's
             number, by its slip, which is another piece behind a word of several; "none" nothing. The store's regions
             must be VCR's boxes.
         told_classes: the model reads the class of each region (`num_region_classes`), as R2C's does; they are in

@@ -66,7 +66,7 @@ class VisualBertSampler:
         _check_objects(sampling, model_config, objects)
         if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
-                f"VisualBERT: the model has no match head, so nothing asks about captions of other images "
+                f"VisualBERT: the model has no match head, so nothing uses captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
             )
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
@@ -320,7 +320,7 @@ def cut_the_longer(first: np.ndarray, second: np.ndarray, *, limit: int) -> list
 
 
 def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:
-    """What uclanlp/visualbert dataloaders/bert_data_utils.py, perform_truncate, leaves; one text when B is gone."""
+    """Result of uclanlp/visualbert dataloaders/bert_data_utils.py, perform_truncate; one text if B is gone."""
     surplus = len(first) + len(second) + 3 - limit
     if surplus > 0:
         of_first = min((surplus + 1) // 2, max(len(first) - 32, 0))

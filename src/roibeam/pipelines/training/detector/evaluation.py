@@ -188,7 +188,7 @@ def evaluate_detector(
     detections of a photo while COCO's numbers are made at the end.
 
     Args:
-        detector: in evaluation mode, on any device; its `selection` says which regions a store would hold.
+        detector: in evaluation mode, on any device; its `selection` chooses the regions of a store.
         images: read once, in their order.
         image_root: folder that `LabelledImage.file_name` starts from.
         class_names: one for each class of the detector, in the order of the ids in `images`.

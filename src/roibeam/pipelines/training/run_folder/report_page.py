@@ -276,11 +276,11 @@ def _evaluations(run: _Run) -> str:
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
     what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
     names = names_of(lines)
-    shown = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
+    chosen = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
     rows: list[list[str]] = []
     strong: list[int] = []
     for index, line in enumerate(lines):
-        if len(lines) <= _ROWS or index in shown or line["step"] == run.best_step:
+        if len(lines) <= _ROWS or index in chosen or line["step"] == run.best_step:
             if line["step"] == run.best_step:
                 strong.append(len(rows))
             rows.append([f"{line['step']:,}", *(_number(line.get(name)) for name in names)])
