@@ -272,8 +272,7 @@ class Detector(nn.Module):
     def _groups(
         self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
     ) -> Iterator[list[int]]:
-        """Groups of photos that share calls of backbone and proposal network: those of one input size if the mode does
-        so."""
+        """Groups of photos that share calls of backbone and proposal network: those of one input size, by the mode."""
         most, multiple = self.mode.photos_per_call, self.conventions.padding_multiple
         alike: dict[object, list[int]] = defaultdict(list)
         for at, (image, given) in enumerate(zip(images, boxes, strict=True)):

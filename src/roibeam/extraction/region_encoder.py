@@ -103,8 +103,7 @@ def prepare_photo(
         boxes: (R, 4), x1 y1 x2 y2 in photo pixels. VL-BERT puts the whole image, [0, 0, width - 1, height - 1], first.
         config: short and long edge.
         flip: whether photo and boxes are mirrored left to right.
-        masked: (R,) bool, regions whose pixels are blanked (`blank_regions`) for all regions of the photo; None for
-            none.
+        masked: (R,) bool, regions whose pixels are blanked (`blank_regions`) for all regions of the photo, or None.
         blank_before_resize: whether they are blanked in the photo too (`blank_photo`), so that the resize carries
             nothing over the edge of a box.
     Raises:

@@ -59,8 +59,7 @@ class HasRecord(Protocol):
 
 
 def region_tensors(regions: HasRegions | Sequence[HasRecord]) -> dict[str, Any]:
-    """Tensors by name, without those that are None; features as float32, since torch reads no array of numpy's
-    bfloat16."""
+    """Tensors by name, without those that are None; features as float32: torch reads no numpy array of bfloat16."""
     if isinstance(regions, Sequence):
         return _padded_records(regions)
     if not hasattr(regions, "region_mask"):
@@ -251,8 +250,7 @@ class VLBatch:
             regions: a padded batch of a store: `features` (any floats, which become float32), `boxes`, `region_mask`,
                 `image_hw`, and `image_ids` where there are some; tensors by name, or a `RegionBatch` of arrays. Or a
                 list of `RegionRecord`s, which are padded.
-            others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; by default no region is
-                masked.
+            others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; by default none is masked.
         Raises:
             ValueError: for missing fields, and as `check_values`.
         """

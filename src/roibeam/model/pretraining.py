@@ -180,8 +180,7 @@ class PreTrainingTerms:
         self.metrics["matching_accuracy"] = SumCount((predicts_match & counted).sum(), counted.sum())
 
     def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
-        """`match_logit`: the one of the two logits that means a match. Each code's order stays, so that its weights
-        load."""
+        """`match_logit`: the one of the two logits that means a match. Each code's order stays, so its weights load."""
         counted = match_labels != IGNORE_INDEX
         labels = match_labels if match_logit == 1 else torch.where(counted, 1 - match_labels, match_labels)
         self.losses["matching"] = cross_entropy(logits_B2, labels)

@@ -101,8 +101,7 @@ def _of_benchmark(name: str, value: object) -> tuple[str, object]:
 
 
 def _with_statistics(found: dict[str, object], expected: Iterable[str]) -> dict[str, object]:
-    """The weights, with mean 0 and variance 1 of normalisations that have a weight alone, as detectron2 reads such
-    files."""
+    """The weights, with mean 0 and variance 1 for normalisations that have a weight alone, as in detectron2."""
     for name in expected:
         norm, _, kind = name.rpartition(".")
         weight = found.get(f"{norm}.weight")

@@ -182,8 +182,8 @@ def _roi_heads_class() -> type:
             return {**stock, "num_attributes": cfg.MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES}
 
     class VGRes5ROIHeads(Res5ROIHeads):
-        """ROI heads. In inference the instances get `features` (n, D), `attr_classes` (n,) and `attr_scores` (n,), the softmax
-        over the attributes without "no attribute". In training the attribute branch takes no part."""
+        """ROI heads: in inference instances get `features` (n, D), `attr_classes` (n,) and `attr_scores` (n,), the
+        softmax over the attributes without "no attribute". In training the attribute branch takes no part."""
 
         @classmethod
         def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:

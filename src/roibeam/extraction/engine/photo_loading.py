@@ -70,8 +70,7 @@ class PhotoLoad:
         self._keep_pixels = keep_pixels or self._prepare is None
 
     def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> Photo | Failure:
-        """Raises errors that are not about this one file: too many open files, no memory, a file system that went away,
-        a bug.
+        """Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
 
         Args:
             begin_stage: called with "read", then with "decode", as they start.

@@ -23,8 +23,7 @@ from roibeam.extraction.network.resnet import Backbone, Bottleneck, FrozenBatchN
 from roibeam.extraction.network.roi_heads import DistinctBins, RegionAlign
 
 # oneDNN's convolution with its following steps, on weights that are laid out for it once. torch's own compiler calls
-# these operators, so they stay, but they have no public name: without them the plain calls do the same, somewhat
-# slower.
+# these operators, so they stay, but they have no public name: without them the plain calls do the same, slower.
 _ONEDNN = (
     "_convolution_pointwise",
     "_convolution_pointwise_",

@@ -90,8 +90,7 @@ def warn_if_slow(mode: Mode, device: torch.device | str) -> None:
 
 
 def bf16_instructions() -> str:
-    """This CPU's instructions for bfloat16 products: "amx", "avx512_bf16", or "none": then mode bf16 is slower than
-    exact."""
+    """This CPU's instructions for bfloat16 products: "amx", "avx512_bf16", or "none": mode bf16 is then slow."""
     import torch
 
     # Private, but torch has no public name for them.

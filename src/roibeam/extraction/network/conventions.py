@@ -40,8 +40,7 @@ class Conventions:
         padding_multiple: zeros are added at the right and bottom, after normalising, up to a multiple of this; 1 adds
             none. Padding changes the map inside the photo too.
         box_scale: scale of boxes back to the photo. "per-axis": times width/width' and height/height';
-            "one-factor":
-            divided by the factor of the resize.
+            "one-factor": divided by the factor of the resize.
         stem_pool: 3x3 max-pool, stride 2. "pad-0-ceil": sizes rounded up (Caffe); "pad-1-floor": torchvision.
         stride_conv: a stage's stride is in the "1x1" convolution that opens its first block, or in the "3x3" after it.
         norm_eps: of the frozen batch norms, inside the square root.

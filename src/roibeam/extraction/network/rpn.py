@@ -193,8 +193,7 @@ def rank_anchors(
 
 
 def choose_ranked(ranked: RankedAnchors, config: DetectorConfig, conventions: Conventions) -> Proposals:
-    """The rest of `choose_proposals`: the boxes that are large enough and not suppressed; their number waits for a
-    GPU."""
+    """The rest of `choose_proposals`: boxes that are large enough and not suppressed; their number waits for a GPU."""
     # By number, not twice by the mask: each time waits for a GPU, for the number of boxes. The input is in score
     # order, so the best of all that are large enough stand first.
     keep = torch.nonzero(ranked.large).flatten()[: config.proposals_before_nms]

@@ -307,8 +307,7 @@ class DetectorHeads(nn.Module):
         self.roi_heads = nn.ModuleDict({"box_predictor": BoxPredictor(config, conventions)})
 
     def detector(self, encoder: RegionEncoder) -> Detector:
-        """The whole detector around an encoder, in evaluation mode. Nothing is copied: it shares the encoder's
-        weights."""
+        """The whole detector around an encoder, in evaluation mode. Nothing is copied: they share weights."""
         with torch.device("meta"):  # nothing is drawn or allocated for the discarded last stage
             heads = RoIHeads(self.config, self.conventions)
         res5, predictor = encoder.roi_heads["res5"], self.roi_heads["box_predictor"]

@@ -15,8 +15,7 @@ class SamplingRules:
     Attributes:
         anchors_per_image: anchors sampled.
         anchor_positive_fraction: largest part of them that match an object.
-        anchor_positive_iou: smallest overlap of an anchor that matches an object; each object's best anchors do
-            too.
+        anchor_positive_iou: smallest overlap of an anchor that matches an object; each object's best ones do too.
         anchor_negative_iou: largest overlap below this: background. Between the two an anchor is not trained on.
         anchor_border: pixels that an anchor may reach past the photo, else it is not trained on; None for no limit.
         proposals_before_nms, proposals_after_nms: as in `DetectorConfig`, while training.

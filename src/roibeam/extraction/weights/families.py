@@ -96,8 +96,7 @@ def _kind(weights: Mapping[str, object]) -> str:
 
 
 def _layers(pattern: re.Pattern[str], names: Iterable[str]) -> int | None:
-    """Number of layers in the name of a ResNet: the convolutions of all blocks, the stem, the classes. None for no
-    blocks.
+    """Number of layers in a ResNet's name: the convolutions of all blocks, the stem, the classes. None for no blocks.
 
     Args:
         pattern: of a convolution inside a block: stage, block, number.

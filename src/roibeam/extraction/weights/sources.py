@@ -249,8 +249,7 @@ def _from_beam(url: str, checksum: str, cache_dir: Path) -> Path:
         with filesystems.open(url, compression_type=compression) as stream:
             return _store(stream, target, url, length=metadata.size_in_bytes, checksum=checksum)
     except ValueError as error:
-        # Beam's own message is "Unable to get filesystem from specified path": an unknown scheme, or an extra is
-        # missing.
+        # Beam's own message, "Unable to get filesystem from specified path": an unknown scheme, or a missing extra.
         message = str(error)
         raise ValueError(message if message.startswith("weights ") else f"weights {url}: {first_line(error)}") from None
     except OSError as error:  # BeamIOError is one

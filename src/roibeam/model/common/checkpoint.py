@@ -143,8 +143,7 @@ def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) ->
 def with_copies(
     official: dict[str, Tensor], copies: Mapping[str, str], *, head: str = "cls.predictions.bias"
 ) -> dict[str, Tensor]:
-    """Inverse of `without_copies`, for a state that has the parameter `head`: without masked words there is no
-    decoder."""
+    """Inverse of `without_copies`, for a state with the parameter `head`: without masked words there is no decoder."""
     return official | {copy: official[first] for copy, first in copies.items()} if head in official else official
 
 

@@ -73,8 +73,7 @@ class ExponentialAverage:
             model.load_state_dict(own)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Averages by the model's own names, at least float32; loads into the model too. Without rate, start and
-        `updates`."""
+        """Averages by the model's own names, at least float32; loads into the model too. Without other attributes."""
         return {name: tensor.clone() for name, tensor in self._average.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, updates: int) -> None:

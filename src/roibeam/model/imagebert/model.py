@@ -80,8 +80,7 @@ class ImageBertEmbeddings(nn.Module):
         """States (B, S, H) and their mask (B, S).
 
         Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the global features this model
-                reads.
+            ValueError: for a text too long or without [CLS], or a batch without the global features that are read.
         """
         batch = batch.with_texts_of_rows()
         parts = [

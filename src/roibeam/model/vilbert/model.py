@@ -134,7 +134,7 @@ class ViLbertPreTrainedModel(VLPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """Calls transformers' method, which makes every parameter require a gradient; fixed layers still require none."""
+        """Calls transformers' method, which makes all parameters require gradients; fixed layers still require none."""
         loaded = super().from_pretrained(*args, **options)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         for module in model.modules():
@@ -164,8 +164,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         self.freeze_fixed_layers()
 
     def freeze_fixed_layers(self) -> None:
-        """Turns off gradients of parameters that never get one, because of `fixed_text_layers` and
-        `fixed_image_layers`.
+        """Turns off gradients of parameters that never get one, by `fixed_text_layers` and `fixed_image_layers`.
 
         Word embeddings still do: they are the decoder of masked words too.
         """

@@ -189,8 +189,7 @@ _SIZES = {
     "with_pooler": "with_pooler",
     "visual_region_classes": "num_region_labels",
 }
-# Values of the release for options that a file leaves out (pretrain/function/config.py), where the default here
-# differs.
+# Values of the release for options that a file omits (pretrain/function/config.py), if the default here differs.
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "hidden_size": 512,

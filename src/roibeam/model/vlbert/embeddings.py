@@ -30,8 +30,7 @@ def embed_coordinates(boxes_xyxy_px: Tensor, image_hw: Tensor, size: int, number
         boxes_xyxy_px: (B, E, 4), pixels of the image.
         image_hw: (B, 2), pixels.
         size: width of the result, a multiple of 8.
-        numbers: the four that are embedded: "centre_size" (common/utils/bbox.py, coordinate_embeddings) or
-            "corners".
+        numbers: which four: "centre_size" (common/utils/bbox.py, coordinate_embeddings) or "corners".
     Returns:
         (B, E, size), in the dtype of the boxes and at least float32: for x centre, y centre, width, height, or left,
         top, right, bottom (as fractions of the image, times 100): size / 8 sines, then size / 8 cosines.

@@ -318,14 +318,14 @@ class EndToEnd:
         missing = photos.missing()
         if missing:
             image_id, why = next(iter(missing.items()))
-            summary = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
+            lacks = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
             if len(missing) == len(ids):
-                raise ValueError(f"{summary}: {why}; name their folder with --photos")
+                raise ValueError(f"{lacks}: {why}; name their folder with --photos")
             if not self.photos.skip_broken:
                 raise ValueError(
-                    f"{summary}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
+                    f"{lacks}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
                 )
-            logger.warning("%s: %s; left out", summary, why)
+            logger.warning("%s: %s; left out", lacks, why)
             rows = rows.without(missing)
         return photos, rows, missing
 

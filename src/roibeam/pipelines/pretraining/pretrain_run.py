@@ -156,8 +156,7 @@ def pretrain(
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
         validation: held-out captions for evaluations; their images are not trained on. None takes the first
             captions that are trained on.
-        num_classes: foreground classes of the detector, for stores that do not record it; None for those of the
-            stores.
+        num_classes: foreground classes of the detector, for stores that do not record it; None: as recorded.
         objects: files with the classes and outlines of the regions, see `ImageObjects`.
     Raises:
         ValueError: if inputs or settings do not fit, with the remedy.

@@ -93,8 +93,7 @@ class RequestedEncoder:
         skip_missing_photos: leave out, and count, samples whose photo cannot be used.
         labels, labels_images, labels_vocab: photos with labelled objects that the detector learns from, their folder,
             and that of their vocabulary.
-        judge_labels, judge_images, judge_photos: held-out ones for evaluation, their folder, and their number; None
-            for all.
+        judge_labels, judge_images, judge_photos: held-out ones, their folder, and their number; None for all.
     """
 
     images: str | None = None

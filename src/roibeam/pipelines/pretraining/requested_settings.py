@@ -242,8 +242,7 @@ def batch_size_of(request: PretrainRequest, recipe: Recipe | None) -> int:
 
 
 def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable[[int], TrainConfig]:
-    """Returns a function that makes the training settings from the number of captions; it raises ValueError for an
-    invalid setting."""
+    """Function from the number of captions to the training settings; it raises ValueError for an invalid one."""
     spec, batch_size = request.training, batch_size_of(request, recipe)
     options = {"steps": spec.steps, "learning_rate": spec.learning_rate, "warmup_steps": spec.warmup_steps}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -292,8 +291,7 @@ def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedS
 
 
 def begun_masking(run: Path) -> dict[str, str]:
-    """Masking settings of the end-to-end run in the folder, for instance one from before the mode decided. Empty for
-    any other."""
+    """Recorded masking settings of the end-to-end run in the folder. Empty for any other."""
     if not (run / CONFIG_NAME).is_file():
         return {}
     described = saved_config(run)["task"].get("model")

@@ -481,8 +481,7 @@ def _searched(
 
 
 def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
-    """Notes of what the rules treat otherwise in one source; pairs are drawn inside it, so each must be usable by
-    itself."""
+    """Notes of what the rules treat otherwise in one source; pairs are drawn inside it, so each is checked alone."""
     try:
         return one.told(system.review(corpus_of([one]), sampling))
     except ValueError as error:

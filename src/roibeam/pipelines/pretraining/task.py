@@ -308,15 +308,13 @@ def _predicted(config: Any, rows: VLBatch) -> VLBatch:
     return rows
 
 
-# Numbers of bands of alike region counts that a step is cut into before its words are read; the one that pads least
-# is taken.
+# Numbers of bands of alike region counts that a step is cut into before words are read; the least padded wins.
 _BANDS = (1, 2, 4, 8)
 _UNKNOWN = -1
 
 
 class RowLengths:
-    """Lengths of captions and records. A caption is cut into pieces on first use, and their number is kept: 4 bytes a
-    row.
+    """Lengths of captions and records. A caption is cut into pieces on first use, and its length kept: 4 bytes a row.
 
     Args:
         num_regions: (rows,) int, of each row's record, see `count_regions`.

@@ -86,8 +86,7 @@ def save_checkpoint(
     """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only.
 
     Raises:
-        OSError: naming the folder, if it cannot be written, for instance on a full disk; the partial folder is
-            removed.
+        OSError: naming the folder, if it cannot be written, as on a full disk; the partial folder is removed.
     """
     final = checkpoint_folder(run_dir, position.step)
     aside = final.with_name(f".writing-{final.name}")

@@ -135,8 +135,7 @@ class RunInWork:
             self._log.step(self._where(position), {"learning_rate": rate, **outcome.values})
 
     def save_and_evaluate(self, position: Position, *, ends: bool, stopped: int) -> Path | None:
-        """Writes and evaluates what is due after a step, `ends` being the last one of this call; returns a new
-        checkpoint."""
+        """Saves and evaluates if due after a step, `ends` being the last one of this call; returns a new checkpoint."""
         config, checkpoint = self._config, None
         if self._is_due(config.checkpoint_every, position) or ends or stopped:
             checkpoint = self._save(position)
@@ -181,8 +180,7 @@ class RunInWork:
         return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
 
     def _lacks_evaluation(self, position: Position) -> bool:
-        """Whether no evaluation of this step is logged yet: a new run, or one that ended after this step's
-        checkpoint."""
+        """Whether no evaluation of this step is logged yet: in a new run, or one that ended after its checkpoint."""
         lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
         return self._any_process(lacks)
 

@@ -135,14 +135,12 @@ def _vilbert_release_tasks(name: str) -> Treatment:
 
 
 def _vilbert_tasks(name: str) -> Treatment:
-    """Intended rule of jiasenlu/vilbert_beta train_tasks.py: matrices decay; the answer classifier has a rate of its
-    own."""
+    """Intended rule of jiasenlu/vilbert_beta train_tasks.py: matrices decay; the answer classifier has its own rate."""
     return _vilbert_release_tasks(name)._replace(decays=not _vilbert_release_tasks(name).decays)
 
 
 def _single_stream_tasks(name: str) -> Treatment:
-    """The same of ViLBERT's single-stream baseline (train_tasks.py `--baseline`), by roibeam's names; no file has
-    it."""
+    """The same of ViLBERT's single-stream baseline (train_tasks.py `--baseline`), by roibeam's names."""
     without_decay = name.endswith((".bias", "norm.weight"))
     return Treatment(decays=not without_decay, rate=NEW_HEAD_RATE if name.startswith("answer_head.") else None)
 

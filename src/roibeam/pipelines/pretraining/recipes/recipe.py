@@ -137,8 +137,7 @@ class Recipe:
         return TrainConfig(**(fields | changes))
 
     def toy_config(self, *, micro_batch: int, **changes: Any) -> TrainConfig:
-        """Training settings of the toy variant: same optimiser and groups, few steps, a learning rate for small
-        models."""
+        """Training settings of the toy variant: same optimiser and groups, few steps, a rate for small models."""
         steps = changes.get("steps", TOY_STEPS_END_TO_END if self.end_to_end else TOY_STEPS)
         fields: dict[str, Any] = {
             **self.settings,

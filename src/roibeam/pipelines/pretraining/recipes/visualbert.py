@@ -35,8 +35,7 @@ _CUT_OPEN = (
     "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
-# Datasets are VQA and NLVR2, whose ablations have the best of the 144 regions; Flickr30k's get six numbers of their
-# box.
+# Datasets are VQA and NLVR2, whose ablations have the best of the 144 regions; Flickr30k has six box numbers more.
 _PYTHIA, _DETECTRON = Features(detector="pythia-x152-fpn"), Features(detector="mask-rcnn-r101-fpn")
 _BUTD = Features("butd-10-100")
 _VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."

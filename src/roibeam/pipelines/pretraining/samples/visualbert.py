@@ -141,8 +141,8 @@ class VisualBertSampler:
     def _aligned(
         self, corpus: Corpus, row: int, texts: _Texts, record: RegionRecord, kept: np.ndarray
     ) -> np.ndarray | None:
-        """See `PretrainSample.aligned_words`, of the kept regions; ValueError for a region that the record has
-        not."""
+        """See `PretrainSample.aligned_words`, of the kept regions; ValueError for a region that is not in the
+        record."""
         if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
             return None
         words: list[list[int]] = [[] for _ in kept]

@@ -329,8 +329,7 @@ def train_detector(
         judged: photos to evaluate the detector on while it is trained, every `TrainConfig.evaluate_every` steps.
         resume, stop_at_step: as of `train`.
     Raises:
-        ValueError: if photos or settings do not fit, with the remedy; for photos that cannot be read, during
-            training.
+        ValueError: if photos or settings do not fit, with the remedy; in training, for photos that cannot be read.
     """
     start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)

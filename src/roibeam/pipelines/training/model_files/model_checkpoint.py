@@ -94,8 +94,7 @@ class ModelCheckpoint:
 
     @property
     def feature_space(self) -> str | None:
-        """Feature space of the first store that its run was trained on; None without a run's record beside the
-        model."""
+        """Feature space of the first store that its run was trained on; None without a run's record."""
         return trained_with(self).feature_space
 
     def check_store(self, store: FeatureStore) -> list[str]:
@@ -360,8 +359,7 @@ def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
     """Checks that `state` has the names and shapes of a model's own state, no more and no less.
 
     Raises:
-        ValueError: naming the first parameter that is missing, too much, or of another shape, and the number of
-            others.
+        ValueError: naming the first parameter that is missing, too much, or of another shape, and how many more.
     """
     differing = []
     for name in dict.fromkeys([*wanted, *state]):

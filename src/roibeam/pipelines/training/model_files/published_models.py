@@ -36,8 +36,7 @@ from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertF
 
 State = Mapping[str, Tensor]
 HEAD_WIDTH = 64  # of BERT, base and large
-# Size of every released VL-BERT; a file without a learned feature of masked regions only determines the sum of the
-# two.
+# Size of every released VL-BERT; a file without a learned feature of masked regions only gives the sum of both.
 COORDINATE_EMBEDDING_SIZE = 2048
 _RELEASE_FEATURE_SIZE = 2048  # the official code takes no other
 

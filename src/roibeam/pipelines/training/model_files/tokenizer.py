@@ -65,8 +65,7 @@ class CaptionTokenizer:
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(f"tokenizer {description}: needs a fast tokenizer, others do not give word boundaries")
         self.description = description
-        # The wrapped tokenizer is used directly: the wrapper is slower than cutting a caption, and sets these two at
-        # every call.
+        # The wrapped tokenizer is used directly: the wrapper is slower than a cut, and sets these two at every call.
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()

@@ -40,8 +40,7 @@ _EXPRESSIONS = frozenset((" {2,}", r"\s{2,}|[\n\r\t]"))
 
 
 def as_refusal(error: BaseException, named: str) -> BaseException:
-    """The exception to raise in place of an error of the library, whose panics are no `Exception`; `named`: the
-    file."""
+    """The exception to raise for an error of the library, whose panics are no `Exception`; `named`: the file."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         return error
     reason = printable((str(error).strip().splitlines() or [type(error).__name__])[0], 300)

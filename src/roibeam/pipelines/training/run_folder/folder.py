@@ -216,8 +216,7 @@ def run_folder_lock(run_dir: Path) -> Iterator[None]:
 
 
 def defaults_of(config: object) -> dict[str, Any]:
-    """The fields of a dataclass, or of its instance, that have a default, with their values as in a configuration
-    file."""
+    """The fields of a dataclass, or of its instance, that have a default, with values as in a configuration file."""
     found = {
         each.name: each.default
         for each in dataclasses.fields(config)  # type: ignore[arg-type]
