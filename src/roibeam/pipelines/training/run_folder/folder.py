@@ -45,7 +45,7 @@ def is_free_on_resume(setting: str) -> bool:
     return setting in FREE_ON_RESUME or f"task.{setting}" in FREE_ON_RESUME
 
 
-BEST = "best"  # in place of a step: RUN/checkpoints/best
+BEST_NAME = "best"  # in place of a step: RUN/checkpoints/best
 
 
 def best_evaluation(
@@ -98,7 +98,7 @@ def best_checkpoint(run_dir: Path) -> Path:
     if found is None:
         names = ", ".join(sorted(each.name for each in (run_dir / CHECKPOINTS).glob("step-*"))) or "none"
         why = f"has no evaluation by {config.best_by}" if config.best_by else "was trained without train.best_by"
-        raise ValueError(f"{run_dir / CHECKPOINTS / BEST}: the run {why}; name one of its checkpoints: {names}")
+        raise ValueError(f"{run_dir / CHECKPOINTS / BEST_NAME}: the run {why}; name one of its checkpoints: {names}")
     return checkpoint_folder(run_dir, found["step"])
 
 
@@ -127,7 +127,7 @@ def _judged_by(run_dir: Path) -> TrainConfig:
 def named_checkpoint(name: str) -> str:
     """A user's path, with the step in place of the end of RUN/checkpoints/best. ValueError as `best_checkpoint`."""
     path = Path(name).expanduser()
-    is_best = path.name == BEST and path.parent.name == CHECKPOINTS and not path.exists()
+    is_best = path.name == BEST_NAME and path.parent.name == CHECKPOINTS and not path.exists()
     return str(best_checkpoint(path.parent.parent)) if is_best else name
 
 
@@ -184,7 +184,7 @@ def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
     """
     if not isinstance(resume, str) or resume == "auto":
         return latest_checkpoint(run_dir)
-    if resume == BEST:
+    if resume == BEST_NAME:
         return best_checkpoint(run_dir)
     there = {path.name: path for path in sorted((run_dir / CHECKPOINTS).glob("step-*"))}
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", resume)
