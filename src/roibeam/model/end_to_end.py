@@ -25,7 +25,7 @@ from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
 
 
-class RegionEncoder(Protocol):
+class RegionEncoderProtocol(Protocol):
     """Pixels and boxes to features with gradients; a `torch.nn.Module` (extraction/region_encoder.py is one)."""
 
     @property
@@ -99,7 +99,7 @@ class EndToEndModel(nn.Module):
             needs it.
     """
 
-    def __init__(self, model: nn.Module, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
+    def __init__(self, model: nn.Module, region_encoder: RegionEncoderProtocol, choices: EndToEndChoices) -> None:
         super().__init__()
         config: Any = model.config
         if config.region_feature_size != region_encoder.feature_dim:

@@ -48,7 +48,7 @@ LAYERS = (FC6, FC7)  # of fully connected heads, as Detectron calls them: detect
 MEAN = "mean"
 
 
-class RegionHead(Protocol):
+class Detectron2RegionHead(Protocol):
     """
     Attributes:
         layer: the layer of the stored feature, as in a store's fingerprint.
@@ -114,7 +114,7 @@ class FullyConnected:
         return kept, states
 
 
-def region_head(model: nn.Module, layer: str | None) -> RegionHead:
+def region_head(model: nn.Module, layer: str | None) -> Detectron2RegionHead:
     """The head of a network that `check_network` takes.
 
     Args:

@@ -70,7 +70,7 @@ PADDING_PIECE = 0
 MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
 
 
-class TextEmbeddings(nn.Module):
+class InterBertTextEmbeddings(nn.Module):
     """BERT's: word + position + segment, LayerNorm, dropout (section 2.2, "Text embedding and image embedding")."""
 
     def __init__(self, config: InterBertConfig) -> None:
@@ -108,7 +108,7 @@ class FeatureMlp(nn.Module):
         return self.output(self.activation(self.dense(features)))
 
 
-class RegionEmbeddings(nn.Module):
+class InterBertRegionEmbeddings(nn.Module):
     """Projected feature + Linear(location), LayerNorm, dropout, with IMG first: the release.
 
     The paper adds a segment and a position, and ends the image with a [SEP] (sections 2.1 and 2.2), without their
@@ -222,8 +222,8 @@ class InterBertModel(InterBertPreTrainedModel):
 
     def __init__(self, config: InterBertConfig) -> None:
         super().__init__(config)
-        self.text_embeddings = TextEmbeddings(config)
-        self.region_embeddings = RegionEmbeddings(config)
+        self.text_embeddings = InterBertTextEmbeddings(config)
+        self.region_embeddings = InterBertRegionEmbeddings(config)
         self.joint = bert_encoder(config)
         self.text = TransformerEncoder(bert_layer(config) for _ in range(config.text_num_hidden_layers))
         self.image = TransformerEncoder(

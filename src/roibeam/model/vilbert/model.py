@@ -57,7 +57,7 @@ from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncode
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
-class TextEmbeddings(nn.Module):
+class ViLbertTextEmbeddings(nn.Module):
     """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm.
 
     A table of one segment has none (RoBERTa): all pieces take it, for any `VLBatch.text_segments`.
@@ -99,7 +99,7 @@ class TextEmbeddings(nn.Module):
         return Stream(self.dropout(self.norm(packing.pack(states))), packing)
 
 
-class RegionEmbeddings(nn.Module):
+class ViLbertRegionEmbeddings(nn.Module):
     """Linear(feature) + Linear(location), LayerNorm, dropout (section 2.2, "Image Representations"); IMG comes first.
 
     A masked region's location stays, its feature is zero ("image features zeroed out") or that of blanked pixels.
@@ -154,8 +154,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__(config)
-        self.text_embeddings = TextEmbeddings(config)
-        self.region_embeddings = RegionEmbeddings(config)
+        self.text_embeddings = ViLbertTextEmbeddings(config)
+        self.region_embeddings = ViLbertRegionEmbeddings(config)
         self.encoder = TwoStreamEncoder(config)
         self.pooler = TwoStreamPooler(
             config.hidden_size, config.image_hidden_size, config.co_attention_size, fusion=config.fusion
