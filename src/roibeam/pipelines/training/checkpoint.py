@@ -252,7 +252,7 @@ def way_back(run_dir: Path | None, step: int, config: TrainConfig) -> str:
 
 
 def set_later_aside(run_dir: Path, step: int) -> None:
-    """Checkpoints after `step`, where the run resumes, no longer count: `remove_old_checkpoints` removes them."""
+    """Renames checkpoints after `step`, where the run resumes, so that `remove_old_checkpoints` removes them."""
     for folder in sorted((run_dir / CHECKPOINTS).glob("step-*"), reverse=True):
         if checkpoint_step(folder) > step:
             folder.rename(folder.with_name(f"{_REMOVING}{folder.name}"))
