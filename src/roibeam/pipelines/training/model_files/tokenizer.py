@@ -287,10 +287,10 @@ def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str],
     share = unknown.total() / max(pieces, 1)
     if share <= NOTED:
         return []
-    words = ", ".join(printable(word, 40) for word, _ in unknown.most_common(_NAMED))
+    named = ", ".join(printable(word, 40) for word, _ in unknown.most_common(_NAMED))
     line = (
         f"{where}: the tokenizer ({tokenizer.description}) does not know {100 * share:.0f} % of the pieces, such as "
-        f"{words}"
+        f"{named}"
     )
     if stops and share > STOPS:
         raise ValueError(
