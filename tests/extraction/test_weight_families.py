@@ -229,7 +229,7 @@ def test_names_and_shapes_that_contradict_each_other_are_refused(tmp_path: Path,
         if part in name or (part == "both" and ("bbox_pred" in name or "objectness" in name)):
             mixed[name] = caffe[name]
     torch.save(mixed, tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="nothing tells where its background row is") as error:
+    with pytest.raises(ValueError, match="the place of its background row is unknown") as error:
         loaded(tmp_path / "a.pth")
     assert "\n" not in str(error.value)
 

@@ -134,7 +134,7 @@ def test_an_unreachable_server_falls_back_to_the_copy_from_before(server, cache,
 @pytest.mark.parametrize(
     "spec, words",
     [
-        ("{url}/none.pth", "the server says 404"),
+        ("{url}/none.pth", "the server answers 404"),
         ("http://example.com/vg.pth", "use https"),
         ("{url}/vg.pth#sha256=abc", "takes 64 hexadecimal digits, got 3"),
         ("{url}/away.pth", "use https"),

@@ -301,7 +301,7 @@ class TestWhatIsRefused:
             EndToEndModel(vilbert(region_feature_size=64), encoder(), BLANK)
 
     def test_masked_regions_that_would_be_shown_whole(self):
-        with pytest.raises(ValueError, match=r"'pixels' shows the model .* set masked_pixels='blank'"):
+        with pytest.raises(ValueError, match=r"'pixels' gives the model .* set masked_pixels='blank'"):
             EndToEndModel(vlbert(), encoder(), WHOLE)
 
     def test_shown_pixels_where_no_token_tells_what_is_masked(self):

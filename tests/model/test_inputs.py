@@ -91,7 +91,7 @@ HAND_MADE = {
         ({"text_mask": torch.tensor([[False, True, True, True, True]] * 2)}, "pad texts on the right"),
         (
             {"text_mask": torch.tensor([[True] * 4 + [False]] * 2), "text_labels": torch.zeros(2, 5, dtype=torch.long)},
-            "text_labels has a label at padding; -100 says that there is none",
+            "text_labels has a label at padding; use -100 for none",
         ),
         (
             {

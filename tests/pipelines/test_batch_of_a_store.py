@@ -34,7 +34,7 @@ def test_a_models_batch_is_the_same_from_arrays_as_from_tensors(tmp_path: Path) 
             VLBatch.from_regions(tokens, store["a"])  # type: ignore[arg-type]
     regions = Regions(*(np.zeros((0, 4)) for _ in range(4)), None, None, *(np.zeros(0) for _ in range(2)))
     for wrong in (regions, [regions]):
-        with pytest.raises(ValueError, match=r"got Regions; .* do not tell the photo's size, extract_regions gives"):
+        with pytest.raises(ValueError, match=r"got Regions; .* do not have the photo's size, extract_regions gives"):
             VLBatch.from_regions(tokens, wrong)  # type: ignore[arg-type]
     assert arrays.sample_ids == tensors.sample_ids == tuple(ids)
     assert arrays.region_mask.sum(1).tolist() == [2, 0, 3]

@@ -142,8 +142,8 @@ def test_a_run_that_began_otherwise_goes_on_so(roibeam: Cli, given: tuple[object
             "--set end_to_end.masking=papers: ",
         ),
         (("--system", "vlbert", "--set", "end_to_end.masking=paper"), "no section 'end_to_end'"),
-        (("--system", "vlbert", "--set", "model.masked_appearance=pixels"), "they tell the answer; add --end-to-end"),
-        (("--system", "vilbert", "--set", "model.masked_appearance=pixels"), "they tell the answer; add --end-to-end"),
+        (("--system", "vlbert", "--set", "model.masked_appearance=pixels"), "they hold the answer; add --end-to-end"),
+        (("--system", "vilbert", "--set", "model.masked_appearance=pixels"), "they hold the answer; add --end-to-end"),
     ],
 )
 def test_what_a_mode_cannot_do_is_refused(

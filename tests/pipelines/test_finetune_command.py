@@ -501,7 +501,7 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
     assert row[1] == "87.50" and row[-4:] == ["100.00", "clearly", "above", "chance"], again.out
     said_by = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
     told, newest = json.loads(said_by.out.splitlines()[-1]), run / "checkpoints" / "step-00000030"
-    assert told["notes"][0] == f"{run}: asks step 27, the best by accuracy; {newest} is the newest"
+    assert told["notes"][0] == f"{run}: takes step 27, the best by accuracy; {newest} is the newest"
     assert told["checkpoint"] == str(run / "checkpoints" / "step-00000027" / "model")
     assert json.loads((tmp_path / "a.card.json").read_text())["model"]["step"] == 27
 

@@ -160,5 +160,5 @@ def test_vlbert_reads_two_images_in_one_row_each_in_a_segment_of_its_own() -> No
         segments[3] += torch.linspace(0, 1, segments.shape[1])
         assert float((network.module(inputs) - before).abs().max()) > 1e-6
     bare: Any = small_network("vlbert", REGION).module.model
-    with pytest.raises(ValueError, match=r"a row shows several images, .* num_segments=4, got 3"):
+    with pytest.raises(ValueError, match=r"a row has several images, .* num_segments=4, got 3"):
         bare.encode(made.batch([group]).inputs)

@@ -183,7 +183,7 @@ def test_the_names_of_uclas_files(tmp_path: Path) -> None:
     torch.save(ucla, tmp_path / "model_state_epoch_9.th")
     found = load_model(str(tmp_path / "model_state_epoch_9.th"))
     assert same_state(found.model, model) and found.model.config.first_region_segment == 0
-    told = "taken as published, since a file does not show them: num_attention_heads 2; --config tells others"
+    told = "taken as published, since a file lacks them: num_attention_heads 2; --config sets others"
     assert found.changes == ("regions are segment 0, as UCLA's code counts", told)
 
 

@@ -110,7 +110,7 @@ def test_without_that_config_it_is_refused_as_before(
     (tmp_path / "model.safetensors").write_bytes((caffe_folder[0] / "model.safetensors").read_bytes())
     if beside is not None:
         (tmp_path / "config.json").write_text(beside)
-    with pytest.raises(ValueError, match="nothing tells where its background row is"):
+    with pytest.raises(ValueError, match="the place of its background row is unknown"):
         build_detector(DETECTOR, weights=str(tmp_path / "model.safetensors"), conventions="caffe")
 
 

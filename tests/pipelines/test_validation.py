@@ -251,7 +251,7 @@ def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, give
     done = roibeam("pretrain", world / "run", *given("--validation-captions", world / "val.json"))
     assert done.code == 0, done.err
     assert "evaluated on 3 held-out captions of 3 images:" in done.out
-    assert "3 images not trained on: the evaluations ask about images of the same file" in done.err
+    assert "3 images not trained on: the evaluations use images of the same file" in done.err
     # Without being told how often: before the first step and with every checkpoint.
     assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
     recorded = json.loads((world / "run" / "config.json").read_text())["recorded"]["validation"]
@@ -373,7 +373,7 @@ def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, pictures: Pictur
     photo = next(photos.glob("*00007*"))
     photo.write_bytes(photo.read_bytes()[:200])
     alone = roibeam("pretrain", world / "alone", *common, "--skip-missing-photos")
-    assert alone.code == 1 and "2 photos of the held-out captions cannot be used, so a search has" in alone.err
+    assert alone.code == 1 and "2 photos of held-out captions cannot be used, so a search has" in alone.err
 
 
 def test_what_does_not_fit_is_told(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:

@@ -344,7 +344,7 @@ def test_three_phases_on_stored_features(roibeam: Cli, data: Path, stores: Path,
     (tmp_path / "other.txt").write_text("dog\nperson\ndiningtable\n")
     others = settings(f"vcr.object_names={tmp_path / 'other.txt'}")
     wrong = roibeam("finetune", tmp_path / "no", *finetuned(data, stores, tmp_path / "run/stage-2"), *others)
-    assert wrong.code == 1 and "was told other classes of objects" in wrong.err
+    assert wrong.code == 1 and "was trained with other classes of objects" in wrong.err
     captions = ("--store", stores / "coco", "--captions", data / "captions.json")
     asked = roibeam("evaluate", tmp_path / "run/stage-1", *captions)
     assert asked.code == 1 and "reads the class of each region (num_region_classes 4)" in asked.err
@@ -422,12 +422,12 @@ def test_what_does_not_fit_is_one_line(roibeam: Cli, data: Path, stores: Path, t
     given = ("--objects", data / "instances.json")
     for options, words in (
         (("--recipe", "visualbert-coco-vcr", "--toy"), "name it with --objects"),
-        (("--system", "vilbert", *given), "ViLBERT is told no classes and outlines of regions"),
+        (("--system", "vilbert", *given), "ViLBERT reads no classes and outlines of regions"),
         (("--system", "visualbert", *given), "--objects: nothing reads it"),
         (("--system", "visualbert", "--objects", data / "nowhere.json"), "nowhere.json"),
         (
             ("--recipe", "visualbert-coco-vcr", "--toy", *given, "--set", "data.validation_retrieval=2"),
-            "a search tells no classes of regions",
+            "a search does not read classes of regions",
         ),
     ):
         refused = roibeam("pretrain", tmp_path / "run", *coco, *options)

@@ -81,13 +81,13 @@ FAULTS = (
     Fault(
         "masked regions keep their features",
         "elements_with_whole_image",
-        'shown = batch.region_mask if masked_appearance == "pixels" else visible',
-        "shown = batch.region_mask",
+        'kept = batch.region_mask if masked_appearance == "pixels" else visible',
+        "kept = batch.region_mask",
         first_steps("interbert"),
     ),
     Fault(
         "regions of mismatched pairs are predicted",
-        "InterBertForPreTraining._asked_regions",
+        "InterBertForPreTraining._counted_regions",
         "return predicted_BR & match_B.eq(1)[:, None]",
         "return predicted_BR",
         first_steps("interbert"),

@@ -1,10 +1,10 @@
 """Pixels to regions: the detector with its conventions, weights and selection, and the engine around them.
 
-Imports `roibeam.features` of ours and nothing else; runs without Beam or pyarrow. Shards and stores of many photos are
+Imports no other roibeam package than `roibeam.features`; no Beam or pyarrow. Shards and stores of many photos are
 in `roibeam.pipelines`. Read detector.py first, then engine/region_iterator.py.
 """
 
-# First, so that it is what a clone without an installation says too.
+# First, so that a clone without an installation reports it too.
 if __name__ != "roibeam.extraction":
     raise ImportError(f"{__name__!r} is a link to roibeam.extraction, or a copy of it: import roibeam.extraction")
 

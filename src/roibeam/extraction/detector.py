@@ -50,20 +50,20 @@ from roibeam.extraction.regions import (
 from roibeam.messages import short_repr
 
 _Item = TypeVar("_Item")
-_PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them
+_PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row run alone
 
 
 @dataclass(frozen=True)
 class HeadOutputs:
-    """Everything the network says of one photo, before selection.
+    """All outputs of the network for one photo, before selection.
 
     Attributes:
         network_input: the resized photo and its scale.
         feature_map: (1, C, h, w) float32, the res4 map.
         proposals: R boxes in network-input pixels with their objectness.
         regions: features, logits and deltas of the R proposals.
-        given_boxes: (R, 4) float32, the boxes that were handed in, clipped to the photo; then none is left out, and
-            `objectness` is 1. None where they are proposals.
+        given_boxes: (R, 4) float32, the given boxes, clipped to the photo; then none is left out, and `objectness`
+            is 1. None if they are proposals.
     """
 
     network_input: NetworkInput
@@ -96,7 +96,7 @@ class _MappedPhotos:
 
 
 class RegionDetector(Protocol):
-    """What the engine needs of a detector; a fake has these five."""
+    """Members of a detector that the engine needs; a fake has these five."""
 
     @property
     def feature_dim(self) -> int: ...
@@ -134,9 +134,9 @@ class Detector(nn.Module):
 
     The weights are torch's own initialisation until `load_weights`; `build_detector` does both.
 
-    A call computes with fused copies of the weights, made anew when one has changed. Changes behind torch's back, such
-    as `weight.data.copy_(...)` or through numpy, are not seen: call `forget_copies` after them, or write
-    `with torch.no_grad(): weight.copy_(...)`.
+    A call computes with fused copies of the weights, made anew if one has changed. Changes that torch does not see,
+    such as `weight.data.copy_(...)` or through numpy, are missed: call `forget_copies` after them, or write `with
+    torch.no_grad(): weight.copy_(...)`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Detector(nn.Module):
         self.eval()
 
     def forget_copies(self) -> None:
-        """Lets the next call compute with the weights as they are now, see above."""
+        """Makes the next call compute with the current weights, see above."""
         self._networks = NetworkCache()
 
     @property
@@ -184,13 +184,13 @@ class Detector(nn.Module):
 
     @property
     def preferred_batch(self) -> int:
-        """Photos of one `batch_key` that a call should bring, at most: those that share a call of the backbone, if any;
-        on a GPU enough that one photo's work hides what the next one waits for."""
+        """Largest useful number of photos of one `batch_key` in a call: those that share a call of the backbone, if
+        any; on a GPU enough that one photo's work hides the next one's waiting."""
         return max(self.mode.photos_per_call, 1 if self.device.type == "cpu" else _PHOTOS_IN_A_ROW)
 
     def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int] | None:
-        """What photos of (height, width) pixels must have in common to come in one call: their size at the backbone
-        where they share a call of it, else nothing."""
+        """Key of a photo of (height, width) pixels; photos of equal keys may share a call: their size at the backbone
+        if they share a call of it, else None."""
         if self.mode.photos_per_call == 1:
             return None
         return self._input_hw(image_hw)
@@ -199,14 +199,14 @@ class Detector(nn.Module):
         return input_size(image_hw, self.config.short_edge, self.config.long_edge, self.conventions)[0]
 
     def prepare(self, image: np.ndarray) -> ResizedPhoto:
-        """A photo resized, to be handed in for it: what threads that decode can do while the network computes."""
+        """A resized photo, to be passed in its place: threads that decode can do this while the network computes."""
         return resize_photo(image, self.config, self.conventions)
 
     def describe(self) -> dict[str, Any]:
-        """What a store's fingerprint records of this detector; plain JSON values.
+        """Description of this detector in a store's fingerprint; plain JSON values.
 
-        `numerics` holds what may differ between stores that belong together (see docs/stores.md, Fingerprint);
-        everything else says what the features mean. Hashes the weights: under a second, so call it once for a run.
+        `numerics` holds values that may differ between stores that belong together (see docs/stores.md, Fingerprint);
+        all others define the meaning of the features. Hashes the weights: under a second, so call it once for a run.
         """
         config = plain_json(asdict(self.config))
         del config["region_chunk"]
@@ -229,7 +229,7 @@ class Detector(nn.Module):
         return described
 
     def _kernels(self) -> str:
-        """What convolves here, for `numerics`."""
+        """Name of the convolution kernels, for `numerics`."""
         if self.device.type != "cpu":
             return self.device.type
         kernels = "onednn" if has_fused_kernels(self.device, self.mode.conv_dtype) else "torch"
@@ -247,34 +247,32 @@ class Detector(nn.Module):
         "batched" do photos of one input size share the backbone and the proposal network.
 
         Args:
-            images: (height, width, 3) uint8 each, channel order B, G, R, sizes free; or what `prepare` made of them.
+            images: (height, width, 3) uint8 each, channel order B, G, R, sizes free; or results of `prepare`.
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
         given = boxes_for_each(images, boxes)
-        # Once a call: whether a weight has changed takes a millisecond of Python's to see.
+        # Once a call: the check for changed weights takes a millisecond of Python.
         with self.arithmetic():
             network = self.network()
         mapped = (
-            (group, self._mapped(network, [images[at] for at in group], [given[at] for at in group]))
+            (group, self._backbone_maps(network, [images[at] for at in group], [given[at] for at in group]))
             for group in self._groups(images, given)
         )
-        # One behind, twice: while a GPU's proposals of one photo are waited for, it has the map of the next to make,
-        # and while regions are chosen here, those of the next to describe.
-        outputs = (
-            (at, one) for group, each in _one_behind(mapped) for at, one in self._described(network, group, each)
-        )
+        # Look ahead twice: while the proposals of one photo are awaited, a GPU computes the next map, and while
+        # regions are chosen here, the next regions.
+        outputs = ((at, one) for group, each in _lookahead(mapped) for at, one in self._run_heads(network, group, each))
         coming = (
             (at, HostCopy(self._scored(one, network, whole_image=whole_image)), one.network_input.image_hw)
             for at, one in outputs
         )
-        found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _one_behind(coming)}
+        found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _lookahead(coming)}
         return [found[at] for at in range(len(images))]
 
     def _groups(
         self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
     ) -> Iterator[list[int]]:
-        """Which photos share calls of backbone and proposal network: those of one input size where the mode does so."""
+        """Groups of photos that share calls of backbone and proposal network: those of one input size, by the mode."""
         most, multiple = self.mode.photos_per_call, self.conventions.padding_multiple
         alike: dict[object, list[int]] = defaultdict(list)
         for at, (image, given) in enumerate(zip(images, boxes, strict=True)):
@@ -287,7 +285,7 @@ class Detector(nn.Module):
             yield from (rows[start : start + most] for start in range(0, len(rows), most))
 
     def network(self) -> InferenceNetwork:
-        """What computes when nothing is trained: copies of the weights of now, in the form and type of the mode.
+        """The network for calls without training: copies of the current weights, in the form and type of the mode.
 
         Call it inside `arithmetic`, as `head_outputs` does.
         """
@@ -301,27 +299,27 @@ class Detector(nn.Module):
         return self._networks.get((self.backbone, self.proposal_generator, self.roi_heads), self.config, self.mode)
 
     def arithmetic(self) -> AbstractContextManager[None]:
-        """Inside, float32 is what the mode says, whatever the caller has switched on."""
+        """Context in which float32 follows the mode, for any settings of the caller."""
         return plain_float32(self.device, tf32=self.mode.tf32)
 
     @torch.inference_mode()
     def head_outputs(
         self, image: np.ndarray | ResizedPhoto, *, boxes: np.ndarray | None = None, masked: np.ndarray | None = None
     ) -> HeadOutputs:
-        """Boxes of one photo and what the heads say of each.
+        """Boxes of one photo and the heads' outputs for them.
 
         Args:
-            image: (height, width, 3) uint8, channel order B, G, R, or what `prepare` made of it.
+            image: (height, width, 3) uint8, channel order B, G, R, or the result of `prepare`.
             boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
-                after clipping to the photo. An empty box gets what the pooling operator gives it: RoIPool the one
-                cell that its corner rounds to, zeros past the map's end; RoIAlign one cell from its corner on.
+                after clipping to the photo. An empty box gets the pooling operator's result: RoIPool the one cell that
+                its corner rounds to, zeros past the map's end; RoIAlign one cell from its corner on.
             masked: with `boxes`, (R,) bool: the pixels of these boxes are blanked for all regions (`blank_regions`).
         Raises:
             ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
         """
         with self.arithmetic():
             network = self.network()
-        ((_, outputs),) = self._described(network, [0], self._mapped(network, [image], [boxes], masked))
+        ((_, outputs),) = self._run_heads(network, [0], self._backbone_maps(network, [image], [boxes], masked))
         return outputs
 
     def _prepared(
@@ -339,7 +337,7 @@ class Detector(nn.Module):
             pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
         return _PreparedPhoto(made, pixels, given, network_boxes)
 
-    def _mapped(
+    def _backbone_maps(
         self,
         network: InferenceNetwork,
         images: Sequence[np.ndarray | ResizedPhoto],
@@ -356,10 +354,10 @@ class Detector(nn.Module):
             (photos, maps), done = queued_apart(self.device, "maps", work)
         return _MappedPhotos(photos, maps, done)
 
-    def _described(
+    def _run_heads(
         self, network: InferenceNetwork, indices: Sequence[int], mapped: _MappedPhotos
     ) -> list[tuple[int, HeadOutputs]]:
-        """What the network says of each photo's boxes, given or proposed, with its index."""
+        """Outputs of the network for each photo's boxes, given or proposed, with its index."""
         with self.arithmetic():
             photos = mapped.photos
             inputs = [photo.network_input for photo in photos]
@@ -388,7 +386,7 @@ class Detector(nn.Module):
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
-        """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        """(D,) float32: the feature of the whole photo as one box, on the existing map."""
         with self.arithmetic():
             network = self.network()
         return to_numpy(self._whole_image(network, outputs))
@@ -406,8 +404,8 @@ class Detector(nn.Module):
 
         Args:
             outputs: of `head_outputs` of this detector.
-            selection: None means the detector's own; another one re-selects without running the network again. Given
-                boxes are all kept.
+            selection: None means the detector's own; another one re-selects without running the network again.
+                Given boxes are all kept.
         """
         return kept_regions(
             selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
@@ -419,7 +417,7 @@ class Detector(nn.Module):
         """Probabilities, best attributes and boxes in photo pixels.
 
         Args:
-            network: of this call, where there is one; it must be there for the feature of the whole photo.
+            network: of this call, if there is one; required for the feature of the whole photo.
         """
         one, score = outputs.network_input, region_scores if network is None else network.scores
         boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
@@ -445,8 +443,8 @@ def _image_hw(image: np.ndarray) -> tuple[int, int]:
     return image.shape[0], image.shape[1]
 
 
-def _one_behind(items: Iterable[_Item]) -> Iterator[_Item]:
-    """The same items, each when the one after it is there."""
+def _lookahead(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The same items, each after the next one has been drawn."""
     waiting: list[_Item] = []
     for item in items:
         waiting.append(item)

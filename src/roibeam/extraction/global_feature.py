@@ -54,7 +54,7 @@ class GlobalFeature:
 
     Args:
         name: a key of `GLOBAL_NETWORKS`.
-        network: (1, 3, 224, 224) float32 -> (1, G); what `build_global_feature` makes.
+        network: (1, 3, 224, 224) float32 -> (1, G); made by `build_global_feature`.
     """
 
     def __init__(self, name: str, network: nn.Module) -> None:
@@ -67,7 +67,7 @@ class GlobalFeature:
         return GLOBAL_NETWORKS[self.name]
 
     def describe(self) -> dict[str, Any]:
-        """What a store's fingerprint records of it; plain JSON values. Hashes the weights: call it once for a run."""
+        """Description in a store's fingerprint; plain JSON values. Hashes the weights: call it once for a run."""
         return {
             "network": self.name,
             "weights": weights_digest(self.network.state_dict()),
@@ -107,11 +107,11 @@ def build_global_feature(
         spec: `<network>=<weights>`: a key of `GLOBAL_NETWORKS`, and torchvision's state dict of that network as a file
             in any form that `fetch_weights` takes (its classifier and auxiliary heads may be there or not), or
             `random:<seed>` for tests.
-        device: where it computes.
-        cache_dir: where fetched files are kept; None means `default_cache_dir()`.
+        device: device of the computation.
+        cache_dir: folder of fetched files; None means `default_cache_dir()`.
     Raises:
         ValueError: for an unknown network, or a file that is not exactly that network's.
-        OSError: when the file cannot be fetched.
+        OSError: if the file cannot be fetched.
     """
     name, equals, weights = spec.partition("=")
     if name not in GLOBAL_NETWORKS or not equals or not weights:
@@ -149,7 +149,7 @@ def _file_state(path: Path, expected: Mapping[str, Tensor], spec: str) -> dict[s
     try:
         return check_state(found, expected, source)
     except ValueError as error:
-        # What follows there advises on detectors.
+        # torchvision's following text advises on detectors.
         problem = str(error).partition("; it looks like")[0]
         network = spec.partition("=")[0]
         raise ValueError(f"{problem}; give torchvision's own state dict of {network}") from None
@@ -161,7 +161,7 @@ def _random_state(expected: Mapping[str, Tensor], seed: int) -> dict[str, Tensor
     torchvision's own start lets features of resnet152 grow past float16 and those of googlenet vanish while the
     normalisation has no statistics yet.
     """
-    # What ends a residual block is added to what went past it, block after block, so it starts with less variance.
+    # The last layer of a residual block is added to its input, block after block, so it starts with less variance.
     last = "conv3" if "layer1.0.conv3.weight" in expected else "conv2"
     ends_residual_block = re.compile(rf"layer\d\.\d+\.{last}\.")
     state = dict(expected)

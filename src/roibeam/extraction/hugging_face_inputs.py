@@ -48,12 +48,12 @@ _PILLOW_MODES = ("RGB", "L", "P", "RGBA", "LA", "PA", "RGBX", "1", "CMYK", "YCbC
 
 
 class RegionProcessor:
-    """Photos and texts -> everything that `model(**inputs)` wants.
+    """Photos and texts -> all inputs of `model(**inputs)`.
 
     Args:
-        detector: finds the regions; None when only stored records will come.
+        detector: finds the regions; None if only stored records will come.
         tokenizer: of transformers, the model's own.
-        config: the model's `config`, of VisualBERT or LXMERT, whatever the head on top of it.
+        config: the model's `config`, of VisualBERT or LXMERT, with any head.
     Raises:
         ValueError: for a config of another model, or a detector whose features are not as wide as the model takes them.
     """
@@ -77,13 +77,12 @@ class RegionProcessor:
     def __call__(self, photos: Photo | Sequence[Photo], texts: str | Sequence[str]) -> BatchEncoding:
         """The inputs of one batch.
 
-        A single photo goes with each of several texts, and is looked at once; a single text with each of several
-        photos; lists of both are paired.
+        A single photo goes with each of several texts, and is read once; a single text with each of several photos;
+        lists of both are paired.
 
         Args:
-            photos: a path is decoded as extraction does it. A Pillow image is turned as its EXIF tag says, like a
-                path under the default conventions. **An array is in B, G, R order**: R, G, B gives wrong features and
-                no error.
+            photos: a path is decoded as in extraction. A Pillow image is turned by its EXIF tag, like a path under
+                the default conventions. **An array is in B, G, R order**: R, G, B gives wrong features and no error.
             texts: captions or questions.
         Returns:
             On the CPU (`.to(device)` moves all), B samples of up to L tokens and R regions, padded with zeros:
@@ -185,8 +184,8 @@ def lxmert_regions(records: Sequence[RegionRecord]) -> dict[str, Tensor]:
     published checkpoints were run with.
 
     Raises:
-        ValueError: for a record without regions. Alone it fails inside the model; in a batch, the text would look at
-            the padding, and the answer would depend on what else is in the batch.
+        ValueError: for a record without regions. Alone it fails inside the model; in a batch, the text would attend
+            to the padding, and the answer would depend on the other rows of the batch.
     """
     for record in records:
         if not record.num_regions:
@@ -221,8 +220,8 @@ def _region_mask(records: Sequence[RegionRecord]) -> Tensor:
 
 
 def _bgr_pixels(image: Image.Image, *, upright: bool) -> np.ndarray:
-    """A Pillow image -> (height, width, 3) uint8 in B, G, R order, without alpha; turned as its EXIF tag says where
-    `upright` is wanted."""
+    """A Pillow image -> (height, width, 3) uint8 in B, G, R order, without alpha; with `upright` turned by its EXIF
+    tag."""
     if image.mode not in _PILLOW_MODES:
         raise ValueError(f"a Pillow image of mode {image.mode} has more than 8 bits a channel; give its path instead")
     turned: Any = ImageOps.exif_transpose(image) if upright else image

@@ -33,7 +33,7 @@ PADDING_COORDINATE = -2.0  # of rows without a box; jackroos/VL-BERT pretrain/da
 
 @dataclass(frozen=True, eq=False)
 class PreparedPhoto:
-    """One photo and its boxes as the network sees them.
+    """One photo and its boxes as inputs of the network.
 
     Attributes:
         pixels: (3, H, W) float32, mean removed.
@@ -80,7 +80,7 @@ class RegionBatch:
 
     @property
     def photo_boxes(self) -> Tensor:
-        """(B, R, 4) float32, the boxes in pixels of the photos; of their mirror images where they were flipped."""
+        """(B, R, 4) float32, the boxes in pixels of the photos; of their mirror images if they were flipped."""
         return self.boxes / self.scale_xy.repeat(1, 2)[:, None]
 
 
@@ -94,18 +94,18 @@ def prepare_photo(
     masked: np.ndarray | None = None,
     blank_before_resize: bool = False,
 ) -> PreparedPhoto:
-    """Resizes a photo, removes the mean, mirrors it if told, and hides regions; its boxes go along.
+    """Resizes a photo, removes the mean, optionally mirrors it, and hides regions, together with its boxes.
 
     In the order of jackroos/VL-BERT pretrain/data (conceptual_captions.py, transforms/transforms.py).
 
     Args:
-        image: (height, width, 3) uint8, channel order B, G, R, decoded as `conventions.exif_orientation` says.
+        image: (height, width, 3) uint8, channel order B, G, R, decoded by `conventions.exif_orientation`.
         boxes: (R, 4), x1 y1 x2 y2 in photo pixels. VL-BERT puts the whole image, [0, 0, width - 1, height - 1], first.
         config: short and long edge.
         flip: whether photo and boxes are mirrored left to right.
-        masked: (R,) bool, whose pixels are blanked (`blank_regions`) for all regions of the photo; None hides nothing.
-        blank_before_resize: whether they are blanked in the photo too (`blank_photo`), so that the resize finds nothing
-            to carry over the edge of a box.
+        masked: (R,) bool, regions whose pixels are blanked (`blank_regions`) for all regions of the photo, or None.
+        blank_before_resize: whether they are blanked in the photo too (`blank_photo`), so that the resize carries
+            nothing over the edge of a box.
     Raises:
         ValueError: for another image, boxes of another shape, not finite or with x2 < x1 or y2 < y1, another mask.
     """
@@ -132,7 +132,7 @@ def prepare_photo(
 def place_boxes(
     boxes: Tensor, input_hw: tuple[int, int], scale_xy: Tensor, conventions: Conventions, *, flip: bool = False
 ) -> Tensor:
-    """(R, 4) boxes x1 y1 x2 y2 of a photo in pixels of the network's input, mirrored if told, and clipped to it.
+    """(R, 4) boxes x1 y1 x2 y2 of a photo in pixels of the network's input, optionally mirrored, and clipped to it.
 
     Args:
         boxes: (R, 4) float32, in photo pixels.
@@ -150,7 +150,7 @@ def collate_photos(photos: Sequence[PreparedPhoto]) -> RegionBatch:
     """Pads to the largest height, width and number of boxes.
 
     Raises:
-        ValueError: when there is no photo.
+        ValueError: without any photo.
     """
     if not photos:
         raise ValueError("a region batch needs at least one photo, got none")
@@ -190,14 +190,14 @@ def _checked_mask(masked: np.ndarray, count: int) -> Tensor:
 
 
 def _ratio(new: int, old: int) -> Tensor:
-    """new / old as the release rounds it: times the reciprocal, in float32.
+    """new / old with the release's rounding: times the reciprocal, in float32.
 
     A last digit more or less moves int(y1) of a box that ends on a whole pixel, and with it which row is blanked.
     """
     return torch.tensor(1.0) if new == old else torch.tensor(float(old)).reciprocal() * new
 
 
-# Numbers of the stages that can be frozen, as VL-BERT's IMAGE_FROZEN_BACKBONE_STAGES counts them.
+# Numbers of the stages that can be frozen, as in VL-BERT's IMAGE_FROZEN_BACKBONE_STAGES.
 STAGES = {1: "backbone.stem", 2: "backbone.res2", 3: "backbone.res3", 4: "backbone.res4", 5: "roi_heads.res5"}
 
 _OF_MASKS = "mask_conv."  # parameters that no ResNet's file has
@@ -211,20 +211,20 @@ class RegionEncoder(nn.Module):
     stages.
 
     Args:
-        config: sizes; of the edges and what concerns proposals and classes nothing is used here.
+        config: sizes; its edges, proposals and classes are not used here.
         conventions: None means the preset "vlbert-e2e".
         frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5.
         backbone: (B, 3, H, W) -> (B, config.map_channels, about H/16, about W/16), with parts named as those of
-            `Backbone`. None means that.
+            `Backbone`. None means `Backbone`.
         region_chunk: regions that are pooled and go through res5 at once; None means all of the batch. Changes features
             in the last digits only.
-        mask_channels: outlines of objects are told in so many channels of the pooled map, before res5, by a convolution
-            (rowanz/r2c utils/detector.py: 32), instead of weighing its cells; 0 weighs.
+        mask_channels: number of channels of the pooled map that hold outlines of objects, before res5, by a
+            convolution (rowanz/r2c utils/detector.py: 32), instead of weighing its cells; 0 weighs.
         recompute: blocks of the trained stages, and chunks of regions, are computed again in the backward pass instead
             of kept in memory: the same numbers for about a third more time.
 
     Raises:
-        ValueError: for a stage that is none of these, chunks of less than one region, or more channels than there are.
+        ValueError: for an unknown stage, chunks of less than one region, or more channels than there are.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class RegionEncoder(nn.Module):
 
     @property
     def mask_cells(self) -> int:
-        """Cells each way that `cell_weights` have."""
+        """Cells each way of `cell_weights`."""
         cells = self.config.pooled_cells
         return 2 * cells if self.mask_channels else -(-cells // self.conventions.res5_stride)
 
@@ -272,16 +272,16 @@ class RegionEncoder(nn.Module):
 
         Zero padding is not free: the first batch norm turns it into a constant, so a photo's map, and with it its
         features, differ between a padded batch and the photo alone, most near the right and bottom. That is how the
-        release trains. What else a batch holds, and the order of boxes, changes nothing.
+        release trains. Other photos of a batch, and the order of boxes, change nothing.
 
         Args:
             pixels: (B, 3, H, W) float, mean removed, zeros right of and below each photo; B may be 0.
             boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`, x1 <= x2, y1 <= y2; R may be 0.
             region_mask: (B, R) bool, True at real boxes; the others are not computed.
-            cell_weights: (B, R, h, w), what each cell of res5 counts before the mean over all cells: VCR's instance
-                masks, h = w = `mask_cells`; where they are told in channels, 1 inside an outline, None for whole boxes.
+            cell_weights: (B, R, h, w), weight of each cell of res5 in the mean over all cells: VCR's instance
+                masks, h = w = `mask_cells`; with mask channels, 1 inside an outline, None for whole boxes.
         Returns:
-            (B, R, D), zeros where there is no box; of the type of the weights, or autocast's inside autocast.
+            (B, R, D), zeros without a box; of the type of the weights, or autocast's inside autocast.
         Raises:
             ValueError: for shapes that do not belong together.
         """
@@ -299,7 +299,7 @@ class RegionEncoder(nn.Module):
         feature_map = self._feature_map(pixels)
         # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
         precise = at_least_float32(feature_map)
-        # A GPU is waited for twice, not once for each photo.
+        # Waits twice for a GPU, not once for each photo.
         counts, places = region_mask.sum(dim=1).tolist(), region_mask.flatten().nonzero().flatten()
         real = list(boxes.flatten(0, 1)[places].split(counts))
         weights = None if cell_weights is None else cell_weights.flatten(0, 1)[places]
@@ -317,7 +317,7 @@ class RegionEncoder(nn.Module):
         return features.index_copy(0, places, found[:total]).view(batch_size, count, found.shape[1])
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
-        """The res4 map, block by block where blocks are computed again."""
+        """The res4 map, block by block if blocks are computed again."""
         if not self.recompute:
             return self.backbone(pixels)
         feature_map = self.backbone.get_submodule("stem")(pixels)
@@ -327,7 +327,7 @@ class RegionEncoder(nn.Module):
         return feature_map
 
     def _describe(self, feature_map: Tensor, boxes: list[Tensor], cell_weights: Tensor | None) -> Tensor:
-        """(n, D) features of the n boxes of some images; `cell_weights` may go on after the n-th."""
+        """(n, D) features of the n boxes of some images; `cell_weights` may have more than n rows."""
         pooled = pool_regions(feature_map, boxes, self.conventions, cells=self.config.pooled_cells)
         if self.mask_conv is not None:
             return self.roi_heads["res5"](self._with_outlines(pooled, cell_weights)).mean(dim=(2, 3))
@@ -344,21 +344,21 @@ class RegionEncoder(nn.Module):
         """(n, C, cells, cells), the outlines added to the first channels."""
         assert self.mask_conv is not None
         side, count = self.mask_cells, len(pooled)
-        told = pooled.new_ones(count, side, side) if outlines is None else outlines[:count].to(pooled.dtype)
-        if told.shape[1:] != (side, side):
-            raise ValueError(f"cell_weights are {tuple(told.shape[1:])}, this encoder takes {side} x {side} cells")
-        first = pooled[:, : self.mask_channels] + self.mask_conv(told[:, None] - 0.5)
+        masks = pooled.new_ones(count, side, side) if outlines is None else outlines[:count].to(pooled.dtype)
+        if masks.shape[1:] != (side, side):
+            raise ValueError(f"cell_weights are {tuple(masks.shape[1:])}, this encoder takes {side} x {side} cells")
+        first = pooled[:, : self.mask_channels] + self.mask_conv(masks[:, None] - 0.5)
         return torch.cat([first, pooled[:, self.mask_channels :]], dim=1)
 
     def _run(self, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
-        """`part(*inputs)`, whose insides are kept for the backward pass or computed again."""
+        """`part(*inputs)`, with its activations kept for the backward pass or computed again."""
         if not (self.recompute and torch.is_grad_enabled()):
             return part(*inputs)
         return checkpoint(part, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def _rows(boxes: list[Tensor], start: int, end: int) -> list[Tensor]:
-    """Of boxes that are counted through all images, those from `start` to `end`, still by image."""
+    """Boxes from `start` to `end`, counted through all images, still by image."""
     chosen, before = [], 0
     for rows in boxes:
         chosen.append(rows[max(start - before, 0) : max(end - before, 0)])
@@ -368,14 +368,14 @@ def _rows(boxes: list[Tensor], start: int, end: int) -> list[Tensor]:
 
 def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path | None = None) -> None:
     """Loads every weight of `encoder`, or none: from a ResNet's file, a whole detector's or VL-BERT's own checkpoint.
-    What tells outlines stays as drawn.
+    Layers that read outlines keep their initial weights.
 
     Args:
         spec: `random:<seed>`, or a file as `load_weights` takes it.
-        cache_dir: where fetched files are kept; None means `default_cache_dir()`.
+        cache_dir: folder of fetched files; None means `default_cache_dir()`.
     Raises:
-        ValueError: when the file cannot be read as tensors or its ResNet is not exactly the encoder's; all is listed.
-        OSError: when it cannot be fetched.
+        ValueError: if the file cannot be read as tensors or its ResNet is not exactly the encoder's; all is listed.
+        OSError: if it cannot be fetched.
     """
     expected = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(_OF_MASKS)}
     found = part_state(spec, expected, cache_dir=cache_dir)
@@ -385,13 +385,13 @@ def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path |
 def started_encoder(
     config: DetectorConfig, conventions: Conventions, start: str | RegionEncoder, **options: Any
 ) -> RegionEncoder:
-    """A new encoder with the weights that it starts from.
+    """A new encoder with its initial weights.
 
     Args:
         start: a file as `load_encoder_weights` takes it, or an encoder whose weights are copied.
         options: `frozen_stages`, `region_chunk`, `recompute` and `mask_channels` of `RegionEncoder`.
     Raises:
-        ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
+        ValueError: if weights or options do not fit; OSError: if weights cannot be fetched.
     """
     encoder = RegionEncoder(config, conventions, **options)
     if isinstance(start, RegionEncoder):

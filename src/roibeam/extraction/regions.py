@@ -49,7 +49,6 @@ def select_regions(
         proposal_boxes: (R, 4) float32, photo pixels.
         regressed_boxes: (R, 4) float32, photo pixels: each proposal's box of its best foreground class.
         nms_boxes: (R, 4) float32, the same in the pixels in which they were regressed, where "single-nms" compares
-            them: in others an IoU next to the threshold could round otherwise.
     """
     if policy.method == "classwise-max":
         keep = select_classwise_max(proposal_boxes, class_scores, policy)
@@ -79,7 +78,7 @@ def select_classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionP
     scores = classwise_max(boxes, class_scores, policy, floor=floor)
     if policy.min_score > 0:
         keep = torch.nonzero(scores >= policy.min_score).flatten()
-    else:  # every region reaches 0, whatever the NMS leaves of it
+    else:  # every region reaches 0, for any result of the NMS
         keep = torch.arange(len(boxes), device=boxes.device)
     if policy.order == "published" and policy.min_regions <= len(keep) <= policy.max_regions:
         return keep
@@ -94,9 +93,9 @@ def select_classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionP
 def classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, *, floor: float) -> Tensor:
     """Each region's best score among the classes in which NMS keeps it.
 
-    Scores below `floor` are not looked at: in NMS only higher scores suppress, so every result at or above `floor` is
-    exact; regions without one give 0. Probabilities sum to 1, so a floor of 0.2 leaves at most 5 scores of each region
-    instead of 1600.
+    Scores below `floor` are ignored: in NMS only higher scores suppress, so every result at or above `floor` is exact;
+    regions without one give 0. Probabilities sum to 1, so a floor of 0.2 leaves at most 5 scores of each region instead
+    of 1600.
 
     Args:
         boxes: (R, 4) float32, photo pixels.
@@ -126,7 +125,7 @@ class Regions:
 
     Attributes:
         boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height: the
-            proposal or the regressed box, as the policy says, or the given box.
+            proposal or the regressed box, by the policy, or the given box.
         features: (K, D) float32, of the proposal or the given box.
         class_ids: (K,) int64, best foreground class, 0-based; 0 of a network without classes, and scores likewise.
         class_scores: (K,) float32, its probability among all classes and background.
@@ -135,9 +134,9 @@ class Regions:
         class_probabilities: (K, C + 1) float32, foreground first, background last.
         proposal_ids: (K,) int64, row of the region among the proposals, which are by descending objectness, or among
             the given boxes.
-        proposal_boxes: (K, 4) float32, as `boxes`: what the features were pooled from.
+        proposal_boxes: (K, 4) float32, as `boxes`: the pooled boxes.
         regressed_boxes: (K, 4) float32, as `boxes`: the same moved by the best class.
-        image_feature: (D,) float32, the whole photo as one box; None unless asked for.
+        image_feature: (D,) float32, the whole photo as one box; None unless requested.
     """
 
     boxes: np.ndarray
@@ -175,11 +174,11 @@ def detect_each(
     """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
 
     Args:
-        images: (height, width, 3) uint8 each, or what the detector takes in their place.
+        images: (height, width, 3) uint8 each, or the detector's own inputs.
         boxes: for each photo the boxes to describe instead of proposals, or None; None means proposals for all.
         whole_image: whether to fill `Regions.image_feature`.
     Raises:
-        ValueError: when there are not as many entries in `boxes` as photos.
+        ValueError: if there are not as many entries in `boxes` as photos.
     """
     found = []
     for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
@@ -193,7 +192,7 @@ def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | N
     """One entry for each photo.
 
     Raises:
-        ValueError: when there are not as many entries in `boxes` as photos.
+        ValueError: if there are not as many entries in `boxes` as photos.
     """
     if boxes is None:
         return [None] * len(images)
@@ -206,8 +205,8 @@ def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | N
 
 
 def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:
-    """(R, 4): of (R, C, 4) deltas those of the best foreground class of (R, C + 1) `probabilities`, background last;
-    zeros where there are no classes."""
+    """(R, 4): deltas of the best foreground class of (R, C + 1) `probabilities`, background last, from (R, C, 4); zeros
+    without classes."""
     if not box_deltas.shape[1]:
         return box_deltas.new_zeros(len(box_deltas), 4)
     class_ids = probabilities[:, :-1].max(dim=1).indices
@@ -223,11 +222,11 @@ class ScoredRegions:
         probabilities: (R, C + 1) float32, foreground first, background last.
         attribute_scores, attribute_ids: (R,) float32 probability and (R,) int64 id of the best attribute; None without
             an attribute head.
-        proposal_boxes: (R, 4) photo pixels, what the features were pooled from.
+        proposal_boxes: (R, 4) photo pixels, the pooled boxes.
         regressed_boxes: (R, 4) photo pixels, the same moved by the best class.
         nms_boxes: (R, 4), the regressed boxes in the pixels in which "single-nms" compares them.
-        given_boxes: (R, 4) photo pixels; where they are given, none is left out and no policy is asked.
-        image_feature: (D,) float32, of the whole photo; None unless asked for.
+        given_boxes: (R, 4) photo pixels; if given, none is left out and no policy applies.
+        image_feature: (D,) float32, of the whole photo; None unless requested.
     """
 
     features: Tensor
@@ -244,13 +243,13 @@ class ScoredRegions:
 
 
 class HostCopy:
-    """Scored regions on their way to the CPU, where they are chosen: each step of a choice is so small that a GPU would
-    spend its time waiting for the next. What is queued on the device goes on meanwhile.
+    """Scored regions on their way to the CPU, which selects: each step of a selection is so small that a GPU would
+    spend its time waiting for the next. The device's queued work continues meanwhile.
     """
 
     def __init__(self, scored: ScoredRegions) -> None:
         device = scored.features.device
-        # Into pinned memory, which torch gives to copies that nobody waits for.
+        # Into pinned memory, which torch uses for copies without waiting.
         copies: list[Any] = [
             None if each is None else each.to("cpu", non_blocking=True)
             for each in (getattr(scored, field.name) for field in fields(scored))
@@ -283,7 +282,7 @@ def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int,
             nms_boxes=scored.nms_boxes,
         )
     keep = selected.proposal_ids
-    # Without classes background alone is left: a row of zeros.
+    # Without classes only background is left: a row of zeros.
     foreground = scored.probabilities[keep, :-1]
     best = functional.pad(foreground, (0, int(not foreground.shape[1]))).max(dim=1)
     # The far edge times the scale may round to just outside the photo.
@@ -298,7 +297,7 @@ def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int,
         proposal_ids=to_numpy(keep),
         proposal_boxes=to_numpy(clip_boxes(scored.proposal_boxes[keep], image_hw)),
         regressed_boxes=to_numpy(clip_boxes(scored.regressed_boxes[keep], image_hw)),
-        # A copy: the memory may be that of the device's copies, of which there is only so much.
+        # A copy: the memory may be that of the device's copies, which is limited.
         image_feature=None if scored.image_feature is None else scored.image_feature.clone().numpy(),
     )
 

@@ -3,8 +3,8 @@
     network input, boxes -> region encoder -> VLBatch.region_features -> any of the models -> losses
     store                -> targets, which never move
 
-What the photos show is decided before this (extraction/region_encoder.py resizes, mirrors and blanks). The encoder is
-handed in; here it is a protocol. docs/train.md says which choices each system makes, and why.
+Masking of the photos is done before (extraction/region_encoder.py resizes, mirrors and blanks). The encoder is passed
+in; here it is a protocol. docs/train.md has the choices of each system, and their reasons.
 
 Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
 """
@@ -25,7 +25,7 @@ from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
 
 
-class RegionEncoder(Protocol):
+class RegionEncoderProtocol(Protocol):
     """Pixels and boxes to features with gradients; a `torch.nn.Module` (extraction/region_encoder.py is one)."""
 
     @property
@@ -35,7 +35,7 @@ class RegionEncoder(Protocol):
     def __call__(
         self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None
     ) -> Tensor:
-        """(B, R, D), zeros where there is no box.
+        """(B, R, D), zeros without a box.
 
         Args:
             pixels: (B, 3, H, W) float; B may be 0.
@@ -47,7 +47,7 @@ class RegionEncoder(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageBatch:
-    """What the encoder reads of the photos of a `VLBatch`; rows and regions stand in the same order.
+    """Photos of a `VLBatch` as the encoder reads them; rows and regions stand in the same order.
 
     Rows of text alone (`VLBatch.text_only`) have no photo and no row here: B counts the others.
 
@@ -57,8 +57,8 @@ class ImageBatch:
         blanked_regions: (B, R) bool, True where the box is blank in `pixels`.
         whole_image_boxes: (B, 4) float, the box of the whole photo in pixels of `pixels`; only for whole images that
             come from a "box".
-        cell_weights: (B, R, h, w) float, what each cell of a region counts before the mean over its cells: VCR's
-            instance masks. The whole image has no such mask.
+        cell_weights: (B, R, h, w) float, weight of each cell of a region in the mean over its cells: VCR's instance
+            masks. The whole image has no such mask.
     """
 
     pixels: Tensor
@@ -88,18 +88,18 @@ class EndToEndModel(nn.Module):
     """A model and the encoder of its regions as one module: one state, one optimizer, one forward pass.
 
     Args:
-        model: any model, with pre-training heads or those of a task: a call takes a `VLBatch` first. Its config says
-            what stands for a masked region (`masked_appearance`).
+        model: any model, with pre-training heads or those of a task: a call takes a `VLBatch` first. Its config
+            sets the replacement of a masked region (`masked_appearance`).
         region_encoder: a `torch.nn.Module`; its frozen stages stay as they are.
-        choices: see there.
+        choices: see `EndToEndChoices`.
 
     Raises:
-        ValueError: when the encoder's features are not as wide as the model's, a model that shows masked regions would
-            be shown whole ones, or a whole image is asked for that the model does not read, or left out of one that
+        ValueError: if the encoder's features are not as wide as the model's, a model that reads masked regions
+            would read whole ones, or a whole image is chosen that the model does not read, or left out of one that
             needs it.
     """
 
-    def __init__(self, model: nn.Module, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
+    def __init__(self, model: nn.Module, region_encoder: RegionEncoderProtocol, choices: EndToEndChoices) -> None:
         super().__init__()
         config: Any = model.config
         if config.region_feature_size != region_encoder.feature_dim:
@@ -112,16 +112,16 @@ class EndToEndModel(nn.Module):
                 f"{type(model).__name__} reads no feature of the whole image: set whole_image='model', or it would be "
                 f"made for nothing"
             )
-        shows_masked = getattr(config, "masked_appearance", None) == "pixels"
-        if shows_masked and choices.masked_pixels == "whole":
+        reads_masked = getattr(config, "masked_appearance", None) == "pixels"
+        if reads_masked and choices.masked_pixels == "whole":
             raise ValueError(
-                "masked_appearance 'pixels' shows the model the features of masked regions, so their pixels must be "
+                "masked_appearance 'pixels' gives the model the features of masked regions, so their pixels must be "
                 "blank: set masked_pixels='blank'"
             )
-        if choices.masked_pixels == "shown" and not (shows_masked and getattr(config, "masked_region_token", False)):
+        if choices.masked_pixels == "shown" and not (reads_masked and getattr(config, "masked_region_token", False)):
             raise ValueError(
                 "masked_pixels 'shown' is of a VL-BERT with masked_appearance 'pixels' and masked_region_token, which "
-                "tells a masked region by its token; set masked_pixels to 'blank' or 'whole'"
+                "knows a masked region by its token; set masked_pixels to 'blank' or 'whole'"
             )
         if choices.whole_image == "model" and getattr(config, "needs_whole_image", False):
             raise ValueError(
@@ -134,36 +134,36 @@ class EndToEndModel(nn.Module):
         self.regresses_features = bool(getattr(config, "with_region_feature_head", False))
 
     def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any, **options: Any) -> Any:
-        """What the model's call gives, on features of this moment: losses, or a `VLOutput` for the head of a task.
+        """The model's output on freshly computed features: losses, or a `VLOutput` for the head of a task.
 
         Args:
             batch, images: as `with_features`.
-            arguments, options: what the model's call takes after the batch, such as ViLBERT's generator.
+            arguments, options: further arguments of the model's call, such as ViLBERT's generator.
         """
         return self.model(self.with_features(batch, images), *arguments, **options)
 
     def activation_checkpointing_enable(self) -> None:
-        """Of the model's layers; whether the encoder computes its blocks again it is told when it is made."""
+        """Enables it in the model's layers; the encoder has its own argument for recomputing blocks."""
         cast(PreTrainedModel, self.model).activation_checkpointing_enable()
 
     def encode(
         self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False, with_states: bool = False
     ) -> VLOutput:
-        """As `PreTrainingModel.encode`, of a model with pre-training heads."""
+        """See `PreTrainingModel.encode`, for a model with pre-training heads."""
         model = cast(PreTrainingModel, self.model)
-        shown = self.with_features(batch, images)
-        return model.encode(shown, with_attention=with_attention, with_states=with_states)
+        rows = self.with_features(batch, images)
+        return model.encode(rows, with_attention=with_attention, with_states=with_states)
 
     def with_features(self, batch: VLBatch, images: ImageBatch) -> VLBatch:
-        """`batch` with the encoder's features in place of what it has: what any model or task head can be called with.
+        """`batch` with the encoder's features in place of its own: input of any model or task head.
 
         Args:
             batch: as for stored features, boxes and all. Its `region_features` are the stored ones, for models that
-                regress them, or (B, R, 0) where the store keeps none. `region_targets` come from the store.
+                regress them, or (B, R, 0) if the store keeps none. `region_targets` come from the store.
         Raises:
-            ValueError: when photos and regions do not belong together, when a masked region is not blank (or a blank
-                one is there where photos should be whole), or when a target carries a gradient or would be a feature of
-                this moment.
+            ValueError: if photos and regions do not belong together, if a masked region is not blank (or a blank
+                one is there where photos should be whole), or if a target carries a gradient or would be a freshly
+                computed feature.
         """
         with_image = slice(None) if batch.text_only is None else ~batch.text_only
         region_mask = batch.region_mask[with_image]
@@ -186,7 +186,7 @@ class EndToEndModel(nn.Module):
         return replace(batch, region_features=features[:, 1:], whole_image_features=features[:, 0])
 
     def _with_frozen_targets(self, batch: VLBatch) -> VLBatch:
-        """Class targets as they are, features to regress as they were measured: nothing that a step could move."""
+        """Targets without gradient: class targets unchanged, regression targets from the stored features."""
         if self.regresses_features and batch.region_target_mask is not None and batch.region_feature_targets is None:
             if not batch.region_features.shape[-1]:
                 raise ValueError(
@@ -203,7 +203,7 @@ class EndToEndModel(nn.Module):
         return batch
 
     def _check_images(self, images: ImageBatch, region_mask: Tensor) -> None:
-        """Whether the shapes are those of the rows that have an image."""
+        """Checks that the shapes are those of the rows that have an image."""
         rows, count = region_mask.shape
         pixels, boxes, blanked, whole = images.pixels, images.boxes, images.blanked_regions, images.whole_image_boxes
         if (
@@ -226,16 +226,16 @@ class EndToEndModel(nn.Module):
             )
 
     def _check_blanks(self, batch: VLBatch, blanked: Tensor, with_image: slice | Tensor) -> None:
-        """Whether the photos hide what the run says they hide; what the run says is what its results mean."""
+        """Checks that the photos hide exactly the regions of the run's masking setting."""
         real = batch.region_mask[with_image]
         if self.choices.masked_pixels != "blank":
-            wrong, told = blanked & real, f"blank though masked_pixels is {self.choices.masked_pixels!r}"
+            wrong, fault = blanked & real, f"blank though masked_pixels is {self.choices.masked_pixels!r}"
         else:
-            wrong, told = batch.masked_regions[with_image] & real & ~blanked, "masked but not blank in the pixels"
+            wrong, fault = batch.masked_regions[with_image] & real & ~blanked, "masked but not blank in the pixels"
         if bool(wrong.any()):
             image, region = wrong.nonzero()[0].tolist()
             row = int(torch.arange(batch.batch_size, device=real.device)[with_image][image])
             if batch.row_images is not None:
                 row = int((batch.row_images == image).nonzero()[0])
             sample = f" of sample {batch.sample_ids[row]!r}" if batch.sample_ids else ""
-            raise ValueError(f"row {row}{sample}: region {region} is {told}")
+            raise ValueError(f"row {row}{sample}: region {region} is {fault}")

@@ -1,6 +1,6 @@
 """Batch and output of every model and every task: `VLBatch` in, `VLOutput` out.
 
-`VLBatch.from_regions` takes regions as they come: a store's batch, or a list of records.
+`VLBatch.from_regions` takes regions as a store's batch, or a list of records.
 
 Shapes: B rows, Q texts and I images (of as many as rows, unless rows share some), T text pieces, R regions, D feature
 width, G global feature width, C region labels (background included), N predicted regions of all rows, H hidden width.
@@ -21,7 +21,7 @@ from roibeam.model.layer_states import LayerStates
 
 
 class HasRegions(Protocol):
-    """A batch of a store as arrays, a `RegionBatch`; `region_mask` is None where it is ragged."""
+    """A batch of a store as arrays, a `RegionBatch`; `region_mask` is None if it is ragged."""
 
     @property
     def image_ids(self) -> Sequence[str]: ...
@@ -59,7 +59,7 @@ class HasRecord(Protocol):
 
 
 def region_tensors(regions: HasRegions | Sequence[HasRecord]) -> dict[str, Any]:
-    """By name, without those that are None; features as float32, since torch reads no array of numpy's bfloat16."""
+    """Tensors by name, without those that are None; features as float32: torch reads no numpy array of bfloat16."""
     if isinstance(regions, Sequence):
         return _padded_records(regions)
     if not hasattr(regions, "region_mask"):
@@ -96,7 +96,7 @@ def _not_regions(found: object) -> ValueError:
     kind = type(found).__name__
     hints = {
         "RegionRecord": "; write [record]",
-        "Regions": "; a detector's Regions do not tell the photo's size, extract_regions gives records",
+        "Regions": "; a detector's Regions do not have the photo's size, extract_regions gives records",
     }
     return ValueError(
         f"VLBatch.from_regions: regions must be a store's batch, tensors by name or a list of records, got "
@@ -105,7 +105,7 @@ def _not_regions(found: object) -> ValueError:
 
 
 _NO_IDS = torch.empty(0)
-# Label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default.
+# Label of a position that is not predicted: torch.nn.functional.cross_entropy skips it by default.
 IGNORE_INDEX = -100
 
 _SHAPES = {
@@ -144,8 +144,8 @@ _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "te
 class VLBatch:
     """Captions with the regions of their images, padded at the end of each row.
 
-    Rows may share a text or an image: a question has four answers and one image, a caption is asked of a thousand
-    images. Then texts (Q) and images (I) are fewer than rows, and `row_texts` and `row_images` say whose each row is.
+    Rows may share a text or an image: a question has four answers and one image, a caption is scored with a thousand
+    images. Then texts (Q) and images (I) are fewer than rows, and `row_texts` and `row_images` map rows to them.
 
     Attributes:
         text_ids: (Q, T) long, word pieces with the tokenizer's own first and last token.
@@ -155,10 +155,10 @@ class VLBatch:
         region_boxes: (I, R, 4) float, x1 y1 x2 y2 in pixels of the original image.
         region_mask: (I, R) bool, True at real regions; R may be 0. Models add the whole image themselves.
         image_hw: (I, 2) float, height then width of the original image in pixels.
-        masked_regions: (I, R) bool, True where the model must not see what is in the region.
-        whole_image_features: (I, D) float, one feature for the whole image, masked regions already left out of it; None
-            lets the model take the mean of the regions at hand.
-        global_features: (I, G) float, the whole image as another network sees it, for a model that reads such a feature
+        masked_regions: (I, R) bool, True if the content of the region is hidden from the model.
+        whole_image_features: (I, D) float, one feature for the whole image, masked regions already left out of it;
+            None lets the model take the mean of the regions.
+        global_features: (I, G) float, features of the whole image from another network, for a model that reads them
             beside its regions.
         text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
         region_targets: (B, R, C) float, class distribution to predict, or the feature (then C = D) for a model that
@@ -167,26 +167,26 @@ class VLBatch:
         region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
             be predicted without being masked.
         region_feature_targets: (B, R, D) float, the stored features, for a model that predicts them beside classes;
-            None where `region_features` are those.
+            None if `region_features` are those.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
-        task_ids: (Q,) long, which task the row belongs to, for models with task tokens.
-        region_images: (I, R) long, which image of the row a region is from, where a row has several; 0 is the first.
-        region_classes: (I, R) long, the known class of each region, for a model with a token for each; 0 is the whole
-            image's, and what is no class counts as the nearest one.
+        task_ids: (Q,) long, task of the row, for models with task tokens.
+        region_images: (I, R) long, image of the row that a region is from, if a row has several; 0 is the first.
+        region_classes: (I, R) long, the known class of each region, for a model with a token for each; 0 is the
+            whole image's, and numbers outside the classes count as the nearest one.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
         phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, or T + n for region n, of
             models whose text and regions have one width; -1 where there are no more. Read by the grounding head alone.
-        text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
-        row_texts: (B,) long, the text of each row; None where row and text number are the same (Q = B).
-        row_images: (B,) long, the image of each row; None where row and image number are the same (I = B).
-        read_pieces: (B,) long, the one text piece of each row whose last state is read; None where more are. A model
+        text_only: (B,) bool, True if the row has no image: no region, and `image_hw` means nothing.
+        row_texts: (B,) long, the text of each row; None if row and text number are the same (Q = B).
+        row_images: (B,) long, the image of each row; None if row and image number are the same (I = B).
+        read_pieces: (B,) long, the one text piece of each row whose last state is read; None if more are. A model
             with one stream then leaves the other states out of its last layer, and they have no meaning.
-        sample_ids: what to call the rows in an error message; empty or B names.
-        draw_seeds: one for each row, of what a model draws itself to make a loss (ViLBERT's contrastive negatives), so
-            that a row draws the same in any batch; empty where the caller hands in a generator, or nothing is drawn.
+        sample_ids: names of the rows in an error message; empty or B names.
+        draw_seeds: one for each row, for a model's own random draws in a loss (ViLBERT's contrastive negatives), so
+            that a row draws the same in any batch; empty if the caller passes a generator, or nothing is drawn.
 
     Raises:
-        ValueError: naming the field, when a shape or dtype is not as above.
+        ValueError: naming the field, if a shape or dtype is not as above.
     """
 
     text_ids: Tensor
@@ -241,18 +241,18 @@ class VLBatch:
         regions: Mapping[str, Any] | HasRegions | Sequence[HasRecord],
         **others: Tensor,
     ) -> VLBatch:
-        """Texts beside the regions of their images, as a tokenizer gives them, and `FeatureStore.get_batch` or a
-        `DataLoader` over a `RegionDataset`.
+        """Texts from a tokenizer beside the regions of their images, from `FeatureStore.get_batch` or a `DataLoader`
+        over a `RegionDataset`.
 
         Args:
-            tokens: of transformers' tokenizers, padded on the right: `input_ids`, `attention_mask`, and
-                `token_type_ids` where there are some, each (B, T).
+            tokens: of transformers' tokenizers, padded on the right: `input_ids`, `attention_mask`, and optionally
+                `token_type_ids`, each (B, T).
             regions: a padded batch of a store: `features` (any floats, which become float32), `boxes`, `region_mask`,
                 `image_hw`, and `image_ids` where there are some; tensors by name, or a `RegionBatch` of arrays. Or a
                 list of `RegionRecord`s, which are padded.
-            others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; no region is masked else.
+            others: more fields, such as `text_labels`, `match_labels` or `masked_regions`; by default none is masked.
         Raises:
-            ValueError: for what is missing, and as `check_values`.
+            ValueError: for missing fields, and as `check_values`.
         """
         regions = regions if isinstance(regions, Mapping) else region_tensors(regions)
         if not isinstance(tokens.get("input_ids", _NO_IDS), Tensor):
@@ -282,8 +282,8 @@ class VLBatch:
         return made
 
     def check_values(self) -> None:
-        """Whether the values are what the fields say, for batches that are made by hand. A batch checks shapes and
-        dtypes by itself, and values here alone, because a GPU would have to be waited for.
+        """Checks the values of the fields, for batches that are made by hand. A batch checks shapes and dtypes by
+        itself, but values only here, because that would wait for a GPU.
 
         Raises:
             ValueError: for pieces that do not come first in their row, as of a tokenizer that pads on the left; labels
@@ -294,7 +294,7 @@ class VLBatch:
         if bool((self.text_mask[:, 1:] & ~self.text_mask[:, :-1]).any()):
             raise ValueError("VLBatch: text_mask has padding before a real piece; pad texts on the right")
         if self.text_labels is not None and bool((self.text_labels.ne(IGNORE_INDEX) & ~self.rows_text_mask).any()):
-            raise ValueError(f"VLBatch: text_labels has a label at padding; {IGNORE_INDEX} says that there is none")
+            raise ValueError(f"VLBatch: text_labels has a label at padding; use {IGNORE_INDEX} for none")
         if self.region_target_mask is not None and bool((self.region_target_mask & ~self.rows_region_mask).any()):
             raise ValueError("VLBatch: region_target_mask is True at padding, where there is no region to predict")
         if self.match_labels is not None:
@@ -330,7 +330,7 @@ class VLBatch:
             raise ValueError("VLBatch: region_boxes have x2 < x1 or y2 < y1; they are x1 y1 x2 y2, not x y w h")
 
     def _axes(self, axes: str) -> str:
-        """Texts and images are as many as rows, unless rows share them."""
+        """Axes without sharing: texts and images are as many as rows, unless rows share them."""
         axes = axes if self.row_texts is not None else axes.replace("Q", "B")
         return axes if self.row_images is not None else axes.replace("I", "B")
 
@@ -363,11 +363,11 @@ class VLBatch:
         return self.images_to_rows(self.region_mask)
 
     def images_to_rows(self, of_images: Tensor) -> Tensor:
-        """(B, ...) of (I, ...): what was made of each image, once for every row that shows it."""
+        """(B, ...) from (I, ...): values of each image, once for every row of it."""
         return of_images if self.row_images is None else of_images[self.row_images]
 
     def with_texts_of_rows(self) -> VLBatch:
-        """The same rows without a shared text: each brings its own."""
+        """The same rows without a shared text: each has its own."""
         return self if self.row_texts is None else replace(self, row_texts=None, **self._of_rows("Q", self.row_texts))
 
     def without_sharing(self) -> VLBatch:
@@ -383,7 +383,7 @@ class VLBatch:
 
     @property
     def compact_targets(self) -> bool:
-        """Whether `region_targets` are (N, C): then whoever changes `region_target_mask` changes them too."""
+        """Whether `region_targets` are (N, C): then a change of `region_target_mask` must change them too."""
         return self.region_targets is not None and self.region_targets.ndim == 2
 
     def targets_of(self, chosen: Tensor) -> Tensor:
@@ -410,11 +410,11 @@ class VLBatch:
         return replace(self, **chosen)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> VLBatch:
-        """The same batch with every tensor on `device`, None for where it is.
+        """The same batch with every tensor on `device`, None for the current one.
 
         Args:
-            dtype: of the features, that of the model's weights; None for the one they have. Boxes, sizes and targets
-                keep theirs: bfloat16 rounds pixels beyond 256.
+            dtype: of the features, that of the model's weights; None for their own. Boxes, sizes and targets keep
+                their own: bfloat16 rounds pixels beyond 256.
         """
         return self._each(
             lambda name, tensor: tensor.to(device, dtype if name in _FEATURES else tensor.dtype, non_blocking=True)
@@ -433,7 +433,7 @@ class VLBatch:
 
 
 def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
-    """Of pieces, before they meet the word embeddings; on the CPU alone, since a GPU would have to be waited for.
+    """Checks pieces before the word embeddings; only on the CPU, since it would wait for a GPU.
 
     Args:
         model: for people.
@@ -451,7 +451,7 @@ def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
 
 
 def check_text_length(model: str, length: int, longest: int) -> None:
-    """Of a text in pieces, before it meets a table of positions.
+    """Checks the length of a text in pieces before a table of positions.
 
     Args:
         model: for people.
@@ -463,7 +463,7 @@ def check_text_length(model: str, length: int, longest: int) -> None:
 
 
 def check_region_width(model: str, features: Tensor, width: int) -> None:
-    """Of features (..., D), before they meet a layer of that width.
+    """Checks features (..., D) before a layer of that width.
 
     Args:
         model: for people.
@@ -478,7 +478,7 @@ def check_region_width(model: str, features: Tensor, width: int) -> None:
 
 
 def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
-    """Of features, before they meet that weight; under autocast they may differ.
+    """Checks features before that weight; under autocast they may differ.
 
     Args:
         model: for people.
@@ -486,20 +486,20 @@ def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
         ValueError: for another dtype.
     """
     if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
-        theirs = str(weight.dtype)
+        dtype = str(weight.dtype)
         raise ValueError(
-            f"{model}: region_features are {features.dtype}, the model's weights {theirs}; write "
-            f"batch.to(dtype={theirs}), or keep the weights in float32 and use torch.autocast"
+            f"{model}: region_features are {features.dtype}, the model's weights {dtype}; write "
+            f"batch.to(dtype={dtype}), or keep the weights in float32 and use torch.autocast"
         )
 
 
 def check_text_alone(model: str, batch: VLBatch) -> None:
-    """Of a batch that is read as text without any image.
+    """Checks a batch that is read as text without any image.
 
     Args:
         model: for people.
     Raises:
-        ValueError: when it has regions.
+        ValueError: if it has regions.
     """
     if batch.region_mask.shape[1]:
         raise ValueError(
@@ -509,14 +509,14 @@ def check_text_alone(model: str, batch: VLBatch) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionMaps:
-    """Attention weights, one tensor (B, heads, positions that ask, positions that are asked) a layer, as layers run.
+    """Attention weights, one tensor (B, heads, queries, keys) a layer, in the order of the layers.
 
-    Weights of one asking position add up to 1 over the real positions and are 0 at padding. Text axes are those of
-    `VLBatch`; a task token stands after the first piece. Image axes have the whole image first.
+    Weights of one query add up to 1 over the real positions and are 0 at padding. Text axes are those of `VLBatch`; a
+    task token stands after the first piece. Image axes have the whole image first.
 
     Attributes:
         text, image: of a stream to itself.
-        text_to_image, image_to_text: of one stream (which asks) to the other.
+        text_to_image, image_to_text: of one stream (the queries) to the other.
         joint: of one sequence that holds both, in the model's own order.
         joint_text, joint_regions: where in `joint` the text and the regions of the batch begin.
     """
@@ -534,19 +534,19 @@ class AttentionMaps:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VLOutput:
-    """Last states of a model, in the order of the batch that went in; those of padding have no meaning (mostly 0).
+    """Last states of a model, in the order of the input batch; those of padding have no meaning (mostly 0).
 
     A model with two streams has two widths: H of the text, I of the image; elsewhere they are the same.
 
     Attributes:
         text_states: (B, T, H).
         region_states: (B, R, I), one for each region of the batch.
-        whole_image_state: (B, I), state of the whole image where the model gives it an element of its own.
-        task_state: (B, H), state of the task token where the model has one.
-        pooled: (B, P), one vector for the pair, where the model has a pooler.
-        pooled_text, pooled_image: (B, P), one vector for each side, where the model pools each stream by itself.
-        attention: the attention weights, when they were asked for.
-        layer_states: the states of every layer, when they were asked for.
+        whole_image_state: (B, I), state of the whole image if the model gives it an element of its own.
+        task_state: (B, H), state of the task token if the model has one.
+        pooled: (B, P), one vector for the pair, if the model has a pooler.
+        pooled_text, pooled_image: (B, P), one vector for each side, if the model pools each stream by itself.
+        attention: the attention weights, if requested.
+        layer_states: the states of every layer, if requested.
     """
 
     text_states: Tensor
@@ -563,7 +563,7 @@ class VLOutput:
 
 
 def image_elements_of(batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:
-    """States (B, E, I) of the image's elements and which are real (B, E): the whole image, where it is one, first."""
+    """States (B, E, I) of the image's elements and their mask (B, E): the whole image, if it is one, first."""
     states, mask = output.region_states, batch.rows_region_mask
     if output.whole_image_state is not None:
         states = torch.cat([output.whole_image_state[:, None], states], dim=1)
@@ -572,7 +572,7 @@ def image_elements_of(batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]
 
 
 class OutputWidths(NamedTuple):
-    """How wide the vectors of a `VLOutput` are.
+    """Widths of the vectors of a `VLOutput`.
 
     Attributes:
         text: H, of `text_states`.

@@ -1,4 +1,4 @@
-"""States of every layer of a model, for looking at what its layers hold: probing, similarity, pictures.
+"""States of every layer of a model, for inspection: probing, similarity, pictures.
 
 Shapes: B rows, T text pieces, R regions, H text width, I region width.
 """
@@ -20,13 +20,13 @@ EMBEDDINGS = "embeddings"
 class LayerStates:
     """States after the embeddings and after each layer, as layers run; the last ones are those of the `VLOutput`.
 
-    Padding has what the last states have there: 0, unless it was computed. A model with two streams changes text and
-    regions in different layers, so the two lists may differ in length.
+    Padding has the same values as in the last states: 0, unless it was computed. A model with two streams changes text
+    and regions in different layers, so the two lists may differ in length.
 
     Attributes:
         text: (B, T, H) each.
         regions: (B, R, I) each, the batch's regions alone.
-        text_layers, region_layers: what each of them comes from: "embeddings", then "layer 0", "layer 1", ...; with two
+        text_layers, region_layers: names of their sources: "embeddings", then "layer 0", "layer 1", ...; with two
             streams "joint 0", "text 0", "image 0" or "co 0", counted as in the model's picture.
     """
 
@@ -38,22 +38,22 @@ class LayerStates:
     __repr__ = short_repr
 
     def add_text(self, layer: str, states_BTH: Tensor) -> None:
-        """What one layer made of the text."""
+        """Adds a layer's states of the text."""
         self.text_layers.append(layer)
         self.text.append(states_BTH)
 
     def add_regions(self, layer: str, states_BRI: Tensor) -> None:
-        """What one layer made of the regions."""
+        """Adds a layer's states of the regions."""
         self.region_layers.append(layer)
         self.regions.append(states_BRI)
 
     @classmethod
     def of_joint(cls, passed_BSH: Iterable[Tensor], text: slice, regions: slice, kind: str = "layer") -> LayerStates:
-        """Of one sequence that holds both: states of the embeddings, then of each layer.
+        """States of one sequence that holds both: of the embeddings, then of each layer.
 
         Args:
-            text, regions: where in S they stand.
-            kind: what the layers are called.
+            text, regions: their slices of S.
+            kind: name of the layers.
         """
         made = cls()
         for name, states in zip(layer_names(kind), passed_BSH, strict=False):

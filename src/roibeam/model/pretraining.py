@@ -1,4 +1,4 @@
-"""What all models with pre-training heads offer, and the tasks they share, each as (loss, accuracy).
+"""Protocol of models with pre-training heads, and their shared tasks, each as (loss, accuracy).
 
 Logits are computed at masked positions only: over all positions they would be most of a head's work and memory.
 """
@@ -27,7 +27,7 @@ from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 
 
 class PreTrainingLogits(NamedTuple):
-    """What the heads of a model of two streams say of every position, real or not."""
+    """Predictions of a two-stream model's heads for every position, real or not."""
 
     words: Tensor  # (B, T, V)
     regions: Tensor | None  # (B, R, C), or features (B, R, D); None for a model that predicts no regions
@@ -36,7 +36,7 @@ class PreTrainingLogits(NamedTuple):
 
 
 class PreTrainingModel(Protocol):
-    """A model with its pre-training heads, whatever its floor plan: what loops, probes and comparisons may ask of it.
+    """A model with its pre-training heads, as training, probes and comparisons use it.
 
     All of them are `torch.nn.Module`s; calling one is `score(batch, encode(batch))`.
     """
@@ -45,18 +45,18 @@ class PreTrainingModel(Protocol):
     def config(self) -> BertSizes: ...
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """Last states; labels and targets in the batch are not read. With the attention weights, and the
-        states of every layer, when asked for."""
+        """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
+        request."""
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.
 
         Raises:
-            ValueError: when the batch lacks the targets of a head.
+            ValueError: if the batch lacks the targets of a head.
         """
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """What each loss of `score` is averaged over, by its name, before the model runs.
+        """Number of elements that each loss of `score` is averaged over, by its name, before the model runs.
 
         So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
         """
@@ -68,9 +68,9 @@ class PreTrainingModel(Protocol):
         """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", whatever the order of the head's logits.
+        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", for any order of the head's logits.
 
-        What zero-shot retrieval sorts by; its sigmoid is the probability. None for a model without such a head.
+        Zero-shot retrieval sorts by it; its sigmoid is the probability. None for a model without such a head.
         """
 
 
@@ -84,22 +84,22 @@ def count_true(mask: Tensor | None) -> int:
 
 
 def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
-    """(B,) how much larger the logit `match_logit` is than the other one: the log-odds of their softmax."""
+    """(B,) logit `match_logit` minus the other one: the log-odds of their softmax."""
     return logits_B2[:, match_logit] - logits_B2[:, 1 - match_logit]
 
 
 def only_matched(batch: VLBatch) -> VLBatch:
     """The batch with nothing to predict in mismatched pairs, so that they leave sums and denominators alike.
 
-    What is hidden stays hidden: a mask must not tell whether a pair matches.
+    Hidden words and regions stay hidden: a mask must not reveal whether a pair matches.
     """
     assert batch.match_labels is not None
     return _predicted_in(batch, batch.match_labels.eq(1))
 
 
 def only_row(batch: VLBatch, row: int) -> VLBatch:
-    """The batch with nothing to predict outside of one row, matching too: what `score` gives for all rows one by one
-    adds up to what it gives for the batch."""
+    """The batch with nothing to predict outside of one row, matching too: results of `score` for the rows one by one
+    add up to that for the batch."""
     chosen = torch.arange(batch.batch_size, device=batch.text_ids.device) == row
     match = None if batch.match_labels is None else batch.match_labels.masked_fill(~chosen, IGNORE_INDEX)
     return replace(_predicted_in(batch, chosen), match_labels=match)
@@ -162,25 +162,25 @@ class PreTrainingTerms:
             self.losses["masked_regions"] = squared_error(predictions, targets, every_row)
 
     def classified_regions(self, logits_NC: Tensor, labels_N: Tensor) -> None:
-        """Of predicted regions, with one class each; `IGNORE_INDEX` does not count."""
+        """Adds predicted regions, with one class each; `IGNORE_INDEX` does not count."""
         self.losses["masked_regions"] = cross_entropy(logits_NC, labels_N)
         self.metrics["masked_region_accuracy"] = accuracy(logits_NC, labels_N, labels_N != IGNORE_INDEX)
 
     def regressed_features(self, predictions_ND: Tensor, features_ND: Tensor, *, over_width: str) -> None:
-        """Of predicted regions, beside their classes; `over_width` as in `squared_error`."""
+        """Adds features of predicted regions, beside their classes; `over_width` as in `squared_error`."""
         every_row = torch.ones(len(features_ND), dtype=torch.bool, device=features_ND.device)
         error = squared_error(predictions_ND, features_ND, every_row, over_width=over_width)
         self.losses["masked_region_features"] = error
 
     def matching_odds(self, log_odds_B: Tensor, match_labels: Tensor) -> None:
-        """Of a head with one logit: its sigmoid is the probability of a match."""
+        """Adds the match of a head with one logit: its sigmoid is the probability of a match."""
         counted, matched = match_labels != IGNORE_INDEX, match_labels.eq(1)
         self.losses["matching"] = binary_cross_entropy(log_odds_B, matched.to(log_odds_B.dtype), counted)
-        says_match = (log_odds_B > 0).eq(matched)
-        self.metrics["matching_accuracy"] = SumCount((says_match & counted).sum(), counted.sum())
+        predicts_match = (log_odds_B > 0).eq(matched)
+        self.metrics["matching_accuracy"] = SumCount((predicts_match & counted).sum(), counted.sum())
 
     def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
-        """`match_logit`: which of the two logits says match. Each code's order stays, so that its weights load."""
+        """`match_logit`: the one of the two logits that means a match. Each code's order stays, so its weights load."""
         counted = match_labels != IGNORE_INDEX
         labels = match_labels if match_logit == 1 else torch.where(counted, 1 - match_labels, match_labels)
         self.losses["matching"] = cross_entropy(logits_B2, labels)
@@ -199,12 +199,12 @@ def draw_negatives(
     from_other_images: float,
     group_rows: int,
 ) -> Tensor:
-    """Which regions each predicted one is told apart from.
+    """Draws the negatives of each predicted region.
 
-    Uniformly among the real regions of the other images of its group, and among the other real regions of its own;
-    where one kind does not exist, the other kind takes its place. What a row draws follows from its seed and from the
-    regions of its group alone, padding left out. The multi-task release draws among all rows of a process, padding too,
-    and leaves one region out.
+    Uniformly among the real regions of the other images of its group, and among the other real regions of its own; if
+    one kind does not exist, the other kind replaces it. The draws of a row follow from its seed and from the regions of
+    its group alone, padding left out. The multi-task release draws among all rows of a process, padding too, and leaves
+    one region out.
 
     Args:
         count: K, of which the share `from_other_images` comes from other images.

@@ -2,7 +2,7 @@
 
 They start as BERT draws new weights and know widths instead of models. Each model's published task heads, as its
 fine-tuned checkpoints hold them, stand in its own folder (`vilbert/model.py`, ...). docs/models.md, "Heads and losses
-of tasks", says which task takes which head with which loss.
+of tasks", has the head and loss of each.
 
 `TaskModelBeside` learns classes of regions and hidden words from the same rows, as VL-BERT does on VCR
 (arXiv:1908.08530v1, section 4.2.1; jackroos/VL-BERT vcr/modules). Here any model can.
@@ -46,7 +46,7 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
             that of the piece before the last real one, where the texts of VQA hold [MASK] (VL-BERT "[CLS] question
             [SEP] [MASK] [SEP]", VisualBERT "[CLS] question ? [MASK] [SEP]").
     Raises:
-        ValueError: when the model has no pooler and one of the pooled vectors is asked for.
+        ValueError: for one of the pooled vectors, if the model has no pooler.
     """
     if reads == "cls":
         return output.text_states[:, 0]
@@ -69,12 +69,12 @@ def pieces_read(batch: VLBatch, reads: str) -> Tensor:
 
 
 def reading(batch: VLBatch, reads: str) -> VLBatch:
-    """The batch for a model of which `read_summary` is all that is asked."""
+    """The batch for a model of which only `read_summary` is needed."""
     return replace(batch, read_pieces=pieces_read(batch, reads))
 
 
 def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
-    """(B, P, H), the states that `VLBatch.phrase_positions` names; without meaning where there is no phrase (-1)."""
+    """(B, P, H), the states that `VLBatch.phrase_positions` names; without meaning if there is no phrase (-1)."""
     states = output.text_states
     if output.region_states.shape[-1] == states.shape[-1]:
         states = torch.cat([states, output.region_states], dim=1)
@@ -83,10 +83,10 @@ def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
 
 
 def by_choice(scores: Tensor, num_choices: int) -> Tensor:
-    """(B / num_choices, num_choices) of (B,) or (B, 1): the rows of one question follow each other (VCR, retrieval).
+    """(B / num_choices, num_choices) from (B,) or (B, 1): the rows of one question follow each other (VCR, retrieval).
 
     Raises:
-        ValueError: when rows are left over.
+        ValueError: if rows are left over.
     """
     if scores.numel() % num_choices:
         raise ValueError(f"{scores.numel()} rows are no questions with {num_choices} choices each")
@@ -105,7 +105,7 @@ def join_row_pairs(summaries: Tensor) -> Tensor:
 
 
 class TaskHeadConfig(StrictConfig):
-    """What every head has.
+    """Fields of every head.
 
     Fields:
         dropout: before each linear layer that reads states.
@@ -117,10 +117,10 @@ class TaskHeadConfig(StrictConfig):
 
     @classmethod
     def for_model(cls, model: BertSizes, **fields: Any) -> Self:
-        """With the widths of a model's output.
+        """Config with the widths of a model's output.
 
         Raises:
-            ValueError: when the model does not give what the head reads.
+            ValueError: if the model lacks the head's input.
         """
         return cls(**(cls.widths(model, fields) | fields))
 
@@ -146,7 +146,7 @@ class SummaryHeadConfig(TaskHeadConfig):
 
     Fields, beside those of `TaskHeadConfig`:
         input_width: W.
-        reads: which vector, see `read_summary`.
+        reads: the vector, see `read_summary`.
         classifier: "linear", or "two_layers": twice as wide between, GELU and LayerNorm.
         num_classes: outputs; 1 for a score or a regression.
     """
@@ -169,19 +169,19 @@ class SummaryHeadConfig(TaskHeadConfig):
 
 
 class LabelHeadConfig(SummaryHeadConfig):
-    """Of a `LabelHead`."""
+    """Config of a `LabelHead`."""
 
     model_type = "roibeam-label-head"
 
 
 class ImagePairHeadConfig(SummaryHeadConfig):
-    """Of an `ImagePairHead`; `input_width` is that of one row."""
+    """Config of an `ImagePairHead`; `input_width` is that of one row."""
 
     model_type = "roibeam-image-pair-head"
 
 
 class RegionHeadConfig(TaskHeadConfig):
-    """Of a `RegionHead`.
+    """Config of a `RegionHead`.
 
     Fields, beside those of `TaskHeadConfig`:
         input_width: I, of a region's state.
@@ -202,7 +202,7 @@ class RegionHeadConfig(TaskHeadConfig):
 
 
 class GroundingHeadConfig(TaskHeadConfig):
-    """Of a `GroundingHead`.
+    """Config of a `GroundingHead`.
 
     Fields, beside those of `TaskHeadConfig`:
         text_width, region_width: H, I.
@@ -238,7 +238,7 @@ class TaskHead(PreTrainedModel):
         raise NotImplementedError
 
     def asked_of(self, batch: VLBatch) -> VLBatch:
-        """The batch as a model gets it that gives this head no more than it reads."""
+        """The batch for a model that computes only this head's input."""
         return batch
 
 
@@ -285,7 +285,7 @@ class ImagePairHead(SummaryHead):
 
 
 class RegionHead(TaskHead):
-    """How well each region fits the text (RefCOCO+)."""
+    """Fit of each region to the text (RefCOCO+)."""
 
     config_class = RegionHeadConfig
     config: RegionHeadConfig
@@ -299,7 +299,7 @@ class RegionHead(TaskHead):
         """(B, R), or (B, R + 1) with the whole image first; the lowest finite number at padding.
 
         Raises:
-            ValueError: when the whole image is asked for and the model gives it no state.
+            ValueError: if the whole image is scored and the model gives it no state.
         """
         states, mask = output.region_states, self.scored(batch)
         if self.config.with_whole_image:
@@ -310,13 +310,13 @@ class RegionHead(TaskHead):
         return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
     def scored(self, batch: VLBatch) -> Tensor:
-        """Bool, of the shape of the scores: what is no padding."""
+        """Bool, of the shape of the scores: False at padding."""
         mask = batch.rows_region_mask
         return torch.cat([mask.new_ones(len(mask), 1), mask], dim=1) if self.config.with_whole_image else mask
 
 
 class GroundingHead(TaskHead):
-    """Which regions a phrase means (Flickr30k Entities, VisualBERT section 4.4)."""
+    """Regions that a phrase means (Flickr30k Entities, VisualBERT section 4.4)."""
 
     config_class = GroundingHeadConfig
     config: GroundingHeadConfig
@@ -334,7 +334,7 @@ class GroundingHead(TaskHead):
         at padded regions, no meaning at missing phrases.
 
         Raises:
-            ValueError: when the batch has no phrases.
+            ValueError: if the batch has no phrases.
         """
         if batch.phrase_positions is None:
             raise ValueError("GroundingHead: the batch has no phrase_positions")
@@ -354,7 +354,7 @@ HEADS: Mapping[str, type[TaskHead]] = MappingProxyType(
 
 
 class Encoder(Protocol):
-    """What a task model asks of a model, pre-training heads or not."""
+    """A model as a task model uses it, with or without pre-training heads."""
 
     @property
     def config(self) -> BertSizes: ...
@@ -372,7 +372,7 @@ class TaskModel(nn.Module):
     """A model and the head of one task; one folder holds both: the model's own files, and the head's in `task_head`.
 
     Raises:
-        ValueError: when the head was made for a model of other widths, or reads what this one lacks.
+        ValueError: if the head was made for a model of other widths, or reads an output that this one lacks.
     """
 
     def __init__(self, model: Encoder, head: TaskHead) -> None:
@@ -383,21 +383,21 @@ class TaskModel(nn.Module):
 
     @property
     def config(self) -> BertSizes:
-        """That of the model."""
+        """Config of the model."""
         return self.model.config
 
     def activation_checkpointing_enable(self) -> None:
-        """Of the model's layers."""
+        """Enables it in the model's layers."""
         self.model.activation_checkpointing_enable()
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """As the head's."""
+        """Output of the head."""
         return self.head(batch, self.model.encode(self.head.asked_of(batch)))
 
     def save(self, folder: str | Path) -> None:
         """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own.
 
-        Both are written aside first and renamed. In a folder that is there, files of the same names give way.
+        Both are written aside first and renamed. In an existing folder, files of the same names are replaced.
         """
         final = Path(folder).resolve()
         aside = final.with_name(f".writing-{final.name}")
@@ -431,11 +431,11 @@ class MatchModel(nn.Module):
 
     @property
     def config(self) -> BertSizes:
-        """That of the model."""
+        """Config of the model."""
         return self.model.config
 
     def activation_checkpointing_enable(self) -> None:
-        """Of the model's layers."""
+        """Enables it in the model's layers."""
         self.model.activation_checkpointing_enable()
 
     def forward(self, batch: VLBatch) -> Tensor:
@@ -443,15 +443,15 @@ class MatchModel(nn.Module):
         return self.scores(self.model.encode(reading(batch, "pooled")))
 
     def scores(self, output: VLOutput) -> Tensor:
-        """The same of what the model gave."""
+        """The same from a model's output."""
         return self.model.match_log_odds(output)[:, None]
 
 
 class TextTaskModel(TaskModel):
-    """The same for a task of texts without an image (GLUE)."""
+    """A `TaskModel` for texts without an image (GLUE)."""
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """As the head's."""
+        """Output of the head."""
         return self.head(batch, self.model.encode_text(self.head.asked_of(batch)))
 
 
@@ -459,7 +459,7 @@ def load_task_head(folder: str | Path) -> TaskHead:
     """The head that `TaskModel.save` wrote into a model's folder.
 
     Raises:
-        ValueError: when there is none, or one of an unknown kind.
+        ValueError: if there is none, or one of an unknown kind.
     """
     config_file = Path(folder) / HEAD_FOLDER / "config.json"
     if not config_file.is_file():
@@ -487,7 +487,7 @@ _WHOLE_IMAGE = 0  # its class
 
 @dataclass(frozen=True, eq=False)
 class ScoresBeside:
-    """What the head says, and losses and metrics of what is learned beside, by name."""
+    """Scores of the head, and losses and metrics of the auxiliary tasks, by name."""
 
     scores: Tensor
     losses: Mapping[str, SumCount]
@@ -495,14 +495,14 @@ class ScoresBeside:
 
 
 class TaskModelBeside(TaskModel):
-    """As `TaskModel`, with losses beside.
+    """A `TaskModel` with auxiliary losses.
 
     Args:
-        num_classes: C, of regions; class 0 is that of the whole image. 0 asks nothing of regions.
-        with_whole_image: whether its state is asked too.
-        with_words: whether hidden words are asked, of the model's own pre-training head, which then is trained.
+        num_classes: C, of regions; class 0 is that of the whole image. 0 predicts no classes.
+        with_whole_image: whether its class is predicted too.
+        with_words: whether the model's own pre-training head predicts hidden words, and is trained.
     Raises:
-        ValueError: when the model has no such head.
+        ValueError: if the model has no such head.
     """
 
     def __init__(
@@ -527,7 +527,7 @@ class TaskModelBeside(TaskModel):
             raise ValueError(f"{type(model).__name__} has no head for hidden words; leave hidden_words at 0")
 
     def beside(self, batch: VLBatch) -> ScoresBeside:
-        """The scores and the losses of a batch that has something to ask, see `loss_counts`."""
+        """The scores and the losses of a batch that has auxiliary labels, see `loss_counts`."""
         output = self.model.encode(batch)
         terms = PreTrainingTerms()
         if self.region_class_head is not None:
@@ -544,10 +544,10 @@ class TaskModelBeside(TaskModel):
         return self.beside(batch) if beside else super().forward(batch)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """What each loss is averaged over, before the model runs.
+        """Number of elements that each loss is averaged over, before the model runs.
 
-        Regions in `region_target_mask` are asked for the class that `region_targets` are 1 at, and each row's whole
-        image; words for `text_labels`.
+        Regions in `region_target_mask` are predicted as the class that `region_targets` are 1 at, and each row's whole
+        image; words by `text_labels`.
         """
         counts = {}
         if self.region_class_head is not None:
@@ -557,10 +557,10 @@ class TaskModelBeside(TaskModel):
         return counts
 
     def _region_logits(self, batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:
-        """(n, C) and (n,), of all that is asked."""
-        asked = batch.region_target_mask
-        assert asked is not None and self.region_class_head is not None
-        states, labels = output.region_states[asked], batch.targets_of(asked).argmax(dim=-1)
+        """(n, C) logits and (n,) labels of all predictions."""
+        predicted = batch.region_target_mask
+        assert predicted is not None and self.region_class_head is not None
+        states, labels = output.region_states[predicted], batch.targets_of(predicted).argmax(dim=-1)
         if self.with_whole_image:
             assert output.whole_image_state is not None
             states = torch.cat([output.whole_image_state, states])

@@ -1,6 +1,6 @@
 """Losses of the downstream tasks as sum and count, and their targets.
 
-docs/models.md, "Heads and losses of tasks", says which system takes which, and by what it divides. Losses over classes
+docs/models.md, "Heads and losses of tasks", has each system's loss and its divisor. Losses over classes
 (NLVR2, VCR, GLUE) are `roibeam.model.common.losses.cross_entropy`.
 
 The three losses of retrieval are those that ImageBERT tries (arXiv:2001.07966, section 4.4). They read the match
@@ -114,13 +114,13 @@ def overlaps(boxes: Tensor, others: Tensor, *, inclusive_sides: bool) -> Tensor:
 def referred_targets(
     boxes_NE4: Tensor, mask_NE: Tensor, right_box_N4: Tensor, *, kind: str, inclusive_sides: bool = True
 ) -> Tensor:
-    """Which regions show what an expression refers to (RefCOCO+).
+    """Regions that an expression refers to (RefCOCO+).
 
     Args:
-        boxes_NE4: pixels; with the box of the whole image first where the head scores it too.
-        kind: "binary": 1 where the IoU with the right box is above 0.5 (VL-BERT; both papers); "iou": the IoU itself
-            where it is at least 0.5 (ViLBERT's releases, in training); "overlap": the IoU of all (there, elsewhere).
-        inclusive_sides: as both codes count.
+        boxes_NE4: pixels; with the box of the whole image first if the head scores it too.
+        kind: "binary": 1 if the IoU with the right box is above 0.5 (VL-BERT; both papers); "iou": the IoU itself
+            if it is at least 0.5 (ViLBERT's releases, in training); "overlap": the IoU of all (there, elsewhere).
+        inclusive_sides: as in both codes.
     Returns:
         (N, E) float; 0 at padding.
     Raises:
@@ -150,7 +150,7 @@ def phrase_targets(
     Args:
         right_mask_NPG: bool, True where a phrase has a box.
     Returns:
-        (N, P, R) float; a row of zeros for a phrase that no region shows.
+        (N, P, R) float; a row of zeros for a phrase that matches no region.
     """
     overlap = overlaps(boxes_NR4[:, None], right_boxes_NPG4, inclusive_sides=inclusive_sides)
     right = ((overlap >= RIGHT_OVERLAP) & right_mask_NPG[:, :, None]).any(dim=-1) & mask_NR[:, None]
@@ -201,7 +201,7 @@ def retrieval_losses(log_odds_NP: Tensor, true_N: Tensor, names: Sequence[str] =
 
     Args:
         log_odds_NP: (N, P) float, P at least 2.
-        true_N: (N,) long, which of the P candidates is the match.
+        true_N: (N,) long, index of the match among the P candidates.
         names: of `RETRIEVAL_LOSSES`.
     Raises:
         ValueError: for an unknown name, or groups without a wrong candidate.

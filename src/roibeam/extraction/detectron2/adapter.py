@@ -5,9 +5,9 @@
 
 photo -> resize -> model.preprocess_image -> backbone -> proposal_generator -> region head, predictor -> select
 
-The network is detectron2's, and so are its resize and its box arithmetic; which regions are kept is our
-`SelectionPolicy`. A region head takes the maps and boxes of one photo, and gives the feature that is kept and what the
-box predictor reads. detectron2 is imported inside functions only: this module imports without it.
+The network is detectron2's, and so are its resize and its box arithmetic; the selection of regions is roibeam's
+`SelectionPolicy`. A region head takes the maps and boxes of one photo, and gives the stored feature and the input of
+the box predictor. detectron2 is imported inside functions only: this module imports without it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ LAYERS = (FC6, FC7)  # of fully connected heads, as Detectron calls them: detect
 MEAN = "mean"
 
 
-class RegionHead(Protocol):
+class Detectron2RegionHead(Protocol):
     """
     Attributes:
-        layer: which feature is kept, as a store's fingerprint has it.
+        layer: the layer of the stored feature, as in a store's fingerprint.
         feature_dim: its width.
         map_names: maps of the backbone that it pools from.
     """
@@ -61,7 +61,7 @@ class RegionHead(Protocol):
     map_names: Sequence[str]
 
     def __call__(self, maps: Sequence[Tensor], boxes: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """(rows, feature_dim) and (rows, W), what the box predictor reads; rows behind the boxes mean nothing.
+        """(rows, feature_dim) and (rows, W), the input of the box predictor; rows behind the boxes mean nothing.
 
         Args:
             maps: (1, C, h, w) each, in the order of `map_names`.
@@ -114,14 +114,14 @@ class FullyConnected:
         return kept, states
 
 
-def region_head(model: nn.Module, layer: str | None) -> RegionHead:
+def region_head(model: nn.Module, layer: str | None) -> Detectron2RegionHead:
     """The head of a network that `check_network` takes.
 
     Args:
-        layer: of an FPN network, one of `LAYERS`; None for the first, which VisualBERT and Pythia keep, and for a C4
-            network, which has no choice.
+        layer: of an FPN network, one of `LAYERS`; None for the first, which VisualBERT and Pythia keep, and for a
+            C4 network, which has no choice.
     Raises:
-        ValueError: for a layer that there is not.
+        ValueError: for an unknown layer.
     """
     if hasattr(model.roi_heads, "res5"):
         if layer is not None:
@@ -147,7 +147,7 @@ REGION_CHUNK = 16
 
 @dataclass(frozen=True)
 class PhotoOutputs:
-    """Everything the network says of one photo, before selection.
+    """All outputs of the network for one photo, before selection.
 
     Attributes:
         input_hw: (height', width') of the resized photo, pixels.
@@ -155,8 +155,8 @@ class PhotoOutputs:
         scale: boxes to the photo and back.
         feature_maps: (1, C, h, w) float32 each, the backbone maps that the head pools from: one of a C4 network.
         proposals: R boxes in network-input pixels with their objectness.
-        regions: what the head says of them; without an attribute head `attribute_logits` is (R, 1), "no attribute".
-        given_boxes: (R, 4) float32, the boxes that were handed in, clipped to the photo; None where they are proposals.
+        regions: outputs of the head; without an attribute head `attribute_logits` is (R, 1), "no attribute".
+        given_boxes: (R, 4) float32, the given boxes, clipped to the photo; None if they are proposals.
     """
 
     input_hw: tuple[int, int]
@@ -180,7 +180,7 @@ class Detectron2Detector:
         layer: see `region_head`.
 
     Raises:
-        ValueError: when the network is of another kind; says which part.
+        ValueError: if the network is of another kind; names the part.
     """
 
     def __init__(
@@ -214,10 +214,10 @@ class Detectron2Detector:
         return self.model.roi_heads.box_predictor
 
     def describe(self) -> dict[str, Any]:
-        """What a store's fingerprint records of this detector; plain JSON values.
+        """Description of this detector in a store's fingerprint; plain JSON values.
 
-        The config is the resolved one, whatever files it came from, without what only training, other machines or other
-        paths change: sections other than MODEL and INPUT, the weights' path, the device.
+        The config is the resolved one, from any files, without settings of training, machines or paths: sections other
+        than MODEL and INPUT, the weights' path, the device.
         """
         model = {key: value for key, value in self.cfg.MODEL.items() if key not in ("WEIGHTS", "DEVICE")}
         test_input = {key: self.cfg.INPUT[key] for key in ("FORMAT", "MIN_SIZE_TEST", "MAX_SIZE_TEST")}
@@ -250,7 +250,7 @@ class Detectron2Detector:
         """Detects on each photo by itself: no photo is padded to the size of another.
 
         Args:
-            images: (height, width, 3) uint8 each, channel order B, G, R whatever INPUT.FORMAT says, sizes free.
+            images: (height, width, 3) uint8 each, channel order B, G, R for any INPUT.FORMAT, sizes free.
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
@@ -258,12 +258,12 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> PhotoOutputs:
-        """Boxes of one photo and what the head says of each.
+        """Boxes of one photo and the head's outputs for them.
 
         Args:
             image: (height, width, 3) uint8, channel order B, G, R.
             boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
-                after clipping to the photo. What an empty box gives is the pooler's matter: the one cell that its
+                after clipping to the photo. The result for an empty box depends on the pooler: the one cell that its
                 corner touches for ROIPool, zeros for ROIAlignV2.
         Raises:
             ValueError: for an image of another kind, or boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
@@ -312,7 +312,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: PhotoOutputs) -> np.ndarray:
-        """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        """(D,) float32: the feature of the whole photo as one box, on the existing map."""
         height, width = outputs.input_hw
         box = outputs.feature_maps[0].new_tensor([[0.0, 0.0, width, height]])
         with plain_float32(self.device):
@@ -354,7 +354,7 @@ class Detectron2Detector:
             image = image[:, :, ::-1]
         size = (height, width)
         if self.cfg.INPUT.MIN_SIZE_TEST > 0:
-            # What the augmentation ResizeShortestEdge does, without its draw from numpy's global generator.
+            # As of the augmentation ResizeShortestEdge, without its draw from numpy's global generator.
             edges = self.cfg.INPUT.MIN_SIZE_TEST, self.cfg.INPUT.MAX_SIZE_TEST
             size = ResizeShortestEdge.get_output_shape(height, width, *edges)
         size = max(size[0], MIN_INPUT_EDGE), max(size[1], MIN_INPUT_EDGE)
@@ -381,11 +381,11 @@ def build_detectron2_detector(
         weights: a file as `fetch_weights` takes it, of detectron2, Detectron or maskrcnn-benchmark, or `random:<seed>`
             for load tests. Read by our reader, which executes nothing, never by detectron2's checkpointer.
         selection: a preset's name or one's own policy.
-        device: where it computes; MODEL.DEVICE and MODEL.WEIGHTS of the config are not looked at.
+        device: device of the computation; MODEL.DEVICE and MODEL.WEIGHTS of the config are ignored.
         layer: of an FPN network "fc6" (VisualBERT on NLVR2, Pythia) or "fc7"; None for fc6, or for a C4 network.
     Raises:
         ValueError: without detectron2, for a config that gives another network, or weights that do not fit.
-        OSError: when the weights cannot be fetched.
+        OSError: if the weights cannot be fetched.
     """
     if isinstance(selection, str) and selection not in SELECTIONS:
         raise ValueError(f"selection {selection!r} is unknown; there are {', '.join(SELECTIONS)}")

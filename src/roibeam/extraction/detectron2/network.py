@@ -101,7 +101,7 @@ def _of_benchmark(name: str, value: object) -> tuple[str, object]:
 
 
 def _with_statistics(found: dict[str, object], expected: Iterable[str]) -> dict[str, object]:
-    """With mean 0 and variance 1 of normalisations that have a weight alone, as detectron2 reads such files."""
+    """The weights, with mean 0 and variance 1 for normalisations that have a weight alone, as in detectron2."""
     for name in expected:
         norm, _, kind = name.rpartition(".")
         weight = found.get(f"{norm}.weight")
@@ -125,7 +125,7 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
         weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>`.
     Raises:
         ValueError: without detectron2, for a config it cannot build, or weights that are not exactly the network's.
-        OSError: when the weights cannot be fetched.
+        OSError: if the weights cannot be fetched.
     """
     register_vg_detector()
     from detectron2.modeling import build_model
@@ -142,7 +142,7 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
             _check_fits(build_model(cfg), weights)
         cfg.MODEL.DEVICE = "cpu"
         network: nn.Module = build_model(cfg)
-    # An ImportError is a part that needs detectron2's compiled code, such as deformable convolutions.
+    # An ImportError means a part that needs detectron2's compiled code, such as deformable convolutions.
     except (KeyError, AssertionError, ValueError, TypeError, AttributeError, ImportError, RuntimeError) as error:
         raise ValueError(f"detectron2 cannot build the network of this config: {_one_line(error)}") from None
     check_network(network, cfg)
@@ -158,7 +158,7 @@ def read_detectron2_config(path: str | Path) -> Any:
     values in more than 50 others.
 
     Raises:
-        ValueError: naming the file and what is wrong with it.
+        ValueError: naming the file and its fault.
     """
     require_detectron2()
     import yaml
@@ -219,7 +219,7 @@ def _check_fits(sketch: nn.Module, weights: str) -> None:
 
 
 def check_network(model: nn.Module, cfg: Any) -> None:
-    """Raises ValueError, naming the part, when the adapter cannot run the network."""
+    """Raises ValueError, naming the part, if the adapter cannot run the network."""
     from detectron2.modeling import GeneralizedRCNN
     from detectron2.modeling.proposal_generator import RPN
     from detectron2.modeling.roi_heads import FastRCNNConvFCHead, FastRCNNOutputLayers, Res5ROIHeads, StandardROIHeads
@@ -241,7 +241,7 @@ def check_network(model: nn.Module, cfg: Any) -> None:
                 f"{' or '.join(kind.__name__ for kind in kinds)} (a GeneralizedRCNN with a C4 or an FPN box head)"
             )
     predictor: Any = parts[-1][1]
-    # The release 0.6 knows no sigmoid; what came after it does.
+    # Release 0.6 has no sigmoid; later versions do.
     if len(predictor.box2box_transform.weights) != 4 or getattr(predictor, "use_sigmoid_ce", False):
         raise ValueError(
             "the box predictor has rotated boxes or class scores by sigmoid (USE_SIGMOID_CE); regions have upright "
@@ -272,7 +272,7 @@ def _load_weights(spec: str, model: nn.Module) -> None:
 
 
 def _check_same(name: str, found: object, of_config: Tensor, source: str) -> None:
-    """Raises ValueError when the file has other numbers than the config gives; None, it has none."""
+    """Raises ValueError if the file has other numbers than the config; None means that it has none."""
     if found is None:
         return
     want = of_config.flatten().cpu()
@@ -291,5 +291,5 @@ def _check_same(name: str, found: object, of_config: Tensor, source: str) -> Non
 def _one_line(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply, or _BASE_ names itself"
-    # YAML's errors lay the reason and the place out over several lines.
+    # YAML's errors have reason and place on several lines.
     return printable(" ".join(str(error).split()).strip("'\""), 300) or type(error).__name__

@@ -32,7 +32,7 @@ def require_detectron2() -> str:
     """Version of the detectron2 that can be imported.
 
     Raises:
-        ValueError: when there is none; says how to get it.
+        ValueError: if there is none, with the remedy.
     """
     try:
         import detectron2
@@ -91,7 +91,7 @@ def vg_config(config: DetectorConfig | None = None) -> Any:
 
 
 def add_vg_keys(cfg: Any) -> None:
-    """Adds the one key that stock detectron2 lacks, where it is missing: MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES, attributes
+    """Adds the one key that stock detectron2 lacks, if it is missing: MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES, attributes
     without "no attribute", 0 for a network that has no attribute branch."""
     if "NUM_ATTRIBUTES" not in cfg.MODEL.ROI_BOX_HEAD:
         cfg.MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES = 0
@@ -128,7 +128,7 @@ def build_vg_resnet_backbone(cfg: Any, input_shape: Any) -> Any:
 
 
 class AttributeBranch(nn.Module):
-    """What the box predictor has beside detectron2's two layers; its tensors lie in the predictor itself."""
+    """Attribute layers of the box predictor beside detectron2's two; their tensors lie in the predictor itself."""
 
     cls_embedding: nn.Embedding
     fc_attr: nn.Linear
@@ -182,8 +182,8 @@ def _roi_heads_class() -> type:
             return {**stock, "num_attributes": cfg.MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES}
 
     class VGRes5ROIHeads(Res5ROIHeads):
-        """In inference the instances get `features` (n, D), `attr_classes` (n,) and `attr_scores` (n,), the softmax
-        over the attributes without "no attribute". In training the attribute branch takes no part."""
+        """ROI heads: in inference instances get `features` (n, D), `attr_classes` (n,) and `attr_scores` (n,), the
+        softmax over the attributes without "no attribute". In training the attribute branch takes no part."""
 
         @classmethod
         def from_config(cls, cfg: Any, input_shape: Any) -> dict[str, Any]:

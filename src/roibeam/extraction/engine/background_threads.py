@@ -13,19 +13,19 @@ _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def start_thread(name: str, run: Callable[[], object]) -> None:
-    """Starts a daemon thread; whoever starts it tells it when to end."""
+    """Starts a daemon thread; the caller must signal its end."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     _threads.add(thread)
     thread.start()
 
 
 def wait_for_threads(seconds: float) -> bool:
-    """Waits for the threads that were told to end; False when one of them still runs after so many seconds."""
+    """Waits for the threads that were signalled to end; False if one of them still runs after `seconds`."""
     deadline = time.monotonic() + seconds
     for thread in list(_threads):
         thread.join(max(deadline - time.monotonic(), 0.0))
     return not any(thread.is_alive() for thread in _threads)
 
 
-# A daemon thread that comes back from C++ code when Python has gone ends the process with an abort.
+# A daemon thread that returns from C++ code after Python has gone ends the process with an abort.
 atexit.register(wait_for_threads, _WAIT_AT_EXIT_SECONDS)

@@ -25,7 +25,7 @@ _MEMORY_WORDS = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED
 
 
 class BatchingDetector(RegionDetector, Protocol):
-    """What a detector may have beside what it must have; each may be missing.
+    """Optional members of a detector.
 
     Attributes:
         preferred_batch: photos in a call, at most; 1 where it is missing.
@@ -35,13 +35,13 @@ class BatchingDetector(RegionDetector, Protocol):
     def preferred_batch(self) -> int: ...
 
     def batch_key(self, image_hw: tuple[int, int], /) -> Hashable:
-        """Photos of equal keys go together, such as those that are resized to one size; the size of the photo itself
-        where it is missing."""
+        """Key of a photo: photos of equal keys go together, such as those that are resized to one size. By default the
+        size of the photo itself."""
         ...
 
     def prepare(self, pixels: np.ndarray, /) -> Any:
-        """(height, width, 3) uint8, channel order B, G, R -> what the detector is called with in their place. Called in
-        the threads that decode, so that what needs no device, such as resizing, is done while the device computes.
+        """(height, width, 3) uint8, channel order B, G, R -> input of the detector in their place. Called in the
+        threads that decode, so that work without a device, such as resizing, runs while the device computes.
 
         Raises:
             ValueError, RuntimeError: for a photo that it cannot take.
@@ -51,7 +51,7 @@ class BatchingDetector(RegionDetector, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Detected:
-    """What the detector says of one photo, and its share of the seconds that the call took."""
+    """The detector's result for one photo, and its share of the seconds of the call."""
 
     regions: Regions
     image_feature: np.ndarray | None
@@ -98,12 +98,12 @@ class DetectorCalls:
     ) -> list[Detected | Failure]:
         """One result for each photo.
 
-        When memory runs out, the photos are split, and later calls get no more than fitted, unless one of the photos
-        needs too much even alone: then it was that one's fault. When the detector fails on several photos at once, each
-        is tried alone, so that one it cannot take does not cost the others.
+        If memory runs out, the photos are split, and later calls get no more than fitted, unless one of the photos
+        needs too much even alone: then it fails. If the detector fails on several photos at once, each is tried alone,
+        so that one bad photo does not fail the others.
 
         Raises:
-            Exception: what is not about the photos: a failed device, a bug.
+            Exception: an error that is not about the photos: a failed device, a bug.
         """
 
         def call(group: Sequence[int]) -> list[Detected]:
@@ -145,7 +145,7 @@ class DetectorCalls:
         call: Callable[[range], list[Detected]],
         fitted: list[int],
     ) -> Sequence[Detected | Failure]:
-        """One result for each photo of the group; where memory ran out, `fitted` gets the sizes that fitted."""
+        """One result for each photo of the group; if memory ran out, `fitted` gets the sizes that fitted."""
         try:
             return call(group)
         except Exception as error:
@@ -184,12 +184,12 @@ def _image_feature(
 ) -> np.ndarray | None:
     if global_feature is None:
         return regions.image_feature
-    assert photo.pixels is not None, "they are kept where a global feature is asked for"
+    assert photo.pixels is not None, "they are kept if a global feature is requested"
     return global_feature(photo.pixels)
 
 
 def _about_photos(error: Exception) -> tuple[str, str]:
-    """Reason and detail of a failure that may be the photos' fault; raises `error` when it cannot be."""
+    """Reason and detail of a failure that may be the photos' fault; raises `error` if it cannot be."""
     is_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
     if is_memory or (isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS)):
         return _NO_MEMORY, (str(error).strip().splitlines() or ["no memory"])[0]
@@ -199,6 +199,6 @@ def _about_photos(error: Exception) -> tuple[str, str]:
 
 
 def _return_free_memory() -> None:
-    """Gives cached blocks back to the device: what is free in pieces may be enough in one."""
+    """Returns cached blocks to the device: free pieces may be enough in one block."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""The options of an extraction that are not the detector's."""
+"""Options of an extraction, beside those of the detector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roibeam.features.record.region_record import FEATURE_DTYPES, top_k_of
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """How images become records.
+    """Settings of the records made from images.
 
     Attributes:
         feature_dtype: "float16" (default), "bfloat16" or "float32".
@@ -21,8 +21,8 @@ class ExtractOptions:
         decode_threads: threads that read and decode ahead of the detector.
         image_feature: one more feature for the whole photo: "none" (default), "region" (the detector's own, of a box
             around the photo) or "<network>=<weights>" (see `roibeam.extraction.global_feature`).
-        load_timeout: seconds after which an image that is still being read or decoded is given up: a failure with the
-            reason "timeout".
+        load_timeout: seconds after which an image that is still being read or decoded is given up: a failure with
+            the
         detect_timeout: seconds after which a detector call that has not returned stops the run.
     """
 

@@ -1,4 +1,4 @@
-"""One photo from its file to what the detector takes, or to the failure that says why not."""
+"""Loading of one photo: from its file to the detector's input, or to a failure with its reason."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Photo:
 
     Attributes:
         image_hw: height and width of the photo, pixels.
-        pixels: (height, width, 3) uint8, channel order B, G, R; None where only `prepared` is needed.
-        prepared: what the detector is called with: the pixels, or what its own `prepare` made of them.
+        pixels: (height, width, 3) uint8, channel order B, G, R; None if only `prepared` is needed.
+        prepared: input of the detector: the pixels, or the result of its own `prepare`.
         boxes: (K, 4) float32, given boxes in photo pixels, checked against the photo; None for proposals.
         batch_key: photos of equal keys may go to the detector together.
     """
@@ -41,7 +41,7 @@ class Photo:
 
 
 def exif_orientation(detector: RegionDetector) -> str:
-    """ "applied" or "ignored": what the detector's conventions say, "applied" where it has none."""
+    """EXIF rule of the detector's conventions, "applied" or "ignored"; "applied" without conventions."""
     conventions = getattr(detector, "conventions", None)
     return conventions.exif_orientation if isinstance(conventions, Conventions) else "applied"
 
@@ -50,12 +50,12 @@ class PhotoLoad:
     """Reads, decodes and prepares; called by several threads.
 
     Args:
-        detector: its conventions say what becomes of the EXIF orientation; of a `BatchingDetector`, its `batch_key` and
-            its `prepare`, which runs here, beside the detector's own work.
-        read_bytes: location -> bytes of the file; raises OSError for what cannot be read (`PhotoReadError` to name a
-            reason of its own).
+        detector: its conventions set the treatment of the EXIF orientation; of a `BatchingDetector`, its
+            `batch_key` and its `prepare`, which runs here, beside the detector's own work.
+        read_bytes: location -> bytes of the file; raises OSError for unreadable ones (`PhotoReadError` for a reason
+            of its own).
         max_pixels: larger photos become failures before they are decoded.
-        keep_pixels: whether the pixels are needed beside what `prepare` makes of them.
+        keep_pixels: whether the pixels are needed beside the result of `prepare`.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class PhotoLoad:
         self._keep_pixels = keep_pixels or self._prepare is None
 
     def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> Photo | Failure:
-        """Raises what is not about this one file: too many open files, no memory, a file system that went away, a bug.
+        """Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
 
         Args:
-            begin_stage: told "read", then "decode", as they begin.
+            begin_stage: called with "read", then with "decode", as they start.
         """
         begin_stage("read")
         try:
@@ -91,7 +91,7 @@ class PhotoLoad:
             pixels = self._decode(data)
         except DecodeError as error:
             return Failure(image.image_id, image.location, "decode", error.reason, str(error))
-        except MemoryError as error:  # as ENOMEM above: the photo may be a good one
+        except MemoryError as error:  # as ENOMEM above: the photo may be good
             raise MemoryError(f"{image.location}: {error}") from None
         image_hw = (pixels.shape[0], pixels.shape[1])
         boxes = None

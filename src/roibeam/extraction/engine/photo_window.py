@@ -3,9 +3,9 @@
     consumer --admit--> [ to load | loading | loaded | being detected | done ] --oldest_done--> consumer
                 loader threads: next_to_load, loaded        detector thread: next_group, detected
 
-Python cannot end a thread. A loader thread that does not come back in time is left behind and another takes its seat,
-so a read of a dead network file system or a decoder's endless loop costs one image and one thread. Their number is
-bounded, for all shards of a process together: each holds a core or the memory of its photo until it comes back.
+Python cannot end a thread. A loader thread that does not return in time is left behind and another replaces it, so a
+read of a dead network file system or a decoder's endless loop costs one image and one thread. Their number is bounded,
+for all shards of a process together: each holds a core or the memory of its photo until it returns.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Place:
 
     Attributes:
         stage: "read" or "decode" while a thread loads it.
-        loading_seconds: how long it has been watched while being loaded.
-        photo: from when it is loaded until it is detected.
-        load_seconds: how long reading and decoding took, once they have ended.
+        loading_seconds: time for which its loading has been watched.
+        photo: the photo, between loading and detection.
+        load_seconds: time of reading and decoding, once they have ended.
         image_hw: of the photo, as soon as it is known.
         number: of the image, from 0.
-        outcome: what became of it: the detector's word, a failure, or the error that stops the run.
+        outcome: the detector's result, a failure, or the error that stops the run.
     """
 
     def __init__(self, image: ImageRef, number: int) -> None:
@@ -50,11 +50,11 @@ class Place:
 class PhotoWindow:
     """At most `size` places, and the groups in which their photos go to the detector.
 
-    Which photos form a group depends on their order and keys alone, not on which is loaded first: where a detector's
-    last digits depend on the group, a second run gives the same ones.
+    The groups of photos depend on their order and keys alone, not on which is loaded first: if a detector's last digits
+    depend on the group, a second run gives the same ones.
 
     Args:
-        size: images that are admitted and not yet handed out, at most.
+        size: most images that are admitted and not yet returned.
         batch: photos in a group, at most.
         horizon: a photo waits for others of its `batch_key` until so many images after it are loaded; under `size`.
     """
@@ -80,7 +80,7 @@ class PhotoWindow:
         return len(self._places)
 
     def admit(self, image: ImageRef) -> None:
-        """Takes one more image; the caller sees to it that there is room."""
+        """Takes one more image; the caller ensures that there is room."""
         with self._lock:
             assert len(self._places) < self.size
             place = Place(image, self._num_admitted)
@@ -91,13 +91,13 @@ class PhotoWindow:
             self._wanted.notify()
 
     def admitted_all(self) -> None:
-        """No more images will come, so that the last groups wait for nothing."""
+        """Declares that no more images will come, so that the last groups wait for nothing."""
         with self._lock:
             self._all_admitted = True
             self._form_groups()
 
     def oldest_done(self, watch: Callable[[list[Place]], None]) -> Place:
-        """Hands out the oldest place as soon as it has an outcome.
+        """Returns the oldest place as soon as it has an outcome.
 
         Args:
             watch: called with all places every `POLL_SECONDS` while waiting, under the lock.
@@ -109,7 +109,7 @@ class PhotoWindow:
             return self._places.popleft()
 
     def next_to_load(self) -> Place | None:
-        """For a loader thread: waits for an image; None when it is to end."""
+        """Waits for an image, for a loader thread; None if it is to end."""
         with self._lock:
             while not self._to_load and not self._closed:
                 self._wanted.wait()
@@ -120,7 +120,7 @@ class PhotoWindow:
             return place
 
     def loaded(self, place: Place, result: Photo | Failure | BaseException) -> bool:
-        """Takes what a loader thread made; False when the place was given up meanwhile."""
+        """Takes the result of a loader thread; False if the place was given up meanwhile."""
         with self._lock:
             if place.stage is None:
                 return False
@@ -133,27 +133,27 @@ class PhotoWindow:
             return True
 
     def give_up_loading(self, place: Place, failure: Failure) -> None:
-        """Ends a place whose thread does not come back; the lock is held (`watch` calls it)."""
+        """Ends a place whose thread does not return; the lock is held (`watch` calls it)."""
         place.stage = None
         self._finish(place, failure)
         self._form_groups()
 
     def next_group(self) -> list[Place] | None:
-        """For the detector thread: waits for photos to detect on together; None when it is to end."""
+        """Waits for photos to detect on together, for the detector thread; None if it is to end."""
         with self._lock:
             while not self._groups and not self._closed:
                 self._ready.wait()
             return None if self._closed else self._groups.popleft()
 
     def detected(self, group: Sequence[Place], results: Sequence[Detected | Failure | BaseException]) -> None:
-        """Takes what the detector said of a group."""
+        """Takes the detector's results for a group."""
         with self._lock:
             for place, result in zip(group, results, strict=True):
                 place.photo = None
                 self._finish(place, result)
 
     def close(self) -> None:
-        """Ends the threads that wait; those at work find out when they come back."""
+        """Ends the waiting threads; working ones notice when they return."""
         with self._lock:
             self._closed = True
             for waiting in (self._to_load, self._places, self._unsorted, self._groups):
@@ -168,7 +168,7 @@ class PhotoWindow:
             self._done.notify()
 
     def _form_groups(self) -> None:
-        """Sorts what is loaded into groups, in order; the lock is held."""
+        """Sorts loaded photos into groups, in order; the lock is held."""
         while self._unsorted and (self._unsorted[0].photo is not None or self._unsorted[0].outcome is not None):
             place = self._unsorted.popleft()
             if place.photo is not None:
@@ -198,9 +198,9 @@ class LoaderThreads:
     """Threads that load the photos of a window.
 
     Args:
-        load: image, what to call when a stage begins -> photo or failure.
-        num_threads: that work at once.
-        timeout: seconds that one image may take; counted by `watch`, so only while somebody waits for it.
+        load: image, function to call when a stage starts -> photo or failure.
+        num_threads: number of threads that work at once.
+        timeout: seconds that one image may take; counted by `watch`, so only while a caller waits for it.
     """
 
     def __init__(
@@ -216,12 +216,12 @@ class LoaderThreads:
             self._start()
 
     def watch(self, places: Sequence[Place], seconds: float) -> None:
-        """Gives up what has been loading for too long; called every now and then, under the window's lock.
+        """Gives up images that have been loading for too long; called every now and then, under the window's lock.
 
         Args:
             seconds: since it was called last.
         Raises:
-            RuntimeError: when so many threads have not come back that it is no matter of single images.
+            RuntimeError: if so many threads have not returned that single images cannot be the cause.
         """
         for place in places:
             if place.stage is None:
@@ -238,16 +238,16 @@ class LoaderThreads:
             self._start()
 
     def _are_too_many_left(self, place: Place) -> bool:
-        """Whether this place has to wait until a decoder has come back: each holds memory.
+        """Whether this place has to wait until a decoder has returned: each holds memory.
 
         Raises:
-            RuntimeError: when so many do not come back that it is no matter of single images.
+            RuntimeError: if so many do not return that single images cannot be the cause.
         """
         stage = place.stage
         alike = [left for left in _left_behind if isinstance(left.outcome, Failure) and left.outcome.stage == stage]
         if len(alike) < MAX_LEFT_BEHIND:
             return False
-        # A read that hangs does so for good; a decoder ends sooner or later, and sooner when no others are added.
+        # A read that hangs does so for good; a decoder ends sooner or later, and sooner if no others are added.
         if stage == "decode" and place.loading_seconds < MAX_LEFT_BEHIND * self._timeout:
             return True
         why = "does the file system they are on still answer?" if stage == "read" else "decoders that never end"
@@ -275,5 +275,5 @@ class LoaderThreads:
 
         try:
             return self._load(place.image, begin)
-        except BaseException as error:  # raised where the image's turn has come
+        except BaseException as error:  # raised at the image's turn
             return error

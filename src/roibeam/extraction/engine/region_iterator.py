@@ -7,8 +7,8 @@
     images -> read, decode (a few threads) -> detector (one thread) -> record, and the caller's work (its thread)
 
 A bounded number of images is on its way (`images_on_their_way`), so memory does not grow with the number of images, and
-the slowest stage sets the pace: the detector computes the next images while the caller writes a record. `StageTimes` is
-how long the stages took, in whole milliseconds.
+the slowest stage sets the pace: the detector computes the next images while the caller writes a record. `StageTimes`
+has the time of the stages, in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from roibeam.messages import check_list
 
 
 class Milliseconds:
-    """Durations as whole milliseconds whose sum is that of the durations to the millisecond: what rounding takes from
-    one, it gives to a later one. So a stage of 0.4 ms per image is not nothing after a million images."""
+    """Durations as whole milliseconds whose sum is that of the durations to the millisecond: a rounding remainder goes
+    to a later one. So a stage of 0.4 ms per image is not nothing after a million images."""
 
     def __init__(self) -> None:
         self.values: list[int] = []
         self._exact = 0.0
-        self._told = 0
+        self._reported = 0
 
     def add(self, seconds: float) -> None:
         self._exact += seconds * 1000
-        value = round(self._exact) - self._told
-        self._told += value
+        value = round(self._exact) - self._reported
+        self._reported += value
         self.values.append(value)
 
     def summary(self) -> dict[str, int]:
-        """{"count", "sum", "min", "max"}; all 0 when there is none."""
+        """{"count", "sum", "min", "max"}; all 0 without any."""
         return {
             "count": len(self.values),
-            "sum": self._told,
+            "sum": self._reported,
             "min": min(self.values, default=0),
             "max": max(self.values, default=0),
         }
@@ -66,7 +66,7 @@ class StageTimes:
     Attributes:
         decode_ms: reading, decoding and preparing a photo, in its thread; those that failed count as well.
         net_ms: a photo's share of its detector call, waiting for the device included, for others not.
-        write_ms: what the caller says of each record it wrote.
+        write_ms: the caller's times of writing each record.
     """
 
     decode_ms: Milliseconds = field(default_factory=Milliseconds)
@@ -118,14 +118,14 @@ def _cast(features: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _distribution(probabilities: np.ndarray, options: ExtractOptions) -> np.ndarray | TopKDistribution | None:
-    """(K, C + 1) float32, background last -> what the record keeps of it."""
+    """(K, C + 1) float32, background last -> the stored part of it."""
     if options.distribution == "none" or probabilities.shape[1] == 1:  # of a network without classes
         return None
     if options.top_k is None:
         return _cast(probabilities, "float16")
     width = probabilities.shape[1]
     if options.top_k > width:
-        raise ValueError(f"distribution {options.distribution!r} asks for more than the {width} classes there are")
+        raise ValueError(f"distribution {options.distribution!r} needs more than the {width} classes there are")
     order = _most_probable(probabilities, options.top_k)
     best = np.take_along_axis(probabilities, order, axis=1)
     rest = np.clip(1.0 - best.sum(axis=1, dtype=np.float64), 0.0, 1.0)
@@ -144,7 +144,7 @@ def _most_probable(probabilities: np.ndarray, count: int) -> np.ndarray:
 
 
 class ExtractionStopped(RuntimeError):
-    """`should_stop` said so."""
+    """`should_stop` returned True."""
 
 
 def extract_regions(
@@ -164,23 +164,23 @@ def extract_regions(
         images: consumed lazily, a few ahead of what has been yielded. One with boxes gives a record of exactly those
             regions in their order, clipped to the photo; one without gives what the detector proposes and selects.
             A path alone is the photo whose id is its file's name without image extension.
-        detector: called in a thread of its own with one decoded image at a time, or with more where it asks for them
-            (see `detector_calls.BatchingDetector`, `photo_loading.PhotoLoad`); its `conventions`, if it has any, say
-            what becomes of the EXIF orientation, which is otherwise applied.
+        detector: called in a thread of its own with one decoded image at a time, or with more on its request (see
+            `detector_calls.BatchingDetector`, `photo_loading.PhotoLoad`); its `conventions`, if it has any, set the
+            treatment of the EXIF orientation, which is otherwise applied.
         options: None means the defaults of `ExtractOptions`.
-        read_bytes: location -> bytes of the file; raises OSError for what cannot be read. Called in several threads.
+        read_bytes: location -> bytes of the file; raises OSError for unreadable ones. Called in several threads.
         global_feature: the network that `options.image_feature` names, for callers that keep it; None builds it here.
         calls: of this detector, for callers that run several extractions with it, one after another or at once.
         times: gets the time of reading and detecting for each image that is yielded.
-        should_stop: asked several times a second while waiting.
+        should_stop: called several times a second while waiting.
     Yields:
         RegionRecord, or Failure for an image that cannot be read, decoded, detected on or recorded, or not in time.
         Errors that are not about one image (too many open files, a failed device, a bug) are raised.
     Raises:
-        ValueError: for what is neither an ImageRef nor a path, and one ImageRef or a name in place of images or
-            detector.
-        ExtractionStopped: when `should_stop` says so.
-        RuntimeError: when a detector call or very many reads do not come back.
+        ValueError: for items that are neither an ImageRef nor a path, and one ImageRef or a name in place of images
+            or detector.
+        ExtractionStopped: if `should_stop` returns True.
+        RuntimeError: if a detector call or very many reads do not return.
     """
     check_list(images, "images")
     if isinstance(images, ImageRef):
@@ -236,19 +236,19 @@ def _as_ref(image: ImageRef | str | Path) -> ImageRef:
 
 
 def images_on_their_way(decode_threads: int, batch: int) -> int:
-    """How many images are read and not yet yielded, at most: enough that neither threads nor detector wait."""
+    """Largest number of images that are read and not yet yielded: enough that neither threads nor detector wait."""
     return 2 * decode_threads + 1 + batch + _horizon(batch)
 
 
 def _horizon(batch: int) -> int:
-    """How many images a photo waits for others of its kind. Batches of COCO's sizes are then more than half full; more
-    would be held in memory for little."""
+    """Number of images that a photo waits for others of its kind. Batches of COCO's sizes are then more than half full;
+    more would be held in memory for little."""
     return 4 * (batch - 1)
 
 
 class _Watchdog:
-    """Called now and then while the caller waits: looks for what hangs. Time in which nobody looks does not count, so a
-    process that was stopped for an hour goes on as if nothing had been."""
+    """Check for hanging threads, called now and then while the caller waits. Only checked time counts, so a process
+    that was stopped for an hour continues as if nothing had happened."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ def _detected(
             whole_image=whole_image,
             global_feature=global_feature,
         )
-    except BaseException as error:  # raised where the images' turn has come
+    except BaseException as error:  # raised at the images' turn
         return [error] * len(group)
 
 

@@ -22,20 +22,20 @@ from roibeam.extraction.fast.modes import Mode
 
 
 class CudaConv:
-    """A convolution of folded weights, then, if asked for, a sum and a ReLU, in cuDNN's kernel that does it all: alone,
+    """A convolution of folded weights, optionally with a sum and a ReLU, in cuDNN's kernel that does it all: alone,
     bias, sum and ReLU would each read and write the map again.
 
-    In float32 proper, convolutions of single cells are matrix products: a third quicker, and for the few channels of
-    the proposal network's last layers cuDNN has been seen to take Fourier transforms, twenty times as slow.
+    In float32 proper, convolutions of single cells are matrix products: a third faster, and for the few channels of the
+    proposal network's last layers cuDNN sometimes takes Fourier transforms, twenty times as slow.
 
     Args:
         weight: (out, in, k, k) float64.
         bias: (out,) float64.
         conv: stride, padding and dilation.
-        mode: type of the weights, and of what it is called with.
+        mode: sets the type of weights and inputs.
         relu: whether a ReLU follows.
     Raises:
-        ValueError: for NaN or infinity in a weight: some of these kernels make 0 of the NaN that comes of it.
+        ValueError: for NaN or infinity in a weight: some of these kernels turn the resulting NaN into 0.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, conv: nn.Conv2d, mode: Mode, *, relu: bool) -> None:
@@ -59,7 +59,7 @@ class CudaConv:
         """
         Args:
             x: (N, C, h, w), channels-last.
-            onto: what is added before the ReLU; it may be overwritten with the result.
+            onto: added before the ReLU; it may be overwritten with the result.
         """
         if self.matrix is not None:
             return self._product(x, self.matrix, onto)
@@ -83,7 +83,7 @@ class CudaConv:
         return out.relu_() if self.relu else out
 
 
-_SHAPES = 16  # that are kept; the photos of a data set have few sizes that are common
+_SHAPES = 16  # number kept; few sizes are common in a data set
 
 
 class RecordedCalls:
@@ -91,8 +91,8 @@ class RecordedCalls:
     then on. The kernels are the same, and so are the bits.
 
     Args:
-        function: tensors, and by name what else decides the kernels -> tensors, all on the device; it never waits for
-            them.
+        function: tensors, and by name all else that decides the kernels -> tensors, all on the device; it never
+            waits for them.
     """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
@@ -115,7 +115,7 @@ class RecordedCalls:
             self._seen.move_to_end(key)
             stream = torch.cuda.current_stream(device)
             if self._read is not None:
-                # All recordings work in the same memory, whichever stream they are called from.
+                # All recordings work in the same memory, for any stream that calls them.
                 stream.wait_event(self._read)
             recording = self._seen[key]
             if recording is None:
@@ -145,9 +145,9 @@ class _Recording:
 
 
 def _forget_workspaces() -> None:
-    """cuBLAS keeps a workspace for each thread and stream. One that was made while something was recorded lies in the
-    memory of that recording. Kept, it would serve recordings of other parts, which run at the same time, and lie where
-    earlier recordings of the same part work. Kernels wait for flags in it: for ever, if those are overwritten.
+    """Clears cuBLAS's workspaces, one for each thread and stream. One that was made while something was recorded lies
+    in the memory of that recording. Kept, it would serve recordings of other parts, which run at the same time, and lie
+    where earlier recordings of the same part work. Kernels wait for flags in it: for ever, if those are overwritten.
     """
     torch._C._cuda_clearCublasWorkspaces()
 
@@ -158,15 +158,15 @@ Result = TypeVar("Result")
 def queued_apart(
     device: torch.device, name: str, work: Callable[[], Result], *, after: torch.cuda.Event | None = None
 ) -> tuple[Result, torch.cuda.Event | None]:
-    """Work that does not wait for what the caller has queued on the device before, and goes first. On other devices
-    than CUDA's it is just done.
+    """Runs work on a side stream, ahead of the caller's queued work and without waiting for it. On other devices than
+    CUDA's it simply runs.
 
     Args:
         name: of the queue; works of one name are done in their order.
-        work: what it makes and the caller uses later must be `handed_over` to the caller's stream.
-        after: what it waits for.
+        work: results that the caller uses later must be `handed_over` to the caller's stream.
+        after: event to wait for.
     Returns:
-        The result, and what to wait for before the result is used (`wait_for`).
+        The result, and the event to wait for before the result is used (`wait_for`).
     """
     if device.type != "cuda":
         return work(), None
@@ -178,13 +178,13 @@ def queued_apart(
 
 
 def wait_for(done: torch.cuda.Event | None) -> None:
-    """What the caller queues from now on waits for it."""
+    """Makes the caller's later work wait for it."""
     if done is not None:
         torch.cuda.current_stream().wait_event(done)
 
 
 def handed_over(*tensors: torch.Tensor) -> None:
-    """Keeps the memory of tensors that were made in another stream until the work of this one on them is done."""
+    """Keeps the memory of tensors from another stream until this stream's work on them is done."""
     for tensor in tensors:
         if tensor.device.type == "cuda":
             tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,4 +1,4 @@
-"""Fused ResNet: the network's convolutions in the form they run in when nothing is trained.
+"""Fused ResNet: the network's convolutions in the form for calls without training.
 
 Norms are folded in, maps are channels-last, ReLU and the sum with the shortcut are in the convolution's own kernel
 where there is one. Made from the modules of `resnet.py`, which keep their tensors; nothing here has a state. The stage
@@ -22,8 +22,8 @@ from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.resnet import Backbone, Bottleneck, FrozenBatchNorm
 from roibeam.extraction.network.roi_heads import DistinctBins, RegionAlign
 
-# oneDNN's convolution with what follows it, on weights that are laid out for it once. torch's own compiler calls them,
-# so they stay, but they have no public name: without them the plain calls do the same, somewhat slower.
+# oneDNN's convolution with its following steps, on weights that are laid out for it once. torch's own compiler calls
+# these operators, so they stay, but they have no public name: without them the plain calls do the same, slower.
 _ONEDNN = (
     "_convolution_pointwise",
     "_convolution_pointwise_",
@@ -41,18 +41,18 @@ def has_fused_kernels(device: torch.device | str, dtype: torch.dtype) -> bool:
 
 
 class Convolution(Protocol):
-    """See `FusedConv.__call__`."""
+    """See `FusedConv`."""
 
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor: ...
 
 
 class FusedConv:
-    """A convolution with its norm folded in, then, if asked for, a sum and a ReLU.
+    """A convolution with its norm folded in, optionally with a sum and a ReLU.
 
     Args:
         conv: with a fixed norm as its `norm`, or without one.
-        dtype: of the weights; what it is called with must have it too.
-        cells: (h, w) of the maps it will mostly be called with: oneDNN lays out the weights for them.
+        dtype: of the weights and the inputs.
+        cells: (h, w) of typical maps: oneDNN lays out the weights for them.
         relu: whether a ReLU follows.
     """
 
@@ -61,7 +61,7 @@ class FusedConv:
         self.relu = relu
         self.weight = weight.to(dtype).contiguous(memory_format=torch.channels_last)
         self.bias = self._exact_bias.to(dtype)
-        # As lists of numbers, which is how oneDNN's operators want them; the padding of ours is never a word.
+        # Lists of numbers, as oneDNN's operators need them; the padding here is never a word.
         self.stride, self.dilation = list(conv.stride), list(conv.dilation)
         self.padding = [int(edge) for edge in conv.padding]
         self.fused = has_fused_kernels(weight.device, dtype)
@@ -71,7 +71,7 @@ class FusedConv:
             )
 
     def add_bias(self, bias: Tensor) -> None:
-        """Adds one more, float64."""
+        """Adds one more bias, float64."""
         self._exact_bias = self._exact_bias + bias
         self.bias = self._exact_bias.to(self.bias.dtype)
 
@@ -79,7 +79,7 @@ class FusedConv:
         """
         Args:
             x: (N, C, h, w), channels-last.
-            onto: what is added before the ReLU, and overwritten with the result.
+            onto: added before the ReLU, and overwritten with the result.
         """
         if not self.fused:
             out = functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
@@ -92,20 +92,20 @@ class FusedConv:
                 out = operators._convolution_pointwise_.binary(
                     onto, x, self.weight, self.bias, *where, "add", 1.0, None, [], None
                 )
-        # Not oneDNN's own, which makes 0 of NaN: damaged weights would give features that look like some. It saves
-        # nothing that can be measured.
+        # Not oneDNN's own, which makes 0 of NaN: damaged weights would give plausible features. It saves nothing
+        # measurable.
         return out.relu_() if self.relu else out
 
 
 def fused_conv(conv: nn.Conv2d, mode: Mode, cells: tuple[int, int], *, relu: bool = False) -> Convolution:
-    """The convolution in the form that is quickest on the device of its weights; arguments as of `FusedConv`."""
+    """The convolution in the fastest form for the device of its weights; arguments as of `FusedConv`."""
     if conv.weight.device.type == "cuda":
         return CudaConv(*folded(conv), conv, mode, relu=relu)
     return FusedConv(conv, mode.conv_dtype, cells, relu=relu)
 
 
 class FusedBottleneck:
-    """Overwrites its input when it has no shortcut convolution."""
+    """Fused bottleneck block; overwrites its input if it has no shortcut convolution."""
 
     def __init__(self, block: Bottleneck, mode: Mode, cells: tuple[int, int]) -> None:
         inner = _strided(cells, block.conv1)
@@ -124,7 +124,7 @@ class FusedBottleneck:
 
 
 class FusedStage:
-    """Bottlenecks; the first has a shortcut convolution, so the caller's tensor stays as it was.
+    """Bottlenecks; the first has a shortcut convolution, so the caller's tensor stays unchanged.
 
     Args:
         cells: as of `FusedConv`; the attribute is that of the stage's result.
@@ -144,7 +144,7 @@ class FusedStage:
 
 
 class DilatedStage:
-    """A stage whose 3x3 convolutions have dilation 2, run as plain ones, for which a GPU has far quicker float32
+    """A stage whose 3x3 convolutions have dilation 2, run as plain ones, for which a GPU has far faster float32
     kernels: cells of even and of odd rows and columns never meet, so each map is four of half the size.
     """
 
@@ -156,7 +156,7 @@ class DilatedStage:
 
     @staticmethod
     def takes(blocks: Sequence[Bottleneck], mode: Mode, cells: tuple[int, int]) -> bool:
-        """Whether it can stand for these blocks on maps of these cells, and is the quicker one."""
+        """Whether it can replace these blocks on maps of these cells, and is faster."""
         on_a_gpu = all(block.conv1.weight.device.type == "cuda" for block in blocks)
         is_float32 = mode.conv_dtype == torch.float32 and not mode.tf32
         is_dilated = all(
@@ -178,7 +178,7 @@ class FusedBackbone:
     """Pixels -> res4 map, both float32, the map channels-last.
 
     Args:
-        input_hw: a typical size of the pixels; others are right too, and may be slower.
+        input_hw: a typical size of the pixels; others work too, and may be slower.
     """
 
     def __init__(self, backbone: Backbone, mode: Mode, input_hw: tuple[int, int]) -> None:
@@ -198,15 +198,15 @@ class FusedBackbone:
 
 
 def fused_backbone(backbone: nn.Module, mode: Mode, input_hw: tuple[int, int]) -> Callable[[Tensor], Tensor]:
-    """The backbone in the form that is quickest without gradients; itself where it is of another kind than ours, or has
-    norms that cannot be folded."""
+    """The backbone in the fastest form without gradients; unchanged if it is no `Backbone`, or has norms that cannot be
+    folded."""
     if isinstance(backbone, Backbone) and is_foldable(backbone):
         return FusedBackbone(backbone, mode, input_hw)
     return backbone
 
 
 def fused_stage(stage: nn.Module, mode: Mode, cells: tuple[int, int]) -> Callable[[Tensor], Tensor]:
-    """As `fused_backbone`, of a stage such as res5, whose maps are of `cells`."""
+    """See `fused_backbone`, for a stage such as res5, whose maps are of `cells`."""
     blocks = foldable_blocks(stage)
     if not blocks:
         return stage
@@ -215,11 +215,11 @@ def fused_stage(stage: nn.Module, mode: Mode, cells: tuple[int, int]) -> Callabl
 
 
 def foldable_blocks(stage: nn.Module) -> list[Bottleneck]:
-    """The blocks of a stage of our kind, whose norms can be folded and whose first has a shortcut convolution; none of
-    another."""
+    """The blocks of a stage of `Bottleneck`s, whose norms can be folded and whose first has a shortcut convolution;
+    empty for another."""
     blocks = [block for block in stage if isinstance(block, Bottleneck)] if isinstance(stage, nn.Sequential) else []
-    is_ours = isinstance(stage, nn.Sequential) and 0 < len(blocks) == len(stage)
-    return blocks if is_ours and blocks[0].shortcut is not None and is_foldable(stage) else []
+    is_plain = isinstance(stage, nn.Sequential) and 0 < len(blocks) == len(stage)
+    return blocks if is_plain and blocks[0].shortcut is not None and is_foldable(stage) else []
 
 
 def _strided(cells: tuple[int, int], conv: nn.Conv2d) -> tuple[int, int]:
@@ -237,7 +237,7 @@ def is_foldable(part: nn.Module) -> bool:
 
 
 def folded(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the one convolution that does what `conv` and its norm do; float64."""
+    """Weight and bias of the one convolution that combines `conv` and its norm; float64."""
     weight = conv.weight.detach().double()
     bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach().double()
     norm = getattr(conv, "norm", None)
@@ -248,11 +248,11 @@ def folded(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
 
 
 class BinnedStage:
-    """Feature map and boxes -> the stage's maps of the regions, a chunk at a time; bit for bit what the stage makes of
+    """Feature map and boxes -> the stage's maps of the regions, a chunk at a time; bit for bit the stage's result on
     the pooled regions.
 
-    A 1x1 convolution sees one bin, and most bins of 300 regions are equal to others. So the first block's two, a sixth
-    of the stage's work, are done for those that differ, in calls of the shape that a chunk has, and looked up.
+    A 1x1 convolution sees one bin, and most bins of 300 regions equal others. So the first block's two, a sixth of the
+    stage's work, run on distinct bins, in calls of a chunk's shape, and are looked up.
 
     Args:
         stage: on a CPU, without strides in these two.
@@ -265,8 +265,8 @@ class BinnedStage:
 
     @staticmethod
     def takes(stage: FusedStage, conventions: Conventions) -> bool:
-        """Whether it can stand for the stage, and is the quicker one: a GPU would be waited for, to know how many bins
-        differ. Other kernels than oneDNN's have not been seen to give a bin the same bits wherever it stands."""
+        """Whether it can replace the stage, and is faster: a GPU would have to be waited for, for the number of
+        distinct bins. Other kernels than oneDNN's may give a bin other bits elsewhere in a call."""
         convs = (stage.blocks[0].conv1, stage.blocks[0].shortcut)
         fits = all(isinstance(conv, FusedConv) and conv.fused and conv.stride == [1, 1] for conv in convs)
         return fits and conventions.region_pool == "roi-pool"
@@ -278,14 +278,14 @@ class BinnedStage:
             boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels.
             chunk: regions at once.
         Yields:
-            (chunk, C', cells, cells) of the mode's type, channels-last; the last one goes on with regions of no
-            meaning, and there is one for R = 0 too. The memory is used again by the next one.
+            (chunk, C', cells, cells) of the mode's type, channels-last; the last one ends with meaningless regions, and
+            there is one for R = 0 too. The next one reuses the memory.
         """
         bins = DistinctBins(feature_map.to(self.dtype), boxes, cells=self.cells, stride=FEATURE_STRIDE, chunk=chunk)
         hidden_rows, shortcut_rows = self._rows_of(bins)
         ids, at_once = bins.ids.flatten(), bins.at_once
         del bins  # they hold some hundreds of MB
-        # The last chunk goes on with any bin there is.
+        # The last chunk ends with any existing bin.
         ids = functional.pad(ids, (0, -len(ids) % at_once if len(ids) else at_once))
         hidden, shortcut = (rows.new_empty(at_once, rows.shape[1]) for rows in (hidden_rows, shortcut_rows))
         for here in ids.split(at_once):
@@ -297,7 +297,7 @@ class BinnedStage:
             yield out
 
     def _rows_of(self, bins: DistinctBins) -> list[Tensor]:
-        """What the first block's two convolutions make of each bin, and of some that are none: (n, C') each."""
+        """Results of the first block's two convolutions for each bin, and some meaningless ones: (n, C') each."""
         convs = [conv for conv in (self.first.conv1, self.first.shortcut) if isinstance(conv, FusedConv)]
         starts = range(0, max(bins.count, 1), bins.at_once)
         made = [conv.bias.new_empty(len(starts) * bins.at_once, len(conv.bias)) for conv in convs]
@@ -316,9 +316,9 @@ class AlignedStage:
     """Feature map and boxes -> the stage's maps of the regions, a chunk at a time.
 
     A sample of RoIAlign is a weighted mean of four cells, and 1x1 convolutions are linear: that of the mean is the mean
-    of theirs. So the first block's two, a third of the stage's work, are done once for each cell of the map, of which
-    there are far fewer than cells of regions. Biases and ReLU follow the pooling, as a sample off the map is 0. Not so
-    with RoIPool, whose maxima are not linear.
+    of those of the cells. So the first block's two, a third of the stage's work, run once for each cell of the map, of
+    which there are far fewer than cells of regions. Biases and ReLU follow the pooling, as a sample off the map is 0.
+    RoIPool's maxima are not linear.
 
     Args:
         blocks: as `aligned_stage` takes them.
@@ -329,7 +329,7 @@ class AlignedStage:
         self.dtype, self.cells = mode.conv_dtype, cells
         first, region_cells = blocks[0], (cells, cells)
         assert first.shortcut is not None
-        # As matrices: a product is up to three times as quick as oneDNN's convolution of one map.
+        # Matrices: a product is up to three times as fast as oneDNN's convolution of one map.
         conv1, conv1_bias = folded(first.conv1)
         shortcut, shortcut_bias = folded(first.shortcut)
         self.conv1, self.shortcut = (weight[:, :, 0, 0].to(self.dtype) for weight in (conv1, shortcut))
@@ -363,8 +363,8 @@ class AlignedStage:
 
 
 def aligned_stage(stage: nn.Module, mode: Mode, conventions: Conventions, cells: int) -> AlignedStage | None:
-    """The stage in this form, where it is the quicker one; None on a GPU, for regions of another pooling, for strides,
-    and for what `foldable_blocks` does not take."""
+    """The stage in this form, if it is faster; None on a GPU, for regions of another pooling, for strides, and for
+    blocks that `foldable_blocks` refuses."""
     blocks = foldable_blocks(stage)
     on_a_cpu = all(block.conv1.weight.device.type == "cpu" for block in blocks)
     has_strides = any((1, 1) != conv.stride for block in blocks for conv in (block.conv1, block.conv2))

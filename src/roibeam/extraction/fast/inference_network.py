@@ -1,4 +1,4 @@
-"""Network of a detector as it runs when nothing is trained: its parts in fused form, in the detector's mode.
+"""Network of a detector for calls without training: its parts in fused form, in the detector's mode.
 
 pixels -> feature_map -> rpn -> proposals -> regions -> region_scores: probabilities, boxes in photo pixels
 """
@@ -42,7 +42,7 @@ from roibeam.extraction.regions import best_class_deltas
 
 @dataclass(frozen=True)
 class PhotoSize:
-    """What scores need to know of a photo beside tensors.
+    """Sizes of a photo for its scores, beside tensors.
 
     Attributes:
         image_hw: (height, width) of the photo, pixels; input_hw: of the resized photo.
@@ -60,7 +60,7 @@ class PhotoSize:
 
 @dataclass(frozen=True)
 class RegionScores:
-    """What a choice among the R regions of one photo needs.
+    """Inputs of a choice among the R regions of one photo.
 
     Attributes:
         probabilities: (R, C + 1) float32, foreground first, background last.
@@ -83,8 +83,8 @@ def region_scores(
     """Logits to probabilities, deltas to boxes; a GPU is never waited for.
 
     Args:
-        outputs: what the heads say of R regions.
-        boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels: what they were pooled from.
+        outputs: of the heads for R regions.
+        boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels: the pooled boxes.
         factors_xyxy: (4,) float32, as of `PhotoScale`.
     """
     probabilities = outputs.class_logits.softmax(dim=1)
@@ -131,7 +131,7 @@ def best_attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, .
 class InferenceNetwork:
     """Computes from copies of the weights: folded, laid out for the kernels, in the type of the mode.
 
-    A part of another kind than ours is called as it is.
+    Parts of other classes are called unchanged.
 
     Args:
         backbone: (N, 3, H, W) -> res4 maps.
@@ -140,7 +140,7 @@ class InferenceNetwork:
         config: sizes, for which the weights are laid out.
         mode: how convolutions compute.
     Raises:
-        ValueError: when the mode rounds and a part is not of our kind, or has norms that cannot be folded.
+        ValueError: if the mode rounds and a part is of another class, or has norms that cannot be folded.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class InferenceNetwork:
             torch.cuda.synchronize()  # the copies are used in more than one stream
 
     def _record(self) -> None:
-        """From now on our own parts are recorded for the shapes that come again."""
+        """Records roibeam's own parts from now on, for shapes that repeat."""
         if not isinstance(self._backbone, nn.Module):
             self._backbone = _recorded(self._backbone)
         if self._rpn is not None:
@@ -208,25 +208,25 @@ class InferenceNetwork:
     def proposals(
         self, maps: Tensor, input_hws: Sequence[tuple[int, int]], factors: Sequence[float]
     ) -> list[Proposals]:
-        """Of each of the N maps; sizes and factors as `ProposalGenerator.forward` takes them."""
+        """Proposals of each of the N maps; sizes and factors as of `ProposalGenerator.forward`."""
         generator, sizes = self._generator, list(zip(input_hws, factors, strict=True))
         if self._rpn is None or self._rank is None or not isinstance(generator, ProposalGenerator):
             return [generator(maps[i : i + 1], *size) for i, size in enumerate(sizes)]
         logits, deltas = self._rpn(maps)
         found = []
         for i, (input_hw, factor) in enumerate(sizes):
-            said, min_side = (logits[i : i + 1], deltas[i : i + 1]), smallest_side(generator.conventions, factor)
-            found.append(generator.choose(self._rank(*said, input_hw=input_hw, min_side=min_side)))
+            outputs, min_side = (logits[i : i + 1], deltas[i : i + 1]), smallest_side(generator.conventions, factor)
+            found.append(generator.choose(self._rank(*outputs, input_hw=input_hw, min_side=min_side)))
         return found
 
     def rpn(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """What the proposal network says of each map: logits (N, A or 2A, h, w), deltas (N, 4A, h, w), float32."""
+        """Outputs of the proposal network for each map: logits (N, A or 2A, h, w), deltas (N, 4A, h, w), float32."""
         assert self._rpn is not None, "a proposal generator of another kind has no such numbers"
         logits, deltas = self._rpn(maps)
         return logits, deltas
 
     def regions(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-        """As `RoIHeads.forward`."""
+        """See `RoIHeads.forward`."""
         if self._describe_chunk is None or not isinstance(self._heads, RoIHeads):
             return self._heads(feature_map, boxes)
         if self._all_regions is not None and self._is_usual(boxes):
@@ -234,7 +234,7 @@ class InferenceNetwork:
         return self._regions(feature_map, boxes, self._describe_chunk)
 
     def _is_usual(self, boxes: Tensor) -> bool:
-        """Whether so many boxes come again and again: given boxes are now these many, now those."""
+        """Whether this number of boxes is that of the proposals: numbers of given boxes vary."""
         return len(boxes) == self._config.proposals_after_nms
 
     def _regions(self, feature_map: Tensor, boxes: Tensor, describe_chunk: Callable[[Tensor], Tensor]) -> RegionOutputs:
@@ -248,15 +248,15 @@ class InferenceNetwork:
     def scores(
         self, outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
     ) -> RegionScores:
-        """As `region_scores`."""
+        """See `region_scores`."""
         if self._scores is None or not self._is_usual(boxes):
             return region_scores(outputs, boxes, factors_xyxy, size, conventions)
-        said = (getattr(outputs, field.name) for field in fields(RegionOutputs))
-        return RegionScores(*self._scores(boxes, factors_xyxy, *said, size=size, conventions=conventions))
+        tensors = (getattr(outputs, field.name) for field in fields(RegionOutputs))
+        return RegionScores(*self._scores(boxes, factors_xyxy, *tensors, size=size, conventions=conventions))
 
 
 def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
-    """The function with the fields of the dataclass that it returns, those that are there, as a tuple."""
+    """The function with the fields of the dataclass that it returns, those that are not None, as a tuple."""
 
     def called(*inputs: Tensor, **fixed: Hashable) -> tuple[Tensor, ...]:
         found = function(*inputs, **fixed)
@@ -267,10 +267,10 @@ def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...
 
 
 def _scores_of_tensors(
-    boxes: Tensor, factors_xyxy: Tensor, *said: Tensor, size: PhotoSize, conventions: Conventions
+    boxes: Tensor, factors_xyxy: Tensor, *tensors: Tensor, size: PhotoSize, conventions: Conventions
 ) -> tuple[Tensor, ...]:
     scores = _tensors_of(region_scores)
-    return scores(RegionOutputs(*said), boxes, factors_xyxy, size=size, conventions=conventions)
+    return scores(RegionOutputs(*tensors), boxes, factors_xyxy, size=size, conventions=conventions)
 
 
 def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -279,7 +279,7 @@ def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
 
 
 class FusedRPNHead:
-    """As `RPNHead`. Its last layers are small and decide the order of proposals, so they are float32 in bf16 too."""
+    """See `RPNHead`. Its last layers are small and decide the order of proposals, so they are float32 in bf16 too."""
 
     def __init__(self, head: RPNHead, mode: Mode, cells: tuple[int, int]) -> None:
         self.dtype, last = mode.conv_dtype, replace(mode, bf16=False)
@@ -294,10 +294,10 @@ class FusedRPNHead:
 
 
 class NetworkCache:
-    """The one `InferenceNetwork` of a detector, made when it is first asked for and anew when a weight has changed.
+    """The one `InferenceNetwork` of a detector, made on first use and anew after a weight has changed.
 
-    A change is seen when it is made in torch's own ways (an optimizer's step, `load_state_dict`, `copy_`, `to`), not
-    when it is made behind them, through `.data`. A copy of a detector makes its own.
+    A change is seen if it is made in torch's own ways (an optimizer's step, `load_state_dict`, `copy_`, `to`), not if
+    it is made through `.data`. A copy of a detector makes its own.
     """
 
     def __init__(self) -> None:
@@ -323,7 +323,7 @@ class NetworkCache:
 
 
 def _versions(part: nn.Module) -> list[object]:
-    """Equal as long as the part computes with the same tensors, which hold the same numbers."""
+    """Versions that are equal as long as the part computes with the same tensors, which hold the same numbers."""
     tensors = [*part.parameters(), *part.buffers()]
     modes = [module.training for module in part.modules()]
     return [

@@ -1,4 +1,4 @@
-"""Modes of a detector: what may differ from float32, one photo at a time, for speed. Each is named in `numerics`.
+"""Modes of a detector: departures from float32, one photo at a time, for speed. Each is named in `numerics`.
 
 Boxes, anchors, suppression, the pooling of regions, means and the linear heads are float32 in every mode.
 """
@@ -20,16 +20,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Mode:
-    """How the convolutions of a detector compute.
+    """Arithmetic of a detector's convolutions.
 
     Attributes:
-        name: what a fingerprint records.
-        bf16: whether their weights, and what flows between them, are bfloat16 in place of float32.
+        name: as in a fingerprint.
+        bf16: whether their weights, and the maps between them, are bfloat16 in place of float32.
         tf32: whether a GPU may round the inputs of float32 convolutions to TF32.
         gpu_region_chunk: regions that go through res5 at once on a GPU. Of the numbers that keep an H200 busy, one at
             which the kernels that cuDNN takes do not make a region's last digits a matter of its place in the chunk.
-        photos_per_call: photos of one input size that share a call of the backbone and the proposal network. Above 1,
-            a feature depends in its last digits on the company its photo had.
+        photos_per_call: photos of one input size that share a call of the backbone and the proposal network. Above
+            1, the last digits of a feature depend on the other photos of the call.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Mode:
 
     @property
     def conv_dtype(self) -> torch.dtype:
-        """Of the convolutions' weights and of what flows between them."""
+        """Type of the convolutions' weights and of the maps between them."""
         import torch  # here: names of modes are checked without it
 
         return torch.bfloat16 if self.bf16 else torch.float32
 
     def regions_at_once(self, config: DetectorConfig, device: torch.device) -> int:
-        """`DetectorConfig.region_chunk`, or what suits the device."""
+        """`DetectorConfig.region_chunk`, or a number that suits the device."""
         if config.region_chunk is not None:
             return config.region_chunk
         return CPU_REGION_CHUNK if device.type == "cpu" else self.gpu_region_chunk
@@ -56,7 +56,7 @@ MODES = MappingProxyType(
     {
         mode.name: mode
         for mode in (
-            # Every shape that reaches a kernel is fixed: a feature depends on its photo and box only, bit for bit.
+            # Every shape of a kernel call is fixed: a feature depends on its photo and box only, bit for bit.
             Mode("exact"),
             Mode("batched", photos_per_call=8),
             # As exact, the same shapes; the GPU's matrix units, which keep 10 bits of each factor.
@@ -72,7 +72,7 @@ def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
     """The mode of that name.
 
     Args:
-        device: where it will run, if that is known yet.
+        device: device of the calls, if known.
     Raises:
         ValueError: for an unknown name, or a mode that the device does not have.
     """
@@ -84,13 +84,13 @@ def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
 
 
 def warn_if_slow(mode: Mode, device: torch.device | str) -> None:
-    """Says so when a CPU has no instructions for the mode, which is slower than exact then."""
+    """Warns if a CPU has no instructions for the mode, which is slower than exact then."""
     if mode.bf16 and _kind(device) == "cpu" and bf16_instructions() == "none":
         _log.warning("%s: this CPU has no bfloat16 instructions; float32 (mode exact) is faster here", mode.name)
 
 
 def bf16_instructions() -> str:
-    """What this CPU multiplies bfloat16 with: "amx", "avx512_bf16", or "none": then mode bf16 is slower than exact."""
+    """This CPU's instructions for bfloat16 products: "amx", "avx512_bf16", or "none": mode bf16 is then slow."""
     import torch
 
     # Private, but torch has no public name for them.

@@ -1,6 +1,6 @@
 """Box arithmetic: deltas, anchors and non-maximum suppression of x1 y1 x2 y2 boxes, always float32.
 
-How wide a box is and where it ends are conventions. Suppression follows those of the published codes, on torchvision's
+The width of a box and its far edge are conventions. Suppression follows those of the published codes, on torchvision's
 kernel.
 """
 
@@ -61,7 +61,7 @@ def clip_boxes(boxes: Tensor, image_hw: tuple[float, float], *, last_pixel: bool
 
 
 def checked_boxes(boxes: np.ndarray) -> Tensor:
-    """Boxes that a user hands in, as a new tensor.
+    """Boxes from a user, as a new tensor.
 
     Args:
         boxes: (R, 4) numbers, x1 y1 x2 y2 in photo pixels.
@@ -135,7 +135,7 @@ def grid_anchors(cell: Tensor, map_hw: tuple[int, int], stride: int) -> Tensor:
     return (shifts + cell).reshape(-1, 4)
 
 
-_LOOK_AT = 4  # boxes that are looked at first, for each one that is wanted
+_LOOK_AT = 4  # first boxes to look at, for each requested one
 
 
 def suppress(
@@ -147,9 +147,9 @@ def suppress(
         boxes: (n, 4) float32.
         scores: (n,) float32.
         iou: threshold, rounded to float32, in which the overlap is computed.
-        comparison: ">" or ">=": what an overlap must be to the threshold for the lower-scored box to go.
-        plus_one_sides: whether boxes, and what two of them share, are x2 - x1 + 1 wide.
-        most: how many are wanted: those come out that would be the first without it, in less time.
+        comparison: ">" or ">=": relation of an overlap to the threshold for the lower-scored box to go.
+        plus_one_sides: whether boxes, and their intersections, are x2 - x1 + 1 wide.
+        most: number of boxes to return: the first ones of the full result, in less time.
     Returns:
         (k,) int64.
     """
@@ -157,7 +157,7 @@ def suppress(
     order = _by_score(scores)
     boxes = boxes[order]
     ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
-    # Whether a box stays is a matter of those before it.
+    # Whether a box stays depends only on those before it.
     looked_at = len(order) if most is None else min(len(order), _LOOK_AT * most)
     while len(kept := nms(boxes[:looked_at], ranks[:looked_at], threshold)[:most]) != most:
         if looked_at == len(order):
@@ -169,8 +169,8 @@ def suppress(
 def suppress_within(
     groups: Tensor, boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool
 ) -> Tensor:
-    """As `suppress` in each group by itself, in one pass around the kernel's calls: for the hundred classes of a photo,
-    a dozen small operations each would take longer than the suppression.
+    """`suppress` in each group by itself, in one pass around the kernel's calls: for the hundred classes of a photo, a
+    dozen small operations each would take longer than the suppression.
 
     Args:
         groups: (n,) int64.
@@ -187,7 +187,7 @@ def suppress_within(
     ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
     parts = zip(boxes[order].split(sizes), ranks.split(sizes), strict=True)
     kept = [nms(rows, ranks_here, threshold) for rows, ranks_here in parts if len(rows) > 1]
-    # Each group's first place beside those that the kernel kept of it; who is alone stays.
+    # Each group's first place beside those that the kernel kept of it; a single box stays.
     firsts = starts[counts > 1].repeat_interleave(starts.new_tensor([len(places) for places in kept]))
     return order[torch.cat([starts[counts == 1], firsts + torch.cat(kept)])] if kept else order[starts]
 
@@ -200,7 +200,7 @@ def _by_score(scores: Tensor) -> Tensor:
 def _as_the_kernel_compares(
     boxes: Tensor, iou: float, *, comparison: str, plus_one_sides: bool
 ) -> tuple[float, Tensor]:
-    """The threshold and the boxes with which the kernel does what is asked."""
+    """The threshold and the boxes for which the kernel gives the requested result."""
     # The kernel compares with ">". On a CPU it widens the overlap to float64, on CUDA it narrows the threshold to
     # float32; a threshold that is a float32 number makes both agree. Above the next lower number means at or above.
     threshold = np.float32(iou)

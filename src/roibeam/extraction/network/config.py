@@ -13,7 +13,7 @@ from types import MappingProxyType
 # res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
 BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
-CPU_REGION_CHUNK = 16  # regions that go through res5 at once where nothing else is said
+CPU_REGION_CHUNK = 16  # regions that go through res5 at once by default
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
 # Far beyond every network of the family, and within a machine's memory: a configuration may be a stranger's.
 _MOST = MappingProxyType(
@@ -28,15 +28,15 @@ _MOST_ANCHORS = 1000  # at one cell
 
 @dataclass(frozen=True)
 class DetectorConfig:
-    """Sizes of a detector. How it computes (channel order, rounding, box rules) is `Conventions`, what it keeps is
-    `SelectionPolicy`.
+    """Sizes of a detector. Its arithmetic (channel order, rounding, box rules) is in `Conventions`, its choice of
+    regions in `SelectionPolicy`.
 
     Attributes:
         depth: 26, 50 or 101, layers of the ResNet.
         base_channels: channels of the stem and of the first bottleneck (64 in the published networks); every other
             width is a multiple: res4 gives 16 x base, a region feature has 32 x base numbers.
-        num_classes: foreground classes, background not counted; 0 for a network without proposals and heads, which
-            describes given boxes alone.
+        num_classes: foreground classes, background not counted; 0 for a network without proposals and heads, for
+            given boxes alone.
         num_attributes: attributes, "no attribute" not counted; 0 for a network without an attribute head.
         anchor_sizes: square roots of the anchors' areas, network-input pixels.
         anchor_ratios: height / width of the anchors.
@@ -54,7 +54,7 @@ class DetectorConfig:
             caches, and what suits the mode on a GPU (`Mode.regions_at_once`).
 
     Raises:
-        ValueError: naming the field, what it holds and what it may hold.
+        ValueError: naming the field, its value and the allowed ones.
     """
 
     depth: int = 101
@@ -128,7 +128,7 @@ class DetectorConfig:
         return 32 * self.base_channels
 
 
-# Fields that nothing of given boxes depends on.
+# Fields that do not affect given boxes.
 PROPOSAL_SIZES = ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou")
 
 CONFIGS = MappingProxyType(

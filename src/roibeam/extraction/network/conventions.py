@@ -1,9 +1,9 @@
-"""What a detector's numbers depend on besides sizes and weights, as data.
+"""Conventions of a detector: all that its numbers depend on besides sizes and weights, as data.
 
 The published extractors of this network differ in two dozen quirks, each of which changes features or boxes without any
 error. All are named here, recorded in the fingerprint of a store, and checked: a value this code does not compute is
-refused, so a recorded convention is always the one that ran. docs/presets.md tells which system used which, and by
-how much they differ.
+refused, so a recorded convention is always the one that ran. docs/presets.md has the conventions of each system, and
+their differences.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DELTA_CAP = math.log(1000.0 / 16.0)  # detectron2 modeling/box_regression.py::_D
 class Conventions:
     """One extractor's rules. The defaults are those of the preset "hf".
 
-    Numbers are free within their range; words must be among `IMPLEMENTED`. Which box and which feature are kept, and in
-    which order, is the `SelectionPolicy`.
+    Numbers are free within their range; words must be among `IMPLEMENTED`. The choice and order of boxes and features
+    is in `SelectionPolicy`.
 
     Attributes:
         channel_order: order of the network's input channels.
         pixel_mean: subtracted, in `channel_order`, grey levels 0..255.
         pixel_std: divided by, after the mean.
-        exif_orientation: "applied": the photo is turned as its EXIF tag says before anything else, as cv2.imread does;
+        exif_orientation: "applied": the photo is turned by its EXIF tag before anything else, as cv2.imread does;
             "ignored": as PIL.Image.open leaves it. Decoding does it (decode.py).
         resize: "float-bilinear": float32, half-pixel centres, no antialiasing (torch.nn.functional.interpolate);
             "cv2-linear": cv2.resize of float32 by one factor, no antialiasing; "pil-bilinear": PIL on 8-bit pixels,
@@ -34,13 +34,13 @@ class Conventions:
         resize_mean: mean removed "after" the resize, or "before" it.
         resized_edge_rounding: "half-up": int(v + 0.5) for each edge; "half-to-even": as cv2 rounds; "truncate":
             int(v), the short edge being whole already.
-        long_edge_rule: what happens when the long edge would pass its limit. "rescale-both": when the scaled long edge
+        long_edge_rule: rule if the long edge would pass its limit. "rescale-both": if the scaled long edge
             is over the limit, both float edges shrink; "rounded": the scaled long edge is rounded before the test, then
             the factor is limit / long edge; "short-truncated": the short edge becomes int(limit * short / long).
         padding_multiple: zeros are added at the right and bottom, after normalising, up to a multiple of this; 1 adds
             none. Padding changes the map inside the photo too.
-        box_scale: how boxes go back to the photo. "per-axis": times width/width' and height/height'; "one-factor":
-            divided by the factor of the resize.
+        box_scale: scale of boxes back to the photo. "per-axis": times width/width' and height/height';
+            "one-factor": divided by the factor of the resize.
         stem_pool: 3x3 max-pool, stride 2. "pad-0-ceil": sizes rounded up (Caffe); "pad-1-floor": torchvision.
         stride_conv: a stage's stride is in the "1x1" convolution that opens its first block, or in the "3x3" after it.
         norm_eps: of the frozen batch norms, inside the square root.
@@ -56,7 +56,7 @@ class Conventions:
         regression_pixels: regions are regressed and clipped in pixels of the "network" input, or of the "photo", where
             "x2-x1+1" and "last-pixel" are other sizes.
         region_deltas: rows of the box regression: "foreground" classes only, or "with-background", whose four rows
-            stand where `background` says.
+            stand at the place of `background`.
         objectness: "logit": one number per anchor; "pair-softmax": background numbers of all anchors, then foreground
             ones, and the softmax of the pair decides.
         proposal_filter: "topk-clip-nonempty": best anchors first, then clipped, then those with a side of
@@ -183,7 +183,7 @@ def _check_numbers(name: str, values: object, count: int, *, above_zero: bool) -
 
 
 # huggingface/transformers-research-projects lxmert/modeling_frcnn.py, whose anchors and box rules are those of
-# detectron2. Its config files say "format: RGB" and "res5_dilation: 1"; what it does is BGR and dilation 2.
+# detectron2. Its config files state "format: RGB" and "res5_dilation: 1"; it computes BGR and dilation 2.
 _HF = Conventions()
 # peteanderson80/bottom-up-attention: lib/fast_rcnn/test.py (resize), lib/rpn (anchors, proposals), its GPU NMS.
 _CAFFE = Conventions(
@@ -217,7 +217,7 @@ CONVENTIONS = MappingProxyType(
         "caffe": _CAFFE,
         # MILVLG/bottom-up-attention.pytorch, "caffe" mode: bua/caffe, with its own NMS on the CPU.
         "milvlg": replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">="),
-        # jackroos/VL-BERT common/fast_rcnn.py, end to end: given boxes only, so nothing is said of proposals.
+        # jackroos/VL-BERT common/fast_rcnn.py, end to end: given boxes only, so proposals are open.
         "vlbert-e2e": replace(
             _HF,
             exif_orientation="ignored",
@@ -250,7 +250,7 @@ CONVENTIONS = MappingProxyType(
 # Sizes in `CONFIGS` that one code base alone has -> its conventions.
 CONVENTIONS_OF_SIZES = MappingProxyType({"r2c-r50": "r2c"})
 
-# Fields that nothing of given boxes depends on, so that the fingerprint of their features leaves them out. (Two more,
+# Fields that do not affect given boxes, so that the fingerprint of their features leaves them out. (Two more,
 # anchor_order and objectness, order the weights.)
 PROPOSAL_FIELDS = (
     "anchor_sides",
@@ -261,7 +261,7 @@ PROPOSAL_FIELDS = (
     "nms_comparison",
 )
 
-# Short edge and limit of the long edge, pixels, that each was published with; sizes are a matter of `DetectorConfig`.
+# Published short edge and limit of the long edge, pixels; sizes are in `DetectorConfig`.
 PUBLISHED_EDGES = MappingProxyType(
     {
         "hf": ((800, 1333),),

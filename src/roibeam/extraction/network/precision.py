@@ -1,5 +1,5 @@
-"""Float32 arithmetic that is float32, or TF32 in convolutions where asked for, whatever the caller has switched on; for
-threads that share one process."""
+"""Plain float32 arithmetic, or TF32 in convolutions on request, for any settings of the caller; for threads that share
+one process."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _before = contextlib.ExitStack()  # puts the caller's switches back
 
 @contextlib.contextmanager
 def plain_float32(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
-    """Inside, arithmetic is float32 on every device.
+    """Context in which arithmetic is float32 on every device.
 
     torch lets CUDA convolutions round to TF32 by default, `set_float32_matmul_precision` does so to matrix products (to
-    bfloat16 on CPUs), and a surrounding autocast halves everything; all change features unsaid. The switches are global
-    to the process: the first to come in sets them, the last to go out, in whichever thread, puts back what was there.
+    bfloat16 on CPUs), and a surrounding autocast halves everything; all change features silently. The switches are
+    global to the process: the first thread to enter sets them, the last to leave restores the former ones.
 
     Args:
-        tf32: whether CUDA's convolutions round to TF32; other products do not. A thread that comes in waits while
-            others are inside with the other answer; none may ask for both.
+        tf32: whether CUDA's convolutions round to TF32; other products do not. A thread waits while others are
+            inside with the other value; none may request both.
     """
     global _inside, _tf32
     with _lock:
@@ -59,7 +59,7 @@ def _set_switches(convolutions: str) -> None:
         (part, "fp32_precision", precision)
         for parts, precision in (((backends.cudnn.conv,), convolutions), (always, "ieee"))
         for part in parts
-        # "none" is what a part says that follows a switch above it which says nothing: float32.
+        # "none" is the value of a part that follows a switch above it which has none: float32.
         if part.fp32_precision != precision and (part.fp32_precision, precision) != ("none", "ieee")
     ]
     wanted += [(backends.cudnn, "benchmark", False), (backends.cudnn, "deterministic", True)]

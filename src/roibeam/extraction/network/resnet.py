@@ -1,6 +1,6 @@
-"""The ResNet of the detectors; where its strides are and how its stem pools are conventions.
+"""ResNet of the detectors; the place of its strides and the pooling of its stem are conventions.
 
-Its norms are frozen unless another factory is handed in, which is how a network is trained from scratch.
+Its norms are frozen unless another factory is given, for training a network from scratch.
 
 Parameters carry the names of the Hugging Face and detectron2 checkpoints (`backbone.stem.conv1.norm.weight`, ...).
 """
@@ -44,17 +44,17 @@ class FrozenBatchNorm(nn.Module):
     def gain_and_shift(self) -> tuple[Tensor, Tensor]:
         """(C,) each: the norm of x is x * gain + shift. Computed anew when one of the four tensors has changed."""
         own = (self.weight, self.bias, self.running_mean, self.running_var)
-        can_tell = not any(tensor.is_inference() for tensor in own)
-        key = [(tensor.data_ptr(), tensor.dtype, tensor._version) for tensor in own] if can_tell else None
+        has_versions = not any(tensor.is_inference() for tensor in own)
+        key = [(tensor.data_ptr(), tensor.dtype, tensor._version) for tensor in own] if has_versions else None
         if self._known is None or key is None or self._known[0] != key:
-            with torch.inference_mode(not can_tell), torch.no_grad():  # what is known may be trained with later
+            with torch.inference_mode(not has_versions), torch.no_grad():  # what is known may be trained with later
                 gain = self.weight * torch.rsqrt(self.running_var + self.eps)
                 self._known = (key, gain, self.bias - self.running_mean * gain)
         return self._known[1:]
 
 
-# Channels and epsilon -> a norm. `nn.BatchNorm2d` is one: trained with it, the weights fit the frozen norm, which then
-# computes what it computes in evaluation mode.
+# Channels and epsilon -> a norm. `nn.BatchNorm2d` is one: trained with it, the weights fit the frozen norm, which
+# then computes the same as it in evaluation mode.
 NormFactory = Callable[[int, float], nn.Module]
 
 
@@ -92,7 +92,7 @@ class NormedConv(nn.Conv2d):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 with a shortcut, which is a 1x1 convolution when the width or the stride changes."""
+    """1x1, 3x3, 1x1 with a shortcut, which is a 1x1 convolution if the width or the stride changes."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Bottleneck(nn.Module):
         self.shortcut = conv(in_channels, out_channels, 1, stride=stride) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        # In place: no backward pass of a convolution or a norm reads what it gave.
+        # In place: no backward pass of a convolution or a norm reads its output.
         out = functional.relu(self.conv1(x), inplace=True)
         out = functional.relu(self.conv2(out), inplace=True)
         out = self.conv3(out)

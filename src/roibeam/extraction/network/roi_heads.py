@@ -45,13 +45,13 @@ class RegionMax:
 
 
 class DistinctBins:
-    """As `RegionMax`, of bins that differ: those of small regions repeat, and those of regions that overlap meet. The
-    published 300 proposals have 58,800 bins, of which 17 to 46 % differ.
+    """Maximum over distinct bins, otherwise as `RegionMax`: bins of small regions repeat, and those of overlapping
+    regions meet. The published 300 proposals have 58,800 bins, of which 17 to 46 % are distinct.
 
     Attributes:
-        ids: (R, cells, cells) int64, of each bin its place among those that differ.
-        count: how many differ.
-        at_once: of one call.
+        ids: (R, cells, cells) int64, index of each bin among the distinct ones.
+        count: number of distinct bins.
+        at_once: number of bins in one call.
     """
 
     def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
@@ -76,7 +76,7 @@ class _Bins:
 
     @staticmethod
     def of_regions(boxes: Tensor, feature_map: Tensor, *, cells: int, stride: int) -> _Bins:
-        """Together (R, cells, cells)."""
+        """Bins of shape (R, cells, cells) together."""
         x_first, x_end, y_first, y_end = _bins(boxes, feature_map.shape[2:], cells, stride)
         return _Bins(y_first[:, :, None], y_end[:, :, None], x_first[:, None, :], x_end[:, None, :])
 
@@ -84,7 +84,7 @@ class _Bins:
         return (self.y_end <= self.y_first) | (self.x_end <= self.x_first)
 
     def distinct(self, map_hw: Sequence[int]) -> tuple[_Bins, Tensor]:
-        """Those that differ, (n,) each, by rows and columns; and of each bin its place among them."""
+        """Distinct bins, (n,) each, by rows and columns; and the index of each bin among them."""
         rows, columns = (edge + 1 for edge in map_hw)  # a bin may end after the last
         number = ((self.y_first * rows + self.y_end) * columns + self.x_first) * columns + self.x_end
         numbers, ids = torch.unique(number.masked_fill(self.is_empty(), 0), return_inverse=True)
@@ -124,11 +124,11 @@ class _BinMax:
 
 
 class WindowMax:
-    """As `RegionMax`, for a GPU, which has the memory to know the maxima of windows of every size: a bin is one row. It
-    waits for nothing, and has the numbers of torchvision's kernel, in a quarter of its time with the change of layout.
+    """`RegionMax` for a GPU, which has the memory for the maxima of windows of every size: a bin is one row. It waits
+    for nothing, and has the numbers of torchvision's kernel, in a quarter of its time with the change of layout.
 
     Args:
-        boxes: on the map; the bins of others could be larger than any window.
+        boxes: on the map; bins of others could be larger than any window.
     """
 
     def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
@@ -138,8 +138,8 @@ class WindowMax:
         most_x, most_y = (min(-(-(edge + 2) // cells) + 1, edge) for edge in (columns, rows))
         windows = feature_map.new_empty(most_y * most_x * rows * columns + 1, channels)
         windows[-1] = 0
-        # Each size in one piece of memory, from the next smaller one and single cells that lie further on. Where a
-        # window would end past the map, what it holds is of the next row, or of nothing; no bin asks for it.
+        # Each size in one piece of memory, from the next smaller one and single cells that lie further on. If a
+        # window would end past the map, its value belongs to the next row, or to nothing; no bin reads it.
         sizes = windows[:-1].view(most_y, most_x, rows * columns, channels)
         sizes[0, 0] = feature_map[0].permute(1, 2, 0).reshape(rows * columns, channels)
         for x in range(1, most_x):
@@ -165,7 +165,7 @@ class WindowMax:
 
 
 def _round_half_away(values: Tensor) -> Tensor:
-    """As C's round, int64; torch's own rounds halves to even."""
+    """C's round, int64; torch's own rounds halves to even."""
     whole = values.trunc()
     return (whole + ((values - whole).abs() >= 0.5) * values.sign()).long()
 
@@ -178,7 +178,7 @@ def _bins(boxes: Tensor, map_hw: Sequence[int], cells: int, stride: int) -> tupl
     """
     rows, columns = map_hw
     edges = _round_half_away(boxes.float() * (1.0 / stride))
-    first = edges[:, :2, None]  # x and y at once: a GPU is asked half as much
+    first = edges[:, :2, None]  # x and y at once: half as many GPU calls
     width = (edges[:, 2:, None] - first + 1).clamp(min=1).float()
     width = width / torch.full_like(width, cells)  # a GPU multiplies by the reciprocal of a plain number
     bins = torch.arange(cells, device=boxes.device, dtype=torch.float32)
@@ -196,7 +196,7 @@ def _level(widths: Tensor) -> Tensor:
 
 def _window_maxima(feature_map: Tensor, num_x: int, num_y: int) -> Tensor:
     """(num_y * num_x * h * w + 1, C): level by level the maxima of windows that start at each cell, then zeros. Windows
-    that reach past the map hold nothing."""
+    that reach past the map are undefined."""
     channels, rows, columns = feature_map.shape[1:]
     memory = feature_map.new_empty(num_y * num_x * rows * columns + 1, channels)
     memory[-1] = 0
@@ -274,7 +274,7 @@ GPU_HEAD_ROWS = 320
 
 @dataclass(frozen=True)
 class RegionOutputs:
-    """What the heads say of R regions, float32, in one order for all conventions.
+    """Outputs of the heads for R regions, float32, in one order for all conventions.
 
     Attributes:
         features: (R, D).
@@ -292,7 +292,7 @@ class RegionOutputs:
 class BoxPredictor(nn.Module):
     """Linear heads on a region feature; the attribute head sees the feature beside an embedding of the argmax class.
 
-    Its weights have their rows where the conventions put background and "no attribute"; what it returns does not. Of a
+    Its weights have background and "no attribute" in the rows that the conventions set; its outputs do not. For a
     network without classes it has no weights, and knows background alone.
     """
 
@@ -344,8 +344,8 @@ class BoxPredictor(nn.Module):
 
 
 class RoIHeads(nn.Module):
-    """Pooling, res5, mean and the linear heads, in chunks of fixed numbers of regions. Without gradients: what trains
-    these parts calls them one by one."""
+    """Pooling, res5, mean and the linear heads, in chunks of fixed numbers of regions. Without gradients: training
+    calls these parts one by one."""
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()
@@ -365,12 +365,12 @@ class RoIHeads(nn.Module):
     def describe(
         self, feature_map: Tensor, boxes: Tensor, describe_chunk: Callable[[Tensor], Tensor], chunk: int
     ) -> RegionOutputs:
-        """As `forward`, with another form of the last stage.
+        """See `forward`, with another form of the last stage.
 
         Args:
             feature_map: (1, C, h, w) in the type that `describe_chunk` takes.
-            describe_chunk: (chunk, C, cells, cells) pooled regions -> (chunk, D) float32 features; it may overwrite
-                nothing of its input.
+            describe_chunk: (chunk, C, cells, cells) pooled regions -> (chunk, D) float32 features; it must not
+                overwrite its input.
             chunk: regions at once.
         """
         pooled = self._pooled_chunks(feature_map, boxes, chunk)
@@ -380,11 +380,11 @@ class RoIHeads(nn.Module):
         return self.judge((describe_chunk(pooled(start)) for start in starts), len(boxes))
 
     def judge(self, chunks: Iterable[Tensor], count: int) -> RegionOutputs:
-        """What the linear heads say.
+        """Outputs of the linear heads.
 
         Args:
             chunks: (chunk, D) float32 features each; at least one.
-            count: how many of their rows, from the first on, are regions.
+            count: number of their rows, from the first on, that are regions.
         """
         features = torch.cat(list(chunks))
         head_rows = CPU_HEAD_ROWS if features.device.type == "cpu" else GPU_HEAD_ROWS

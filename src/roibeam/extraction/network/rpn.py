@@ -1,4 +1,4 @@
-"""Region proposals: the network on the map, and the choice of boxes from what it says."""
+"""Region proposals: the network on the map, and the choice of boxes from its outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RankedAnchors:
         boxes: (n, 4) float32, network-input pixels, clipped.
         objectness: (n,) float32.
         large: (n,) bool, whether the sides are large enough.
-        finite: () bool, whether the network's numbers were; None where nobody has looked.
+        finite: () bool, whether the network's numbers were; None if not checked.
     """
 
     boxes: Tensor
@@ -60,7 +60,7 @@ class RPNHead(nn.Module):
 
 
 class NoProposals(nn.Module):
-    """In place of a proposal generator, of a network without one."""
+    """Placeholder of the proposal generator in a network without one."""
 
     def forward(self, feature_map: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
         """Raises ValueError."""
@@ -86,13 +86,13 @@ class ProposalGenerator(nn.Module):
             input_hw: (height', width') of the network input without padding, pixels; boxes are clipped to it.
             factor: network-input pixels per photo pixel; the smallest side allowed is in photo pixels.
         Raises:
-            ValueError: when the network says NaN or infinity.
+            ValueError: if the network outputs NaN or infinity.
         """
         logits, deltas = self.rpn_head(feature_map)
         return self.propose(logits, deltas, input_hw, factor)
 
     def propose(self, logits: Tensor, deltas: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
-        """As `forward`, from what the head says of the map.
+        """See `forward`, from the head's outputs for the map.
 
         Args:
             logits: (1, A or 2A, h, w) float32; deltas: (1, 4A, h, w) float32.
@@ -101,29 +101,29 @@ class ProposalGenerator(nn.Module):
         return self.choose(self.rank(logits, deltas, input_hw=input_hw, min_side=min_side))
 
     def rank(self, logits: Tensor, deltas: Tensor, *, input_hw: tuple[int, int], min_side: float) -> RankedAnchors:
-        """The first half of `propose`, in which a GPU is never waited for."""
+        """First half of `propose`, which never waits for a GPU."""
         boxes, objectness = self.score_anchors(logits, deltas)
         # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
         capped = self.conventions.delta_cap is not None
         numbers = torch.cat([objectness, deltas.flatten(), *([boxes.flatten()] if capped else [])])
-        finite = numbers.abs().amax() < torch.inf  # one question in place of one for each; NaN is not below either
+        finite = numbers.abs().amax() < torch.inf  # one check in place of one for each; NaN is not below either
         if not capped:
             finite &= ~torch.isnan(boxes).any()
-        # Boxes of NaN are dropped as too small: a photo without regions, and nobody would know why. So it is asked why
-        # when there are none, and a GPU, which would have to be waited for, is not asked before.
+        # Boxes of NaN are dropped as too small: a photo without regions, for no visible reason. So the reason is
+        # checked if there are none, and not before, since that waits for a GPU.
         boxes = boxes.masked_fill(~finite, torch.nan)
         ranked = rank_anchors(boxes, objectness, input_hw, min_side, self.config, self.conventions)
         return replace(ranked, finite=finite)
 
     def choose(self, ranked: RankedAnchors) -> Proposals:
-        """The second half of `propose`."""
+        """Second half of `propose`."""
         proposals = choose_ranked(ranked, self.config, self.conventions)
         if not len(proposals.boxes) and ranked.finite is not None and not bool(ranked.finite):
             raise ValueError("the proposal network gave NaN or infinity; are its weights damaged, or its pixels?")
         return proposals
 
     def score_anchors(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
-        """What the head says of one map -> boxes (n, 4), not clipped, and their objectness (n,), in anchor order.
+        """Outputs of the head for one map -> boxes (n, 4), not clipped, and their objectness (n,), in anchor order.
 
         Args:
             logits: (1, A or 2A, h, w); deltas: (1, 4A, h, w).
@@ -151,8 +151,8 @@ def choose_proposals(
     config: DetectorConfig,
     conventions: Conventions,
 ) -> Proposals:
-    """Clips, drops what is too small, takes the best-scored boxes, suppresses, takes the best of what is left; whether
-    the best are taken before the small ones are dropped is a convention.
+    """Clips, drops too small boxes, takes the best-scored ones, suppresses, takes the best of the rest; the order of
+    taking the best and dropping the small ones is a convention.
 
     detectron2 modeling/proposal_generator/proposal_utils.py::find_top_rpn_proposals, py-faster-rcnn
     lib/rpn/proposal_layer.py and MILVLG bua/caffe/modeling/rpn_outputs.py::find_top_bua_rpn_proposals.
@@ -167,7 +167,7 @@ def choose_proposals(
 
 
 def smallest_side(conventions: Conventions, factor: float) -> float:
-    """That a proposal may have, in network-input pixels."""
+    """Smallest side of a proposal, in network-input pixels."""
     return conventions.min_proposal_side * factor
 
 
@@ -179,7 +179,7 @@ def rank_anchors(
     config: DetectorConfig,
     conventions: Conventions,
 ) -> RankedAnchors:
-    """The part of `choose_proposals` in which a GPU is never waited for.
+    """The part of `choose_proposals` that never waits for a GPU.
 
     Args:
         min_side: the smallest side allowed, network-input pixels.
@@ -193,9 +193,9 @@ def rank_anchors(
 
 
 def choose_ranked(ranked: RankedAnchors, config: DetectorConfig, conventions: Conventions) -> Proposals:
-    """The rest of `choose_proposals`: as many boxes as are large enough and not suppressed, which a GPU is asked."""
-    # By number, not twice by the mask: a GPU is waited for each time, to know how many there are. What came before is
-    # in score order, so the best of all that are large enough stand first.
+    """The rest of `choose_proposals`: boxes that are large enough and not suppressed; their number waits for a GPU."""
+    # By number, not twice by the mask: each time waits for a GPU, for the number of boxes. The input is in score
+    # order, so the best of all that are large enough stand first.
     keep = torch.nonzero(ranked.large).flatten()[: config.proposals_before_nms]
     boxes, objectness = ranked.boxes[keep], ranked.objectness[keep]
     best = suppress(

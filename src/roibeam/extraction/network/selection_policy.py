@@ -1,4 +1,4 @@
-"""Selection policy: rules which regions of an image are kept, as data, with the published ones by name.
+"""Selection policy: rules for keeping regions of an image, as data, with the published ones by name.
 
 ../regions.py carries them out. No torch: a wrong name or setting is reported at once.
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class SelectionPolicy:
-    """How many regions are kept, which, in which order, and which of their two boxes.
+    """Number, choice and order of kept regions, and the choice between their two boxes.
 
     The feature kept is always that of the proposal.
 
@@ -20,19 +20,19 @@ class SelectionPolicy:
         kept_box: "proposal" (the box the feature was pooled from) or "regressed" (the proposal moved by its best class,
             so that box and feature differ: the ports do this).
         nms_thresholds: IoU above which the lower-scored box is suppressed; "single-nms" tries them in turn.
-        nms_comparison: ">" or ">=": what an IoU must be to the threshold.
+        nms_comparison: ">" or ">=": relation of an IoU to the threshold.
         legacy_plus_one_areas: whether the NMS counts a box as x2 - x1 + 1 wide, in photo pixels.
-        when_too_few: what "single-nms" does when no threshold leaves `min_regions`: "no-nms", nothing is suppressed
+        when_too_few: rule of "single-nms" if no threshold leaves `min_regions`: "no-nms", nothing is suppressed
             (the Hugging Face port then repeats the previous image's regions, or stops), or "last-threshold"
             (detectron2).
         min_score: score a region needs, 0..1; "single-nms" has none (0).
-        min_regions: kept even when their score is lower. A photo with fewer proposals gives all of them.
-        max_regions: the best of them when there are more.
+        min_regions: number kept even if their score is lower. A photo with fewer proposals gives all of them.
+        max_regions: number of the best ones kept if there are more.
         order: "score", best first, or "published": by proposal, unless `min_regions` or `max_regions` had to decide
             (the tool's own order). "single-nms" is by score.
 
     Raises:
-        ValueError: naming the field and what is possible.
+        ValueError: naming the field and the allowed values.
     """
 
     method: str = "classwise-max"
@@ -110,11 +110,11 @@ SELECTIONS = MappingProxyType(
         "hf-100": replace(_HF, max_regions=100),
         "d2-36": replace(_D2, min_regions=36, max_regions=36),
         "d2-100": replace(_D2, max_regions=100),
-        # What the five systems say they took; where they are silent, the rule is that of bottom-up attention.
+        # The five systems' published rules; where they have none, the rule is that of bottom-up attention.
         "vl-bert": replace(_BUTD, min_score=0.5),  # arXiv:1908.08530: score above 0.5, 10 to 100
         "vilbert": replace(_BUTD, max_regions=36),  # arXiv:1908.02265: score above a threshold, 10 to 36
         "visualbert": replace(_BUTD, min_regions=144, max_regions=144, order="score"),  # arXiv:1908.03557: 144
-        # uclanlp/visualbert extract_image_features_nlvr.py keeps the best 150 proposals; 144 of them are shown.
+        # uclanlp/visualbert extract_image_features_nlvr.py keeps the best 150 proposals; 144 of them are used.
         "visualbert-nlvr2": replace(
             _BUTD, nms_thresholds=(0.5,), nms_comparison=">=", min_regions=144, max_regions=144, order="score"
         ),

@@ -1,4 +1,4 @@
-"""State of a network: its tensors by name, whatever file they came in; checked, digested, or drawn at random.
+"""State of a network: its tensors by name, from any file; checked, digested, or drawn at random.
 
 Random weights follow the recipe of goldens/detector/README.md, section "Weights": the variances keep activations in
 range through the whole network, and "small channels" make a wrong epsilon visible, so they find arithmetic mistakes
@@ -20,7 +20,7 @@ from torch import Tensor
 from roibeam.messages import printable
 
 CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
-_SHOWN = 5
+_LISTED = 5
 _CHOOSE_CONFIG = "choose the config it was trained with (--detector, --set detector.field=value)"
 
 
@@ -52,7 +52,7 @@ def renamed(weights: Mapping[Any, object], new_name: Callable[[Any], str], sourc
     Args:
         source: names the file in the error.
     Raises:
-        ValueError: when two names become one: one of the values would be dropped, and nothing tells which is right.
+        ValueError: if two names become one: one of the values would be dropped, and neither is known to be right.
     """
     found: dict[str, object] = {}
     for name, value in weights.items():
@@ -68,12 +68,12 @@ def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], sou
     """The weights in `found` as float32, if they are exactly those of `expected`.
 
     Args:
-        found: what a file holds; counters of batches are dropped.
+        found: content of a file; counters of batches are dropped.
         expected: state_dict of the network.
         source: names the file in the error.
     Raises:
-        ValueError: lists everything that is missing, extra, misshapen or not finite (five of each kind), says what the
-            file looks like and what to do.
+        ValueError: lists all missing, extra, misshapen or not finite weights (five of each kind), with the likely
+            kind of the file and the remedy.
     """
     weights = {name: value for name, value in found.items() if is_weight(name)}
     fits = {
@@ -95,12 +95,12 @@ def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], sou
     }
     if any(problems.values()):
         raise ValueError(_report(problems, weights, expected, source))
-    # Detached: a file may hold parameters, which ask for gradients.
+    # Detached: a file may hold parameters, which require gradients.
     return {name: fits[name].detach().to(torch.float32) for name in expected}
 
 
 def is_plain_tensor(value: object) -> TypeGuard[Tensor]:
-    """Whether torch can compute with it as with any other: dense, of floating point, on the CPU, not quantized."""
+    """Whether torch can compute with it normally: dense, of floating point, on the CPU, not quantized."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided
@@ -130,8 +130,8 @@ def _report(
     parts = [f"{source}: {len(weights)} weights, the network has {len(expected)}"]
     for kind, names in problems.items():
         if names:
-            more = f", ... {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            parts.append(f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{more}")
+            more = f", ... {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            parts.append(f"{len(names)} {kind}: {', '.join(names[:_LISTED])}{more}")
     look, advice = _diagnose(weights, problems)
     return "; ".join([*parts, f"it looks like {look}: {advice}"])
 
@@ -151,13 +151,13 @@ _CENTERED = ("cls_score", "bbox_pred", "attr_score")
 
 
 def random_seed(weights: str, *, named: str) -> int | None:
-    """The seed of `random:<seed>`; None for weights that are somewhere.
+    """The seed of `random:<seed>`; None for other weights.
 
     Args:
-        weights: as a user gives them.
-        named: what they are called in the error.
+        weights: as given by a user.
+        named: their name in the error.
     Raises:
-        ValueError: when the seed is no whole number.
+        ValueError: if the seed is no whole number.
     """
     if not weights.startswith("random:"):
         return None

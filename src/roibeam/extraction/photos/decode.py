@@ -3,7 +3,7 @@
 The published extractors decode with `cv2.imread`, so its rules are the convention: alpha dropped, grey and palette
 expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. EXIF orientation is applied, or ignored
 (`IMREAD_IGNORE_ORIENTATION`) for the extractors that used Pillow. cv2 refuses nothing: it paints the missing part of a
-truncated JPEG grey, allocates whatever a header states, and goes over the picture once for each scan of a JPEG. All
+truncated JPEG grey, allocates any size that a header states, and passes over the picture once a JPEG scan. All
 three are checked here before it decodes.
 
 Not detected, because libjpeg only warns of it: damage inside a JPEG's scan data, which gives pixels that are partly
@@ -30,9 +30,9 @@ from PIL import Image, UnidentifiedImageError
 _PILLOW_FORMATS = ("JPEG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEFAULT_MAX_PIXELS = 120_000_000
-LARGEST_MAX_PIXELS = 178_956_970  # beyond this Pillow refuses on its own account: 2 x 1 GiB / 4 / 3
-# Bytes that decoding takes for a pixel: JPEG 6 to 12, GIF 9, TIFF up to 13, others less; WebP 16 to 19, JPEG 2000 14
-# to 22, AVIF 17 to 20, with alpha 34. So a limit on pixels bounds the memory of all of them alike.
+LARGEST_MAX_PIXELS = 178_956_970  # beyond this Pillow itself refuses: 2 x 1 GiB / 4 / 3
+# Bytes of decoding for a pixel: JPEG 6 to 12, GIF 9, TIFF up to 13, others less; WebP 16 to 19, JPEG 2000 14 to 22,
+# AVIF 17 to 20, with alpha 34. So a limit on pixels bounds the memory of all of them alike.
 _PIXEL_WEIGHTS = {"WEBP": 2, "AVIF": 2, "JPEG2000": 2}
 # Photos have 1 scan, progressive ones about 10. Each costs a pass over all pixels: thousands fit into a megabyte.
 MAX_JPEG_SCANS = 100
@@ -51,7 +51,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class DecodeError(ValueError):
-    """An image that cannot be used. `reason` is a short word for counting, the message one line for a person."""
+    """An unusable image. `reason` is a short word for counting, the message one line for a person."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -73,7 +73,7 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     Raises:
         DecodeError: with reason "empty file", "not an image", "too many pixels", "too many scans",
             "truncated", "corrupt" or "undecodable".
-        MemoryError: if memory runs out, which is no fault of the image.
+        MemoryError: if memory runs out, which is not the image's fault.
         ValueError: if `exif_orientation` is another word.
     """
     if exif_orientation not in _IMREAD_FLAGS:
@@ -86,13 +86,13 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
             raise MemoryError("decoding this image takes more than there is") from None
         raise DecodeError("undecodable", f"OpenCV: {str(error).strip().splitlines()[-1]}") from None
     if image is None:
-        _check_memory(_header_pixels(data, max_pixels))  # cv2 says no more than None where its libraries got too little
+        _check_memory(_header_pixels(data, max_pixels))  # cv2 only returns None if its libraries got too little
         raise DecodeError("undecodable", "OpenCV could not decode it although its header looks right")
     return np.asarray(image)
 
 
 def check_encoded(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
-    """What `decode_image` checks before it decodes: known format, pixel limit, completeness.
+    """Checks before `decode_image`: known format, pixel limit, completeness.
 
     Returns:
         The format as Pillow calls it: "JPEG", "MPO" (a JPEG with further pictures behind it), "PNG", "GIF", "WEBP",
@@ -110,7 +110,7 @@ def check_encoded(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
 
 
 def image_sides(data: bytes) -> tuple[int, int]:
-    """(width, height) by the header, before any rotation that EXIF asks for; of data that `check_encoded` let pass.
+    """(width, height) by the header, before any rotation by EXIF; of data that passed `check_encoded`.
 
     Raises:
         DecodeError: "undecodable", if Pillow reads no header.
@@ -139,13 +139,13 @@ def _check_with_pillow(data: bytes, max_pixels: int) -> str:
         raise DecodeError("not an image", f"no known image format{_likeness(data)}") from None
     except Image.DecompressionBombError:
         raise DecodeError("too many pixels", f"over {LARGEST_MAX_PIXELS} pixels: a decompression bomb?") from None
-    except Exception as error:  # Pillow raises whatever its parsers meet: OSError, SyntaxError, struct.error, ...
+    except Exception as error:  # Pillow raises any error of its parsers: OSError, SyntaxError, struct.error, ...
         _check_memory(num_pixels)
         raise DecodeError("truncated", f"broken or incomplete file: {error}") from None
 
 
-# What files that are no photos begin with, in small letters. None of their own bytes is told: a link among the photos
-# may lead to any file of this machine.
+# Beginnings of files that are no photos, in small letters. Their own bytes are never displayed: a link among the
+# photos may lead to any file of this machine.
 _OTHER_KINDS = (
     (b"<!doctype html", "an HTML page"), (b"<html", "an HTML page"), (b"<svg", "an SVG drawing"),
     (b"<?xml", "an XML file"), (b"%!ps", "PostScript"), (b"%pdf", "a PDF"), (b"pk\x03\x04", "a zip archive"),
@@ -162,7 +162,7 @@ def _likeness(data: bytes) -> str:
 
 
 def _pixel_weight(header: Image.Image) -> int:
-    """How much memory a pixel of the format takes, in those of a JPEG."""
+    """Memory of a pixel of the format, relative to JPEG's."""
     weight = _PIXEL_WEIGHTS.get(str(header.format), 1)
     return weight + (header.format == "AVIF" and "A" in header.mode)  # its alpha is a picture of its own
 
@@ -179,7 +179,7 @@ def _check_num_pixels(width: int, height: int, max_pixels: int, weight: int = 1)
 
 
 def _header_pixels(data: bytes, max_pixels: int) -> int:
-    """The number of pixels by the header of a file that was checked; `max_pixels` where Pillow reads no header."""
+    """The number of pixels by the header of a checked file; `max_pixels` if Pillow reads no header."""
     try:
         width, height = Image.open(io.BytesIO(data)).size
     except Exception:  # a PNG with an odd chunk, which the own check takes
@@ -188,7 +188,7 @@ def _header_pixels(data: bytes, max_pixels: int) -> int:
 
 
 def _check_memory(num_pixels: int) -> None:
-    """Raises MemoryError where so many pixels cannot be decoded for want of memory. It asks for it and touches none."""
+    """Raises MemoryError if memory for decoding so many pixels is missing. It requests the memory and touches none."""
     try:
         np.empty(_MEMORY_PER_PIXEL * num_pixels, np.uint8)
     except MemoryError:
@@ -224,7 +224,7 @@ def _check_png(data: bytes, max_pixels: int) -> None:
 
 
 def _without_profile(data: bytes) -> bytes:
-    """A PNG without its colour profile, anything else as it is.
+    """A PNG without its colour profile, anything else unchanged.
 
     cv2 makes no use of the profile, and libpng prints a line to standard error about each of the many odd ones.
     """
@@ -247,7 +247,7 @@ def _check_jpeg_scans(data: bytes) -> None:
     first = _first_jpeg_scan(data)
     if data.find(b"\xff\xd9", first) < 0:
         raise DecodeError("truncated", f"JPEG without an end marker after {len(data)} bytes")
-    # Few scans for sure, or bytes to be looked at one by one: films and pictures behind the end have FF DA too.
+    # Few scans for sure, or bytes to check one by one: films and pictures behind the end have FF DA too.
     if data.count(b"\xff\xda", first) > MAX_JPEG_SCANS and _has_too_many_scans(data, first):
         raise DecodeError("too many scans", f"a JPEG of over {MAX_JPEG_SCANS} scans; photos have about 10 at most")
 
@@ -266,7 +266,7 @@ def _has_too_many_scans(data: bytes, first: int) -> bool:
 
 
 def _first_jpeg_scan(data: bytes) -> int:
-    """Where the first scan's marker stands.
+    """Position of the first scan's marker.
 
     Thumbnails inside EXIF have markers of their own, so the search walks over the headers. Stray bytes between header
     segments are skipped as libjpeg skips them ("extraneous bytes before marker", jdmarker.c::next_marker).
@@ -296,18 +296,18 @@ _TELLING = ("JPEG", "MPO", "PNG", "GIF", "BMP", "PPM", "WEBP")  # formats whose 
 
 
 def header_hw(path: str, *, exif_orientation: str) -> tuple[int, int] | None:
-    """Height and width in pixels, as `decode_image` will give them.
+    """Height and width in pixels, as from `decode_image`.
 
     Args:
         path: of a local file; a few kilobytes of it are read.
         exif_orientation: "applied" or "ignored", as of `decode_image`.
     Returns:
-        None where only decoding tells.
+        None if only decoding determines them.
     Raises:
-        DecodeError: for what is no photo.
+        DecodeError: for anything but a photo.
         OSError: if it cannot be read.
     """
-    # A pipe would be waited for until somebody writes into it.
+    # A pipe would block until another process writes into it.
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise OSError("not a regular file")
     try:
@@ -320,6 +320,6 @@ def header_hw(path: str, *, exif_orientation: str) -> tuple[int, int] | None:
         raise DecodeError("not an image", "no known image format") from None
     except OSError:
         raise
-    except Exception as error:  # Pillow raises whatever its parsers meet
+    except Exception as error:  # Pillow raises any error of its parsers
         raise DecodeError("corrupt", f"no size in its header: {error}") from None
     return (width, height) if turned else (height, width)

@@ -22,13 +22,13 @@ class ImageRef:
 
     Attributes:
         image_id: key of its record; the source that made it documents the rule.
-        location: where its bytes are: a local path, a URL, or a member of an archive
+        location: location of its bytes: a local path, a URL, or a member of an archive
             (`pipelines/common/locations.py`).
         boxes: x1 y1 x2 y2 of the regions to describe, in pixels of the decoded photo, kept in number and order; None
             means that the detector proposes and selects.
-        boxes_hw: height and width of the image that the boxes were drawn on, where their file tells; a photo of another
-            size becomes a failure, since its boxes would cut out other things.
-        captions: what the source says of the image, in its order; they travel with it and change no feature.
+        boxes_hw: height and width of the image that the boxes were drawn on, if their file has them; a photo of
+            another size becomes a failure, since its boxes would cut out other things.
+        captions: the source's captions of the image, in its order; they travel with it and change no feature.
         labels: its labels as the source writes them ("dog", "n01440764", "7"), likewise.
     """
 
@@ -68,24 +68,24 @@ class Failure:
     detail: str
 
 
-# Of files that are taken for photos where they lie in a folder or an archive.
+# Extensions of photos in a folder or an archive.
 IMAGE_EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .webp .avif .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
 )
-# Photos all the same, of formats that nothing here reads.
+# Extensions of photos in formats that nothing here reads.
 UNREAD_EXTENSIONS = frozenset(".heic .heif .jxl .dng .cr2 .cr3 .nef .arw .orf .rw2 .raf".split())
-# No folder is searched for these, but lists name such files, and some are read: .mpo is a JPEG.
+# Extensions that no folder is searched for, but lists name such files, and some are read: .mpo is a JPEG.
 _OTHER_EXTENSIONS = frozenset(
     ".apng .mpo .jif .jfi .j2k .j2c .jpf .jpx .pam .pfm .ras .hdr .exr .svg .ico .psd .tga".split()
 )
-# Only these are taken off a name: ids have dots of their own ("00.00.05.905-00.00.07.083@0" of VCR).
+# Only these are removed from a name: ids have dots of their own ("00.00.05.905-00.00.07.083@0" of VCR).
 _CUT_OFF = IMAGE_EXTENSIONS | UNREAD_EXTENSIONS | _OTHER_EXTENSIONS
 
 MAX_FILE_BYTES = 512 * 2**20
 
 
 class PhotoReadError(OSError):
-    """A photo that cannot be read, for a reason that is to be counted by its own word.
+    """A photo that cannot be read, with a reason of its own for counting.
 
     Attributes:
         reason: as in `Failure`.
@@ -104,15 +104,15 @@ def without_image_extension(path: str) -> str:
 
 
 def read_local_file(location: str) -> bytes:
-    """Reads one local file, refusing what no image of the default pixel limit can be (over 512 MiB)."""
-    # Without blocking: a pipe or device named .jpg would otherwise be waited for until somebody writes into it.
+    """Reads one local file; refuses files that no image of the default pixel limit can be (over 512 MiB)."""
+    # Without blocking: a pipe or device named .jpg would otherwise block until another process writes into it.
     with open(os.open(location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if status.st_size > MAX_FILE_BYTES:
             raise OSError(f"larger than {MAX_FILE_BYTES} bytes")
-        return file.read(status.st_size)  # read() makes room for what it is asked for
+        return file.read(status.st_size)  # read() reserves memory for its argument
 
 
 def photo_slack(image_hw: tuple[int, int]) -> np.ndarray:
@@ -121,7 +121,7 @@ def photo_slack(image_hw: tuple[int, int]) -> np.ndarray:
 
 
 def lie_inside(boxes: np.ndarray, image_hw: tuple[int, int]) -> np.ndarray:
-    """Which boxes lie inside a photo, but for `photo_slack`.
+    """Whether boxes lie inside a photo, but for `photo_slack`.
 
     Args:
         boxes: (K, 4), x1 y1 x2 y2 in pixels.
@@ -137,11 +137,11 @@ def lie_inside(boxes: np.ndarray, image_hw: tuple[int, int]) -> np.ndarray:
 def box_problem(
     boxes: np.ndarray, image_hw: tuple[int, int], boxes_hw: tuple[int, int] | None
 ) -> tuple[str, str] | None:
-    """Why these boxes are not regions of this photo: a word for counting and a line for a person, or None.
+    """Reason why these boxes are not regions of this photo: a word for counting and a line for a person, or None.
 
-    Annotations reach past the edge by a rounding error, and published codes clip them without a word. Here a box may do
-    so by one pixel and a hundredth of the side; beyond that the photo is another one, or has been resized, and features
-    of clipped boxes would be wrong without anybody noticing.
+    Annotations reach past the edge by a rounding error, and published codes clip them silently. Here a box may do so by
+    one pixel and a hundredth of the side; beyond that the photo is another one, or has been resized, and features of
+    clipped boxes would be silently wrong.
 
     Args:
         boxes: (K, 4) float32, x1 y1 x2 y2.

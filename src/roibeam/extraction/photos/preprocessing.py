@@ -26,7 +26,7 @@ MIN_INPUT_EDGE = 3
 
 @dataclass(frozen=True)
 class PhotoScale:
-    """Between photo pixels and network-input pixels.
+    """Scale between photo pixels and network-input pixels.
 
     Attributes:
         factors_xyxy: (4,) float32.
@@ -51,7 +51,7 @@ class NetworkInput:
     """One photo as the network sees it.
 
     Attributes:
-        pixels: (1, 3, H, W) float32, mean removed, zeros at the right and bottom where the conventions pad.
+        pixels: (1, 3, H, W) float32, mean removed, zeros at the right and bottom if the conventions pad.
         input_hw: (height', width') of the resized photo, without padding, pixels.
         image_hw: (height, width) of the photo, pixels.
         factor: network-input pixels per photo pixel, before the edges were rounded.
@@ -67,12 +67,11 @@ class NetworkInput:
 
 @dataclass(frozen=True, eq=False)
 class ResizedPhoto:
-    """A photo on its way to the network, as far as the threads that decode can bring it: without torch, whose threads
-    would get in the way of the network's.
+    """A photo after the work of decoding threads: without torch, whose threads would get in the way of the network's.
 
     Attributes:
-        pixels: (h, w, 3) uint8 or float32 in the network's channel order, of the size of the network's input; of the
-            photo where the conventions resize on the device.
+        pixels: (h, w, 3) uint8 or float32 in the network's channel order, of the size of the network's input; of
+            the photo if the conventions resize on the device.
         image_hw: (height, width) of the photo, pixels.
         input_hw, factor: as of `NetworkInput`.
     """
@@ -123,7 +122,7 @@ def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.d
 
 
 def check_pixels(image: object) -> None:
-    """Raises ValueError when `image` is not a (height, width, 3) uint8 array of at least one pixel."""
+    """Raises ValueError if `image` is not a (height, width, 3) uint8 array of at least one pixel."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
         raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
@@ -154,7 +153,7 @@ def input_size(
         edges = (image_hw[0] * factor, image_hw[1] * factor)
     else:  # detectron2 data/transforms/augmentation_impl.py::ResizeShortestEdge
         factor = short_edge * 1.0 / shorter
-        # The short edge is the wanted one itself: factor * shorter could miss it by the last digit.
+        # The short edge is the requested one itself: factor * shorter could miss it by the last digit.
         edges = (short_edge, factor * image_hw[1]) if image_hw[0] < image_hw[1] else (factor * image_hw[0], short_edge)
         if max(edges) > long_edge:
             shrink = long_edge * 1.0 / max(edges)
@@ -176,7 +175,7 @@ def _subtract_mean(image: np.ndarray, conventions: Conventions) -> np.ndarray:
 
 
 def _resize(image: np.ndarray, size: tuple[int, int], factor: float, conventions: Conventions) -> np.ndarray:
-    """(height, width, 3) uint8 or float32 -> (height', width', 3), or as it is where it is resized on the device."""
+    """(height, width, 3) uint8 or float32 -> (height', width', 3), or unchanged if it is resized on the device."""
     height, width = size
     if conventions.resize == "float-bilinear":
         return image
@@ -206,7 +205,7 @@ def _photo_scale(
 
 
 def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor there, without waiting for what a GPU has to do first: a plain copy would."""
+    """The tensor on the device, without waiting for a GPU's queued work, unlike a plain copy."""
     if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -214,8 +213,8 @@ def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 @functools.cache
 def _channels(values: tuple[float, ...], device: str) -> Tensor:
-    """(1, 3, 1, 1) float32, made once: a GPU is waited for each time that numbers are handed to it."""
-    with torch.inference_mode(False):  # what is trained may use it too
+    """(1, 3, 1, 1) float32, made once: each transfer of numbers waits for a GPU."""
+    with torch.inference_mode(False):  # training may use it too
         return torch.tensor(values, dtype=torch.float32, device=device).view(1, 3, 1, 1)
 
 
@@ -227,7 +226,7 @@ def blank_regions(pixels: Tensor, boxes: Tensor) -> Tensor:
 
     Args:
         pixels: (3, H, W) or (1, 3, H, W) float32, mean removed.
-        boxes: (n, 4), x1 y1 x2 y2 in pixels of the input; what lies outside is left out.
+        boxes: (n, 4), x1 y1 x2 y2 in pixels of the input; parts outside are left out.
     """
     blanked = pixels.clone()
     for box in boxes.tolist():
@@ -238,13 +237,13 @@ def blank_regions(pixels: Tensor, boxes: Tensor) -> Tensor:
 def blank_photo(photo: np.ndarray, boxes: np.ndarray, conventions: Conventions) -> np.ndarray:
     """A copy of a photo with the given boxes in the mean colour, rounded to whole levels.
 
-    Before the resize, so that nothing of what is in a box gets mixed into the pixels beside it. The box itself is not
-    exactly zero then: the network's input is blanked as well.
+    Before the resize, so that no content of a box gets mixed into the pixels beside it. The box itself is not exactly
+    zero then: the network's input is blanked as well.
 
     Args:
         photo: (height, width, 3) uint8, channel order B, G, R.
         boxes: (n, 4), x1 y1 x2 y2 in its pixels; rows and columns as in `blank_regions`.
-        conventions: give the mean.
+        conventions: of the mean.
     """
     mean = np.rint(conventions.pixel_mean).astype(np.uint8)
     blanked = photo.copy()
@@ -254,6 +253,6 @@ def blank_photo(photo: np.ndarray, boxes: np.ndarray, conventions: Conventions) 
 
 
 def _pixels_of(box: list[float]) -> tuple[slice, slice]:
-    """Rows and columns."""
+    """Rows and columns of the pixels of a box."""
     x1, y1, x2, y2 = (max(int(edge), -1) for edge in box)
     return slice(max(y1, 0), y2 + 1), slice(max(x1, 0), x2 + 1)

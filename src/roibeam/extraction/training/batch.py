@@ -1,4 +1,4 @@
-"""Photos with labelled objects -> one zero-padded batch that a detector is trained on."""
+"""Training batch of a detector: photos with labelled objects -> one zero-padded batch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ SIZE_STEP = 32  # pixels; batches of few different sizes find the kernels of an 
 
 @dataclass(frozen=True, eq=False)
 class PhotoObjects:
-    """What is labelled in one photo; M may be 0.
+    """Labels of one photo; M may be 0.
 
     Attributes:
-        boxes: (M, 4) numbers, x1 y1 x2 y2 in photo pixels, decoded as `Conventions.exif_orientation` says.
+        boxes: (M, 4) numbers, x1 y1 x2 y2 in photo pixels, decoded by `Conventions.exif_orientation`.
         class_ids: (M,) integers, 0-based; those of ignored rows are not read.
-        attribute_ids: (M, S) integers: any number of attributes of an object, 0-based, in any column; `num_attributes`
-            says "no attribute", -1 fills what is left and says nothing. An object of which nothing is known is a row of
-            -1; the original trains such objects on "no attribute" (peteanderson80/bottom-up-attention
-            lib/rpn/proposal_target_layer.py::_sample_rois: only columns after the first lose their zeros). S may be 0.
-        ignored: (M,) bool: crowds, and objects too hidden to be asked for. What lies in one is neither object nor
+        attribute_ids: (M, S) integers: any number of attributes of an object, 0-based, in any column;
+            `num_attributes` means "no attribute", -1 fills the rest and means nothing. An object without known
+            attributes is a row of -1; the original trains such objects on "no attribute"
+            (peteanderson80/bottom-up-attention lib/rpn/proposal_target_layer.py::_sample_rois: only columns after the
+            first lose their zeros). S may be 0.
+        ignored: (M,) bool: crowds, and objects too hidden to be found. A box inside one is neither object nor
             background.
     """
 
@@ -41,7 +42,7 @@ class PhotoObjects:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPhoto:
-    """One photo as the network is trained on it.
+    """One photo as input of the training.
 
     Attributes:
         pixels: (3, H, W) float32, mean removed.
@@ -65,7 +66,7 @@ class DetectionBatch:
         input_hw: of each photo (height', width') without padding, pixels.
         factors: of each photo the network-input pixels per photo pixel.
         objects: of each photo.
-        seeds: of each photo, for the sample of its anchors and regions: what is sampled depends on nothing else of a
+        seeds: of each photo, for the sample of its anchors and regions: the sample depends on nothing else of a
             batch.
     """
 
@@ -101,9 +102,9 @@ def prepare_training_photo(
     *,
     flip: bool = False,
 ) -> TrainingPhoto:
-    """Resizes a photo and removes the mean, mirrors it if told; its boxes go along and are clipped.
+    """Resizes a photo and removes the mean, optionally mirrors it; its boxes go along and are clipped.
 
-    An object of which clipping leaves nothing is left out: no box can be learned for it.
+    An object that clipping removes is left out: no box can be learned for it.
 
     Args:
         image: (height, width, 3) uint8, channel order B, G, R.
@@ -111,7 +112,7 @@ def prepare_training_photo(
             (`dataclasses.replace`) is multi-scale training.
         flip: whether photo and boxes are mirrored left to right.
     Raises:
-        ValueError: for another image, boxes that are none, arrays that do not belong together, ids out of range.
+        ValueError: for another image, invalid boxes, arrays that do not belong together, ids out of range.
     """
     class_ids, attribute_ids, ignored = _checked_labels(objects, config)
     prepared = prepare_photo(image, objects.boxes, config, conventions, flip=flip)
@@ -131,7 +132,7 @@ def collate_training_photos(photos: Sequence[TrainingPhoto], seeds: Sequence[int
     Args:
         seeds: one for each photo, 0 <= seed < 2^63; see `DetectionBatch.seeds`.
     Raises:
-        ValueError: when there is no photo, or not one seed for each.
+        ValueError: without any photo, or without one seed for each.
     """
     if not photos or len(photos) != len(seeds):
         raise ValueError(f"a training batch needs photos and a seed for each, got {len(photos)} and {len(seeds)}")

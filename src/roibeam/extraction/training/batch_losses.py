@@ -49,15 +49,15 @@ METRICS = ("object_accuracy", "attribute_accuracy", "proposal_recall")
 
 @dataclass(frozen=True, eq=False)
 class DetectionLosses:
-    """What a batch of B photos gave.
+    """Losses and metrics of a batch of B photos.
 
     Attributes:
         losses: for each name of `LOSSES` (B,) float32, float64 of such weights: one loss for each photo, already
             weighted. The loss to train on is the sum over the names of the mean over the photos, of all batches and
             processes of a step.
-        metrics: for each name how many, and of how many; scalars without gradients. "object_accuracy": sampled regions
+        metrics: for each name a count, and its total; scalars without gradients. "object_accuracy": sampled regions
             with an object whose class is the best, background counted; "attribute_accuracy": those with a known
-            attribute whose best attribute is one of them; "proposal_recall": objects that a proposal shows.
+            attribute whose best attribute is one of them; "proposal_recall": objects that a proposal matches.
     """
 
     losses: dict[str, Tensor]
@@ -107,15 +107,15 @@ class DetectorTraining(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> DetectorTraining:
-        """As of every module, but frozen stages stay in evaluation mode."""
+        """Sets the mode; frozen stages stay in evaluation mode."""
         super().train(mode)
         for name in self.frozen:
             self.get_submodule(name).eval()
         return self
 
     def forward(self, batch: DetectionBatch) -> DetectionLosses:
-        """Padding changes a photo's map near its right and bottom edge, see `RegionEncoder.forward`; anchors in the
-        padding take no part.
+        """Losses of a batch. Padding changes a photo's map near its right and bottom edge, see `RegionEncoder.forward`;
+        anchors in the padding are left out.
 
         Args:
             batch: on the parameters' device.
@@ -129,16 +129,16 @@ class DetectorTraining(nn.Module):
         pooled = pool_regions(at_least_float32(feature_map), boxes, self.conventions, cells=self.config.pooled_cells)
         features = self.roi_heads.res5(pooled).mean(dim=(2, 3))
         predictor = self.roi_heads.box_predictor
-        said = predictor(features)
+        outputs = predictor(features)
         counts = [len(each.regions.boxes) for each in samples]
-        parts = (each.split(counts) for each in (features, said.class_logits, said.box_deltas))
+        parts = (each.split(counts) for each in (features, outputs.class_logits, outputs.box_deltas))
         rules, conventions = self.loss_rules, self.conventions
         losses: dict[str, list[Tensor]] = {name: [] for name in LOSSES}
         hits: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in METRICS}
         for index, (of_regions, class_logits, box_deltas) in enumerate(zip(*parts, strict=True)):
             rows, anchors, regions = samples[index].anchor_rows, samples[index].anchors, samples[index].regions
-            shown = len(regions.deltas)
-            attributes = trained_attribute_logits(predictor, of_regions[:shown], regions.class_ids[:shown])
+            num_objects = len(regions.deltas)
+            attributes = trained_attribute_logits(predictor, of_regions[:num_objects], regions.class_ids[:num_objects])
             losses["objectness"].append(objectness_loss(anchor_logits[index, rows], anchors))
             losses["proposal_boxes"].append(
                 proposal_box_loss(anchor_deltas[index, rows], anchors, conventions.proposal_delta_weights, rules)
@@ -146,7 +146,7 @@ class DetectorTraining(nn.Module):
             losses["classes"].append(class_loss(class_logits, regions))
             losses["region_boxes"].append(region_box_loss(box_deltas, regions, conventions.region_delta_weights, rules))
             losses["attributes"].append(attribute_loss(attributes, regions.attribute_ids, rules))
-            hits["object_accuracy"].append(_class_hits(class_logits[:shown], regions))
+            hits["object_accuracy"].append(_class_hits(class_logits[:num_objects], regions))
             hits["attribute_accuracy"].append(_attribute_hits(attributes, regions))
             hits["proposal_recall"].append((regions.found, regions.found.new_tensor(regions.num_objects)))
         return DetectionLosses(
@@ -155,7 +155,7 @@ class DetectorTraining(nn.Module):
         )
 
     def _by_anchor(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
-        """What the proposal network says, in the order of `grid_anchors`: one logit of each anchor (B, n) and its
+        """Outputs of the proposal network, in the order of `grid_anchors`: one logit of each anchor (B, n) and its
         deltas (B, n, 4). The logit of a pair is foreground minus background."""
         photos, num_anchors, map_hw = len(logits), self.config.num_anchors, logits.shape[2:]
         if self.conventions.objectness == "pair-softmax":
@@ -165,7 +165,7 @@ class DetectorTraining(nn.Module):
 
     @torch.no_grad()
     def _sample(self, logits: Tensor, deltas: Tensor, batch: DetectionBatch, index: int) -> _PhotoSample:
-        """What photo `index` is trained on, drawn by its own seed. Proposals carry no gradient, as in the originals."""
+        """Training sample of photo `index`, drawn by its own seed. Proposals carry no gradient, as in the originals."""
         input_hw, objects = batch.input_hw[index], batch.objects[index]
         map_hw = (logits.shape[2], logits.shape[3])
         anchors = grid_anchors(self.proposal_generator.cell_anchors, map_hw, FEATURE_STRIDE)
@@ -189,7 +189,7 @@ class DetectorTraining(nn.Module):
         )
 
     def _rows_inside(self, input_hw: tuple[int, int], map_hw: tuple[int, int]) -> Tensor:
-        """(n,) int64, anchors of the cells that begin inside the photo; the others see padding only."""
+        """(n,) int64, anchors of the cells that start inside the photo; the others see padding only."""
         device = self.proposal_generator.cell_anchors.device
         rows, columns = (
             torch.arange(cells, device=device) * FEATURE_STRIDE < edge
@@ -201,7 +201,7 @@ class DetectorTraining(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class _PhotoSample:
-    """What one photo of a batch is trained on.
+    """Training sample of one photo of a batch.
 
     Attributes:
         anchor_rows: (n,) int64, the photo's own anchors among those of the map.
@@ -215,7 +215,7 @@ class _PhotoSample:
 
 def trained_attribute_logits(predictor: BoxPredictor, features: Tensor, class_ids: Tensor) -> Tensor:
     """Attribute logits beside the embedding of the true class, as attributes are trained; `BoxPredictor.forward` takes
-    the best class instead, since nobody knows the true one then.
+    the best class instead, since the true one is then unknown.
 
     Args:
         features: (P, D).
@@ -234,10 +234,10 @@ def build_trainable_detector(
     *,
     norm: NormFactory = FrozenBatchNorm,
 ) -> Detector:
-    """A detector whose ResNet has the given norm; what to do with it depends on that.
+    """A detector whose ResNet has the given norm; its use depends on the norm.
 
     `FrozenBatchNorm`: load weights, then train. `nn.BatchNorm2d`: `initialise`, then train; the weights fit a frozen
-    detector, which is what to extract with. `group_norm` the same, but the weights fit only what is built with it.
+    detector for extraction. `group_norm` the same, but the weights only fit a network with it.
 
     Args:
         config, conventions, selection: as of `Detector`.
@@ -251,7 +251,7 @@ def build_trainable_detector(
 
 @torch.no_grad()
 def initialise(detector: Detector, generator: torch.Generator) -> None:
-    """Weights to train from scratch with.
+    """Draws initial weights for training from scratch.
 
     Convolutions of the ResNet: normal, variance 2 / (out channels * cells), for a ReLU behind each (He et al.,
     arXiv:1502.01852). The layers of the heads: normal, deviation 0.01, and 0.001 for box regression, bias 0
@@ -307,8 +307,8 @@ class DetectorHeads(nn.Module):
         self.roi_heads = nn.ModuleDict({"box_predictor": BoxPredictor(config, conventions)})
 
     def detector(self, encoder: RegionEncoder) -> Detector:
-        """The whole detector around an encoder, in evaluation mode. Nothing is copied: it is what the encoder is."""
-        with torch.device("meta"):  # nothing is drawn or allocated for a last stage that is not kept
+        """The whole detector around an encoder, in evaluation mode. Nothing is copied: they share weights."""
+        with torch.device("meta"):  # nothing is drawn or allocated for the discarded last stage
             heads = RoIHeads(self.config, self.conventions)
         res5, predictor = encoder.roi_heads["res5"], self.roi_heads["box_predictor"]
         assert isinstance(res5, nn.Sequential) and isinstance(predictor, BoxPredictor)
@@ -322,8 +322,8 @@ class DetectorHeads(nn.Module):
         )
 
     def check_anchors(self) -> None:
-        """Raises ValueError when a weight file brought anchors that the conventions do not compute: a checkpoint holds
-        the conventions alone."""
+        """Raises ValueError if a weight file has anchors that the conventions do not compute: a checkpoint holds the
+        conventions alone."""
         if not torch.equal(self.proposal_generator.cell_anchors.cpu(), cell_anchors(self.config, self.conventions)):
             raise ValueError(
                 "the detector's file has anchors of its own, other than its conventions compute; choose the "
@@ -340,7 +340,7 @@ def load_heads(
         spec, cache_dir: as `load_weights` takes them.
     Raises:
         ValueError: as `load_weights`, and for anchors that the conventions do not compute.
-        OSError: when the file cannot be fetched.
+        OSError: if the file cannot be fetched.
     """
     detector = Detector(config, conventions)
     load_weights(spec, detector, cache_dir=cache_dir)
@@ -357,7 +357,7 @@ def new_heads(config: DetectorConfig, conventions: Conventions, *, seed: int) ->
 
 
 def heads_of(detector: Detector) -> DetectorHeads:
-    """Those of a detector; they share its parameters."""
+    """Heads of a detector; they share its parameters."""
     with torch.device("meta"):
         heads = DetectorHeads(detector.config, detector.conventions)
     generator, own = detector.proposal_generator, detector.roi_heads

@@ -1,4 +1,4 @@
-"""Rules of a detector's training as settings, without torch: which regions it learns from, how errors are weighed."""
+"""Rules of a detector's training as settings, without torch: sampling of regions, and weights of errors."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class SamplingRules:
-    """How many anchors and regions of a photo are trained on, and when one shows an object.
+    """Sampling of anchors and regions of a photo, and overlaps that match an object.
 
     The defaults are those of bottom-up attention, except `anchor_border`, which was 0 there: with small photos it
     leaves large objects without an anchor. detectron2 differs in regions_per_image (512).
 
     Attributes:
         anchors_per_image: anchors sampled.
-        anchor_positive_fraction: at most this part of them show an object.
-        anchor_positive_iou: overlap with an object from which on an anchor shows it; each object's best anchors do too.
+        anchor_positive_fraction: largest part of them that match an object.
+        anchor_positive_iou: smallest overlap of an anchor that matches an object; each object's best ones do too.
         anchor_negative_iou: largest overlap below this: background. Between the two an anchor is not trained on.
         anchor_border: pixels that an anchor may reach past the photo, else it is not trained on; None for no limit.
         proposals_before_nms, proposals_after_nms: as in `DetectorConfig`, while training.
         regions_per_image: proposals sampled; the objects' own boxes stand among those to choose from.
-        region_positive_fraction: at most this part of them show an object.
-        region_iou: overlap from which on a proposal shows an object; below, it is background.
+        region_positive_fraction: largest part of them that match an object.
+        region_iou: smallest overlap of a proposal that matches an object; below, it is background.
 
     Raises:
-        ValueError: naming the field, what it holds and what it may hold.
+        ValueError: naming the field, its value and the allowed ones.
     """
 
     anchors_per_image: int = 256
@@ -61,11 +61,11 @@ class SamplingRules:
 
 @dataclass(frozen=True)
 class LossRules:
-    """How errors are weighed. The defaults are those of bottom-up attention; detectron2 has 0 for both betas.
+    """Weights of errors. The defaults are those of bottom-up attention; detectron2 has 0 for both betas.
 
     Attributes:
-        proposal_beta: error of an anchor's delta up to which its loss is a parabola, then a line (the prototxt says
-            sigma 3: 1/9); 0 is the plain absolute error.
+        proposal_beta: error of an anchor's delta up to which its loss is a parabola, then a line (sigma 3 in the
+            prototxt: 1/9); 0 is the plain absolute error.
         region_beta: the same for a region's delta, in REGION_DELTA_UNITS.
         attribute_weight: of the attribute loss; the others have 1.
 

@@ -23,18 +23,18 @@ from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.precision import at_least_float32
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 
-IGNORE = -1  # label of what is no example, and of an attribute that is not known
+IGNORE = -1  # label of ignored examples, and of unknown attributes
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is labelled in one photo, in network-input pixels; M may be 0.
+    """Labels of one photo, in network-input pixels; M may be 0.
 
     Attributes:
         boxes: (M, 4) float32, x1 y1 x2 y2, none empty.
         class_ids: (M,) int64, 0-based; those of ignored rows are not read.
-        attribute_ids: (M, S) int64, 0-based, the number of attributes for "no attribute", -1 where there is none.
-        ignored: (M,) bool: what lies in one of these is neither object nor background.
+        attribute_ids: (M, S) int64, 0-based, the number of attributes for "no attribute", -1 if there is none.
+        ignored: (M,) bool: a box inside one of these is neither object nor background.
     """
 
     boxes: Tensor
@@ -52,7 +52,7 @@ class AnchorTargets:
     """The sampled anchors of one photo.
 
     Attributes:
-        positive: (P,) int64, anchors that show an object.
+        positive: (P,) int64, anchors that match an object.
         negative: (Q,) int64, background.
         deltas: (P, 4) float32, from each positive anchor to its object, not weighted.
     """
@@ -64,15 +64,15 @@ class AnchorTargets:
 
 @dataclass(frozen=True, eq=False)
 class RegionTargets:
-    """The sampled regions of one photo, those that show an object first; R is at least 1.
+    """The sampled regions of one photo, those that match an object first; R is at least 1.
 
     Attributes:
         boxes: (R, 4) float32, network-input pixels.
-        class_ids: (R,) int64, 0-based, the number of classes for background. Where nothing could be sampled the whole
+        class_ids: (R,) int64, 0-based, the number of classes for background. If nothing could be sampled the whole
             photo stands as one region of class -1, so that no batch is without a region.
         deltas: (P, 4) float32, from each of the first P regions to its object, not weighted.
         attribute_ids: (P, S) int64, as in `Objects`.
-        found: scalar int64, objects that a proposal shows; num_objects: of so many that are not ignored.
+        found: scalar int64, objects that a proposal matches; num_objects: number of objects that are not ignored.
     """
 
     boxes: Tensor
@@ -176,22 +176,22 @@ def match(
     best_of_each: bool,
     plus_one_sides: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Which candidate boxes show an object.
+    """Matches candidate boxes with objects.
 
-    What would be background, but has `negative_iou` of its own area inside the photo in one ignored box, is no example:
-    if that box were an object, it might show it.
+    A candidate for background with `negative_iou` of its own area inside the photo in one ignored box is ignored: if
+    that box were an object, it might match it.
 
     Args:
         candidates: (n, 4) float32, network-input pixels; they may reach past the photo.
         input_hw: (height', width') of the photo, pixels.
-        positive_iou: largest overlap from here on: shows that object. negative_iou: below it: background.
-        best_of_each: whether those that overlap an object most show an object too, however little that is; theirs is
-            the one they overlap most themselves, as in the originals. Unlike there, an object that no candidate
-            touches makes no candidate positive.
-        plus_one_sides: whether boxes, and what two of them share, are x2 - x1 + 1 wide.
+        positive_iou: smallest overlap that matches. negative_iou: largest overlap below it: background.
+        best_of_each: whether those that overlap an object most match an object too, however little; theirs is the
+            one they overlap most themselves, as in the originals. Unlike there, an object that no candidate touches
+            makes no candidate positive.
+        plus_one_sides: whether boxes, and their intersections, are x2 - x1 + 1 wide.
     Returns:
-        labels (n,) int64: 1 object, 0 background, -1 no example; and rows of `objects` (n,) int64, which mean something
-        where the label is 1.
+        labels (n,) int64: 1 object, 0 background, -1 ignored; and rows of `objects` (n,) int64, meaningful if the label
+        is 1.
     """
     labels = torch.full((len(candidates),), IGNORE, dtype=torch.int64, device=candidates.device)
     real = (~objects.ignored).nonzero().flatten()
@@ -218,7 +218,7 @@ def match(
 
 
 def sample(labels: Tensor, count: int, positive_fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws without replacement: at most `count * positive_fraction` of label 1; of label 0 what is left of `count`.
+    """Draws without replacement: at most `count * positive_fraction` of label 1; of label 0 the rest of `count`.
 
     Returns:
         ids of label 1 (P,) and of label 0 (Q,), int64, P + Q <= count.
@@ -229,7 +229,7 @@ def sample(labels: Tensor, count: int, positive_fraction: float, generator: torc
 
 
 def overlaps(candidates: Tensor, boxes: Tensor, *, plus_one_sides: bool) -> tuple[Tensor, Tensor]:
-    """Intersection over union, and over the candidate's own area, which is how crowds are measured.
+    """Intersection over union, and over the candidate's own area, as crowds are measured.
 
     Args:
         candidates: (n, 4) float32; boxes: (m, 4) float32, none empty.
@@ -248,7 +248,7 @@ def overlaps(candidates: Tensor, boxes: Tensor, *, plus_one_sides: bool) -> tupl
 
 
 def encode_deltas(boxes: Tensor, targets: Tensor, *, plus_one_sides: bool) -> Tensor:
-    """The deltas that move boxes to targets, not weighted: what `decode_deltas` undoes, but for the pixel that the
+    """Deltas that move boxes to targets, not weighted: the inverse of `decode_deltas`, but for the pixel that the
     originals with `plus_one_sides` do not take off again.
 
     Args:
@@ -276,7 +276,7 @@ def _draw(ids: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 # Region deltas are compared in these units, in which they have a variance of about 1 (BBOX_NORMALIZE_STDS .1 .1 .2 .2
 # of the original, which folds them into the weights when it saves; detectron2 keeps them as BBOX_REG_WEIGHTS). So a box
-# that is off costs the same whatever `Conventions.region_delta_weights` the network speaks in.
+# that is off costs the same for any `Conventions.region_delta_weights`.
 REGION_DELTA_UNITS = (10.0, 10.0, 5.0, 5.0)
 
 
@@ -297,15 +297,15 @@ def proposal_box_loss(
     deltas: Tensor, targets: AnchorTargets, delta_weights: Sequence[float], rules: LossRules
 ) -> Tensor:
     """Smooth absolute error of the positive anchors' deltas, summed, over the number of sampled anchors: so every
-    positive anchor counts the same, however many a photo has.
+    positive anchor counts the same, for any number in a photo.
 
     Args:
-        deltas: (n, 4), of all anchors of the photo, as the network says them.
+        deltas: (n, 4), of all anchors of the photo, as output by the network.
         delta_weights: `Conventions.proposal_delta_weights`.
     """
-    said = at_least_float32(deltas[targets.positive])
-    said = said / said.new_tensor(delta_weights)
-    error = functional.smooth_l1_loss(said, targets.deltas.to(said.dtype), beta=rules.proposal_beta, reduction="sum")
+    pred = at_least_float32(deltas[targets.positive])
+    pred = pred / pred.new_tensor(delta_weights)
+    error = functional.smooth_l1_loss(pred, targets.deltas.to(pred.dtype), beta=rules.proposal_beta, reduction="sum")
     return error / max(len(targets.positive) + len(targets.negative), 1)
 
 
@@ -324,15 +324,15 @@ def region_box_loss(deltas: Tensor, targets: RegionTargets, delta_weights: Seque
     of all sampled regions.
 
     Args:
-        deltas: (R, C, 4), as the network says them.
+        deltas: (R, C, 4), as output by the network.
         delta_weights: `Conventions.region_delta_weights`.
     """
     count = len(targets.deltas)
-    said = at_least_float32(deltas[torch.arange(count, device=deltas.device), targets.class_ids[:count]])
-    units = said.new_tensor(REGION_DELTA_UNITS)
-    wanted = targets.deltas.to(said.dtype) * units
-    said = said * (units / units.new_tensor(delta_weights))
-    error = functional.smooth_l1_loss(said, wanted, beta=rules.region_beta, reduction="sum")
+    pred = at_least_float32(deltas[torch.arange(count, device=deltas.device), targets.class_ids[:count]])
+    units = pred.new_tensor(REGION_DELTA_UNITS)
+    wanted = targets.deltas.to(pred.dtype) * units
+    pred = pred * (units / units.new_tensor(delta_weights))
+    error = functional.smooth_l1_loss(pred, wanted, beta=rules.region_beta, reduction="sum")
     return error / len(targets.class_ids)
 
 
@@ -341,9 +341,9 @@ def attribute_loss(logits: Tensor, attribute_ids: Tensor, rules: LossRules) -> T
     as much as one of one (MILVLG/bottom-up-attention.pytorch bua/caffe/modeling/fast_rcnn.py::attribute_loss).
 
     Args:
-        logits: (P, A + 1), of the regions that show an object, "no attribute" last; (P, 0) without an attribute head,
-            whose loss is 0.
-        attribute_ids: (P, S) int64, `IGNORE` where there is none.
+        logits: (P, A + 1), of the regions that match an object, "no attribute" last; (P, 0) without an attribute
+            head, whose loss is 0.
+        attribute_ids: (P, S) int64, `IGNORE` if there is none.
     """
     if not logits.shape[1]:
         return logits.sum()

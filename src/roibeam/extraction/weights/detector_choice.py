@@ -1,7 +1,7 @@
 """Choice of a detector by names: preset, detector, conventions, selection and weights.
 
 Presets are the published extractors: one network, with the conventions, photo size and regions that each was used with.
-docs/presets.md says where each came from, and why one was chosen where a paper and its code differ. `--detector` takes
+docs/presets.md has their sources, and the reasons of choices where a paper and its code differ. `--detector` takes
 detectron2's networks by name too. No torch, no detectron2.
 """
 
@@ -22,11 +22,11 @@ from roibeam.messages import name_hint
 
 @dataclass(frozen=True)
 class ExtractorPreset:
-    """What three names say together.
+    """Detector, conventions and selection under one name.
 
     Attributes:
-        name: as `--preset` and `build_detector(preset=...)` take it.
-        source: whose features these are: code base or paper.
+        name: for `--preset` and `build_detector(preset=...)`.
+        source: origin of these features: code base or paper.
         detector: name in `CONFIGS`: the network's sizes, and the size that photos are resized to.
         conventions: name in `CONVENTIONS`.
         selection: name in `SELECTIONS`.
@@ -79,11 +79,11 @@ PRESETS = MappingProxyType(
         )
     }
 )
-# Sizes that presets are of; others have conventions of their own.
+# Sizes of presets; others have conventions of their own.
 PRESET_SIZES = frozenset(preset.detector for preset in PRESETS.values())
 
 
-# Names of ../detectron2/vg.py, and the regions that were kept of each.
+# Names of ../detectron2/vg.py, and the kept regions of each.
 PUBLISHED_SELECTIONS: Mapping[str, str] = MappingProxyType(
     {"mask-rcnn-r101-fpn": "visualbert-nlvr2", "pythia-x152-fpn": "maskrcnn-benchmark-100"}
 )
@@ -93,7 +93,7 @@ _LAYERS = ("", "fc6", "fc7")
 
 @dataclass(frozen=True)
 class Detectron2Config:
-    """Which network of detectron2's, in place of a `DetectorConfig`.
+    """A network of detectron2, in place of a `DetectorConfig`.
 
     Attributes:
         file: a published name, or the path of a YAML config.
@@ -109,10 +109,10 @@ class Detectron2Config:
 
 
 def detectron2_config(detector: object) -> Detectron2Config | None:
-    """What `--detector` names, where that is a network of detectron2's; None for another.
+    """The detectron2 network that `--detector` names; None for another.
 
     Raises:
-        ValueError: for a YAML file that is not there.
+        ValueError: for a missing YAML file.
     """
     if not isinstance(detector, str | Path):
         return None
@@ -126,7 +126,7 @@ def detectron2_config(detector: object) -> Detectron2Config | None:
     return Detectron2Config(str(Path(name).resolve()))
 
 
-DEFAULT_SELECTION = "butd-10-100"  # of a detector that no preset is of
+DEFAULT_SELECTION = "butd-10-100"  # of a detector without a preset
 _T = TypeVar("_T")
 
 
@@ -135,13 +135,12 @@ class ChosenDetector:
     """A detector that is not built yet.
 
     Attributes:
-        config, conventions, selection: the network, how it computes, and which regions are kept.
+        config, conventions, selection: the network, its arithmetic, and its kept regions.
         weights: see `load_weights`.
-        class_names, attribute_names: in id order, of a folder; None where the choice brings no names.
-        preset: that this is, but for `overrides`; None for a detector that no preset is of.
-        overrides: of its parts "detector", "conventions" and "selection", those that were named one by one, and as
-            what.
-        is_folder: whether it came with weights and names of its own.
+        class_names, attribute_names: in id order, of a folder; None if the choice brings no names.
+        preset: the preset, apart from `overrides`; None for a detector without one.
+        overrides: parts "detector", "conventions" and "selection" that were named one by one, with their names.
+        is_folder: whether it has weights and names of its own.
     """
 
     config: DetectorConfig
@@ -163,11 +162,11 @@ def choose_detector(
     selection: str | SelectionPolicy | None = None,
     weights: str | Path | None = None,
 ) -> ChosenDetector:
-    """The detector that these name together.
+    """The detector for these names together.
 
     A detector's folder and the shipped detector bring conventions, weights and names of their own; R2C's network
-    computes as R2C, the small test network and sizes of one's own as "hf". Otherwise a preset says what is not named:
-    by default "butd-10-100".
+    computes as R2C, the small test network and sizes of one's own as "hf". Otherwise a preset sets the rest, by default
+    "butd-10-100".
 
     Args:
         detector: name of a shipped detector, a detector's folder, name in `CONFIGS`, or sizes of one's own.
@@ -226,10 +225,10 @@ def choose_detector(
 
 
 def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
-    """What has that name; anything but a name is what it is.
+    """The value of that name; anything but a name is returned unchanged.
 
     Raises:
-        ValueError: naming what there is.
+        ValueError: naming the known ones.
     """
     if not isinstance(name, str):
         return name
@@ -239,7 +238,7 @@ def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
 
 
 def _folder(detector: str | Path | DetectorConfig | None) -> DetectorFolder | None:
-    """What a detector's folder says; None for the name of sizes, and for sizes."""
+    """A detector's folder; None for the name of sizes, and for sizes."""
     if detector is None or isinstance(detector, DetectorConfig):
         return None
     if str(detector) in SHIPPED or (str(detector) not in CONFIGS and Path(detector).exists()):

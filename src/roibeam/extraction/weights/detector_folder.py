@@ -28,10 +28,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DetectorFolder:
-    """What a detector's folder says.
+    """Content of a detector's folder.
 
     Attributes:
-        config, conventions: the network and how it computes.
+        config, conventions: the network and its arithmetic.
         class_names, attribute_names: in id order.
         weights: path of the weight file, see `load_weights`.
     """
@@ -46,10 +46,10 @@ class DetectorFolder:
 def describe_detector(
     config: DetectorConfig, conventions: Conventions, class_names: Sequence[str], attribute_names: Sequence[str]
 ) -> dict[str, Any]:
-    """What `config.json` holds.
+    """Content of `config.json`.
 
     Raises:
-        ValueError: when there are not as many names as the detector has classes and attributes.
+        ValueError: if there are not as many names as the detector has classes and attributes.
     """
     _check_names(config, class_names, attribute_names, "a detector")
     return {
@@ -62,12 +62,12 @@ def describe_detector(
 
 
 def read_detector_folder(folder: str | Path) -> DetectorFolder:
-    """Reads `config.json` and looks whether the weights are there.
+    """Reads `config.json` and checks that the weights exist.
 
     Args:
         folder: a path, or the name of a shipped detector (`SHIPPED`).
     Raises:
-        ValueError: naming the file, what is wrong with it and what it should be.
+        ValueError: naming the file, its fault and the expectation.
     """
     place = SHIPPED.get(str(folder), Path(folder).expanduser())
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
@@ -96,13 +96,13 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
 
 
 def is_detector_folder(weights: str | Path) -> bool:
-    """Whether what stands in place of a weight file is a folder, or the name of a shipped detector."""
+    """Whether weights are given as a folder, or as the name of a shipped detector."""
     return str(weights) in SHIPPED or Path(weights).expanduser().is_dir()
 
 
 def conventions_beside(weights: Path) -> Conventions | None:
-    """How a detector's folder that holds this weight file says that it computes, which decides what the rows of its
-    heads mean; None for a file of no such folder.
+    """Conventions of the detector's folder that holds this weight file, which set the meaning of the rows of its heads;
+    None for a file of no such folder.
 
     Raises:
         ValueError: for a damaged config.json of a detector.
@@ -123,7 +123,7 @@ def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tupl
     """`class_names` and `attribute_names` of a file's JSON.
 
     Raises:
-        ValueError: naming `path`, when they are no lists of names, or not as many as the detector has.
+        ValueError: naming `path`, if they are no lists of names, or not as many as the detector has.
     """
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected class_names and attribute_names, got a {type(found).__name__}")
@@ -136,7 +136,7 @@ def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path
     """The section `name` of a file's JSON as a dataclass of numbers, words and tuples.
 
     Raises:
-        ValueError: naming `path`, when the section has not exactly its fields, or values that it refuses.
+        ValueError: naming `path`, if the section has not exactly its fields, or values that it refuses.
     """
     section = found.get(name)
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]

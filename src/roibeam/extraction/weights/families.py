@@ -29,7 +29,7 @@ from roibeam.messages import printable
 
 CLASSES_OF_IMAGES = "fc."  # of a ResNet that classifies photos
 
-# Beginnings of names that a file of the network has, all of them, -> what it is. The first that fits counts.
+# Prefixes that a file of the network has, all of them, -> title of the network. The first that fits counts.
 _NETWORKS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("backbone.body.stem.",), "a network of maskrcnn-benchmark (VinVL's, Pythia's)"),
     (("backbone.body.", "roi_heads.keypoint_head."), "torchvision's Keypoint R-CNN with a feature pyramid"),
@@ -58,9 +58,9 @@ _INSIDE = "backbone.body."  # of torchvision's detectors, the ResNet
 
 
 def other_network(weights: Mapping[str, object]) -> str | None:
-    """What the network is, for people; None for a detector of this family, or its ResNet, or what nobody knows.
+    """Title of the network, for people; None for a detector of this family, or its ResNet, or an unknown one.
 
-    Args:
+    weights: name -> value; only the shape of a value is read.
         weights: name -> value; of a value its shape is looked at, no more.
     """
     if (layers := _layers(_HUGGING_FACE, weights)) is not None:
@@ -73,7 +73,7 @@ def other_network(weights: Mapping[str, object]) -> str | None:
 
 
 def resnet_title(weights: Mapping[str, object]) -> str:
-    """What a file is whose ResNet has torchvision's names, for people."""
+    """Title of a file whose ResNet has torchvision's names, for people."""
     layers = _layers(_TORCHVISION, weights)
     kind = f"{_kind(weights)}-{layers}"
     classes = weights.get(f"{CLASSES_OF_IMAGES}weight")
@@ -85,7 +85,7 @@ def resnet_title(weights: Mapping[str, object]) -> str:
 
 
 def _kind(weights: Mapping[str, object]) -> str:
-    """By the 3x3 convolution of the first block: of a plain ResNet it reads as many channels as it makes."""
+    """Kind by the 3x3 convolution of the first block: in a plain ResNet it has as many inputs as outputs."""
     middle = weights.get("layer1.0.conv2.weight")
     if not isinstance(middle, Tensor) or middle.dim() != 4 or "layer1.0.conv3.weight" not in weights:
         return "ResNet"
@@ -96,7 +96,7 @@ def _kind(weights: Mapping[str, object]) -> str:
 
 
 def _layers(pattern: re.Pattern[str], names: Iterable[str]) -> int | None:
-    """Layers as ResNets are called by: the convolutions of all blocks, the stem, the classes. None for no blocks.
+    """Number of layers in a ResNet's name: the convolutions of all blocks, the stem, the classes. None for no blocks.
 
     Args:
         pattern: of a convolution inside a block: stage, block, number.
@@ -123,7 +123,7 @@ class Family:
         name: see the table on top of this file.
         title: for people.
         naming: column of the table of names.
-        layout: of the head weights; None where the file has no heads.
+        layout: of the head weights; None if the file has no heads.
     """
 
     name: str
@@ -151,10 +151,10 @@ class NamedWeights:
     """The weights of a file in Hugging Face names.
 
     Attributes:
-        family: what the file is.
-        tensors: name -> value as the file has it, in the family's layout; names that the family does not know stay as
-            they are. Without counters of batches.
-        changes: what was done to get them, for people.
+        family: family of the file.
+        tensors: name -> value as in the file, in the family's layout; names that the family does not know stay
+            unchanged. Without counters of batches.
+        changes: steps taken, for people.
     """
 
     family: Family
@@ -168,9 +168,9 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
     Args:
         found: names and values of the file.
         source: names the file in errors.
-        written: layout of the heads as the config beside a file of ours says; shapes do not tell all of it.
+        written: layout of the heads by the config beside a roibeam file; shapes do not determine all of it.
     Raises:
-        ValueError: when the file is of no known family, or its names and shapes speak for different ones.
+        ValueError: if the file is of no known family, or its names and shapes fit different ones.
     """
     changes: list[str] = []
     weights = _without_prefixes(found, changes)
@@ -180,8 +180,8 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
         raise ValueError(f"{source}: {other}, another network than any that is read here; {_read_files()}")
     tables = name_tables()
     known = {naming: sum(name in names for name in weights) for naming, names in tables.items()}
-    # Most names win; a name that the winner does not know is "extra" in `check_state`. Where two know the same names,
-    # the file lacks all that tells them apart, so it lacks tensors, or it is a part that both name alike.
+    # Most names win; a name that the winner does not know is "extra" in `check_state`. If two know the same names,
+    # the file lacks all that distinguishes them, so it lacks tensors, or it is a part that both name alike.
     naming = max(known, key=lambda naming: known[naming])
     if not known[naming]:
         raise ValueError(f"{source}: {_no_family(weights)}")
@@ -207,8 +207,8 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
 def family_names(naming: str) -> dict[str, str]:
     """Hugging Face name -> name in a family's files, for writing."""
     names: dict[str, str] = {}
-    for theirs, ours in name_tables()[naming].items():
-        names.setdefault(ours, theirs)
+    for own, hf in name_tables()[naming].items():
+        names.setdefault(hf, own)
     return names
 
 
@@ -218,15 +218,15 @@ def name_tables() -> dict[str, dict[str, str]]:
     tables: dict[str, dict[str, str]] = {
         naming: {} for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe")
     }
-    for ours, torchvision, caffe in [*_resnet_names(), *_head_names()]:
-        tables["ours"][ours] = ours
-        tables["milvlg"][_milvlg_name(ours)] = ours
+    for hf, torchvision, caffe in [*_resnet_names(), *_head_names()]:
+        tables["ours"][hf] = hf
+        tables["milvlg"][_milvlg_name(hf)] = hf
         for layer in caffe:
-            tables["caffe"][layer] = ours
+            tables["caffe"][layer] = hf
         if torchvision:
             in_encoder = torchvision.replace("layer4.", "roi_head_feature_extractor.")
-            tables["vlbert"][torchvision] = ours
-            tables["vlbert-checkpoint"][in_encoder if in_encoder != torchvision else f"backbone.{torchvision}"] = ours
+            tables["vlbert"][torchvision] = hf
+            tables["vlbert-checkpoint"][in_encoder if in_encoder != torchvision else f"backbone.{torchvision}"] = hf
     tables["ours"][CELL_ANCHORS] = tables["milvlg"][CELL_ANCHORS] = tables["caffe"][CELL_ANCHORS] = CELL_ANCHORS
     return tables
 
@@ -239,7 +239,7 @@ def _resnet_names() -> Iterator[tuple[str, str, list[str]]]:
     for stage in (2, 3, 4, 5):
         part = "roi_heads.res5" if stage == 5 else f"backbone.res{stage}"
         for block in range(_MAX_BLOCKS):
-            ours, torchvision = f"{part}.{block}", f"layer{stage - 1}.{block}"
+            hf, torchvision = f"{part}.{block}", f"layer{stage - 1}.{block}"
             # res2a res2b res2c, but res4a res4b1 ... res4b22; a ResNet-50 has letters everywhere.
             letters = [chr(ord("a") + block)] * (block < 6) + [f"b{block}"] * (block > 0)
             for conv in ("conv1", "conv2", "conv3", "shortcut"):
@@ -247,27 +247,27 @@ def _resnet_names() -> Iterator[tuple[str, str, list[str]]]:
                 norm = f"bn{conv[-1]}" if conv != "shortcut" else "downsample.1"
                 weight = conv if conv != "shortcut" else "downsample.0"
                 yield (
-                    f"{ours}.{conv}.weight",
+                    f"{hf}.{conv}.weight",
                     f"{torchvision}.{weight}.weight",
                     [f"res{stage}{letter}_branch{branch}.weight" for letter in letters],
                 )
                 for tensor in NORM_TENSORS:
                     yield (
-                        f"{ours}.{conv}.norm.{tensor}",
+                        f"{hf}.{conv}.norm.{tensor}",
                         f"{torchvision}.{norm}.{tensor}",
                         [f"{_caffe_norm(tensor)}{stage}{letter}_branch{branch}.{tensor}" for letter in letters],
                     )
 
 
 def _head_names() -> Iterator[tuple[str, str, list[str]]]:
-    for ours, caffe in (
+    for hf, caffe in (
         (f"{RPN}conv", "rpn_conv/3x3"),
         (f"{RPN}objectness_logits", "rpn_cls_score"),
         (f"{RPN}anchor_deltas", "rpn_bbox_pred"),
         *((f"{PREDICTOR}{name}", name) for name in ("cls_score", "bbox_pred", "fc_attr", "attr_score")),
     ):
         for tensor in ("weight", "bias"):
-            yield f"{ours}.{tensor}", "", [f"{caffe}.{tensor}"]
+            yield f"{hf}.{tensor}", "", [f"{caffe}.{tensor}"]
     yield f"{PREDICTOR}cls_embedding.weight", "", ["cls_embedding.weight"]
 
 
@@ -275,11 +275,11 @@ def _caffe_norm(tensor: str) -> str:
     return "bn" if tensor.startswith("running_") else "scale"
 
 
-def _milvlg_name(ours: str) -> str:
-    for theirs, name in (("cls_embed", "cls_embedding"), ("attr_linear1", "fc_attr"), ("attr_linear2", "attr_score")):
-        if ours.startswith(f"{PREDICTOR}{name}."):
-            return ours.replace(name, theirs)
-    return ours
+def _milvlg_name(hf: str) -> str:
+    for own, name in (("cls_embed", "cls_embedding"), ("attr_linear1", "fc_attr"), ("attr_linear2", "attr_score")):
+        if hf.startswith(f"{PREDICTOR}{name}."):
+            return hf.replace(name, own)
+    return hf
 
 
 def _without_prefixes(found: Mapping[str, object], changes: list[str]) -> dict[str, object]:
@@ -311,14 +311,14 @@ def _renamed_norms(weights: dict[str, object], changes: list[str], source: str) 
 
 
 def _family(naming: str, found: Mapping[str, object], weights: Mapping[str, object], source: str) -> Family:
-    """The family among those of one naming, by the shapes of the heads where these tell."""
+    """The family among those of one naming, by the shapes of the heads if they differ."""
     if naming not in ("ours", "milvlg"):
         return FAMILIES[naming]
     caffe_like = _caffe_like_heads(weights)
     if len(set(caffe_like.values())) > 1:
         shapes = ", ".join(f"{name} as in {'Caffe' if caffe else 'detectron2'}" for name, caffe in caffe_like.items())
         raise ValueError(
-            f"{source}: its heads are of two kinds ({shapes}), so nothing tells where its background row is; "
+            f"{source}: its heads are of two kinds ({shapes}), so the place of its background row is unknown; "
             f"hand over the file as it was published"
         )
     is_caffe_like = next(iter(caffe_like.values()), naming == "milvlg")
@@ -327,20 +327,20 @@ def _family(naming: str, found: Mapping[str, object], weights: Mapping[str, obje
     if is_caffe_like:
         raise ValueError(
             f"{source}: has Hugging Face's names, but its heads have the shapes of Caffe's ({', '.join(caffe_like)}), "
-            f"so nothing tells where its background row is; hand over the file as it was published"
+            f"so the place of its background row is unknown; give the file as published"
         )
     return FAMILIES["hf" if any(name.endswith(COUNTER) for name in found) else "detectron2"]
 
 
 def _resnet_alone(weights: Mapping[str, object]) -> Family:
-    """VL-BERT's, or the family of those of other layers and of those that classify photos."""
+    """VL-BERT's family, or that of ResNets of other layers and of those that classify photos."""
     title = resnet_title(weights)
     name = "vlbert" if title.startswith(FAMILIES["vlbert"].title) else "resnet"
     return replace(FAMILIES["vlbert"], name=name, title=title)
 
 
 def _caffe_like_heads(weights: Mapping[str, object]) -> dict[str, bool]:
-    """Which heads are as wide as Caffe's: objectness in pairs, box deltas for background. Empty without heads."""
+    """Whether heads are as wide as Caffe's: objectness in pairs, box deltas for background. Empty without heads."""
 
     def rows(name: str) -> int:
         value = weights.get(name)
@@ -357,23 +357,23 @@ def _caffe_like_heads(weights: Mapping[str, object]) -> dict[str, bool]:
 
 
 def _has_shapes_of(layout: HeadLayout, weights: Mapping[str, object]) -> bool:
-    """Whether the heads are as wide as a layout says: a converted file may have taken the place of the written one."""
-    says = {
+    """Whether the heads are as wide as in a layout: a converted file may have replaced the written one."""
+    expected = {
         "objectness_logits": layout.objectness == "pair-softmax",
         "bbox_pred": layout.region_deltas == "with-background",
     }
-    return all(says[name] == is_caffe_like for name, is_caffe_like in _caffe_like_heads(weights).items())
+    return all(expected[name] == is_caffe_like for name, is_caffe_like in _caffe_like_heads(weights).items())
 
 
 def _add_missing_statistics(weights: dict[str, object], changes: list[str]) -> None:
-    """Adds mean 0 and variance 1 where a file has none at all: Caffe2's frozen norms keep them in weight and bias."""
+    """Adds mean 0 and variance 1 if a file has none at all: Caffe2's frozen norms keep them in weight and bias."""
     if any(name.endswith((".running_mean", ".running_var")) for name in weights):
         return
     norms = [name.removesuffix(".weight") for name in weights if name.endswith(".norm.weight")]
     for norm in norms:
         weight = weights[f"{norm}.weight"]
         if isinstance(weight, Tensor):
-            # Expanded, so that a shape that nobody has checked yet takes no memory.
+            # Expanded, so that an unchecked shape takes no memory.
             weights[f"{norm}.running_mean"] = torch.zeros(()).expand(weight.shape)
             weights[f"{norm}.running_var"] = torch.ones(()).expand(weight.shape)
     if norms:
@@ -383,8 +383,8 @@ def _add_missing_statistics(weights: dict[str, object], changes: list[str]) -> N
 def _no_family(weights: Mapping[str, object]) -> str:
     if not weights:
         return "holds no weights; hand over a checkpoint that holds tensors"
-    shown = ", ".join(printable(name, 60) for name in list(weights)[:3])
-    return f"{len(weights)} weights of no known family ({shown}, ...); {_read_files()}"
+    first = ", ".join(printable(name, 60) for name in list(weights)[:3])
+    return f"{len(weights)} weights of no known family ({first}, ...); {_read_files()}"
 
 
 def _read_files() -> str:

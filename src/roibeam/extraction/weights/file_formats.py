@@ -33,11 +33,11 @@ _SHORTEST = 8  # bytes of a safetensors file: the length of its header
 
 
 def container_of(path: Path) -> str:
-    """safetensors, torch, pickle or caffe.
+    """The container of a file: safetensors, torch, pickle or caffe.
 
     Raises:
-        ValueError: one line, when the file is of no known kind, or is cut off.
-        OSError: when it cannot be read.
+        ValueError: one line, if the file is of no known kind, or is cut off.
+        OSError: if it cannot be read.
     """
     suffix = path.suffix.lower()
     if path.is_dir():
@@ -63,14 +63,14 @@ def container_of(path: Path) -> str:
 
 
 def check_weight_file(spec: str | os.PathLike[str] | None) -> None:
-    """Raises ValueError or OSError for a local file that cannot be weights; no other weights are looked at."""
+    """Raises ValueError or OSError for a local file that cannot be weights; other weights are not checked."""
     path = Path(spec or "").expanduser()
     if spec is not None and path.exists():
         container_of(path)
 
 
 def _check_safetensors(path: Path) -> None:
-    """Raises ValueError where the header is none, or promises other bytes than the file has."""
+    """Raises ValueError if the header is invalid, or promises other bytes than the file has."""
     there = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(_SHORTEST)
@@ -99,14 +99,14 @@ def _check_safetensors(path: Path) -> None:
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """A kind of file that can be written.
+    """A kind of file for writing.
 
     Attributes:
-        suffix: of such files; None of them is told by another.
-        family: whose names and layout it has (`FAMILIES`).
-        conventions: preset whose order and side rule its anchors are written in.
-        needs_anchors: whether its readers want `cell_anchors.0` always: Hugging Face's loader is strict, and MILVLG's
-            network computes others than it was trained with.
+        suffix: of such files; None if another one decides.
+        family: of its names and layout (`FAMILIES`).
+        conventions: preset of the order and side rule of its anchors.
+        needs_anchors: whether its readers always need `cell_anchors.0`: Hugging Face's loader is strict, and
+            MILVLG's network computes others than it was trained with.
         counted: prefixes of the norms that have `num_batches_tracked` in such files.
         write: tensors, file -> None.
     """
@@ -120,21 +120,21 @@ class WeightFormat:
 
 
 def format_named(to: str | None, out: Path) -> str:
-    """The key of `FORMATS` that is asked for, or that the suffix of the file to write says.
+    """The requested key of `FORMATS`, else that of the suffix of the file to write.
 
     Raises:
-        ValueError: for an unknown name or suffix, with those that there are.
+        ValueError: for an unknown name or suffix, with the known ones.
     """
     name = to or next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
     if name not in FORMATS:
-        asked = f"--to {name!r}" if name else f"{out}: suffix {out.suffix!r}"
+        requested = f"--to {name!r}" if name else f"{out}: suffix {out.suffix!r}"
         known = ", ".join(f"{name} ({kind.suffix})" for name, kind in FORMATS.items())
-        raise ValueError(f"{asked} is no format that is written; there are {known}")
+        raise ValueError(f"{requested} is no format that is written; there are {known}")
     return name
 
 
 def check_written_file(out: Path, to: str) -> None:
-    """Raises ValueError where such a file cannot be written: it is there, has no folder, or another suffix.
+    """Raises ValueError if such a file cannot be written: it exists, has no folder, or another suffix.
 
     Args:
         to: key of `FORMATS`.

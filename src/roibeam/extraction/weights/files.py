@@ -1,9 +1,9 @@
-"""Weight files as named tensors, whatever container they are in (file_formats.py); nothing in a file is executed.
+"""Weight files as named tensors, in any container (file_formats.py); nothing in a file is executed.
 
 A `.caffemodel`, the weights of the original bottom-up-attention release, is a protocol buffer, `NetParameter` of
 BVLC/caffe src/caffe/proto/caffe.proto; only the few fields that hold weights are described here. Names become
-`<layer>.<tensor>`: `res2a_branch1.weight`, `bn2a_branch1.running_mean`, `scale2a_branch1.weight`; families.py knows
-which is which.
+`<layer>.<tensor>`: `res2a_branch1.weight`, `bn2a_branch1.running_mean`, `scale2a_branch1.weight`; families.py
+identifies them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def read_caffemodel(path: Path) -> dict[str, Tensor]:
     Returns:
         `<layer>.<tensor>` -> float32 tensor.
     Raises:
-        ValueError: one line, when the file is no such network, is damaged, of Caffe's first format, or has a layer with
-            other weights than its kind has.
+        ValueError: one line, if the file is no such network, is damaged, of Caffe's first format, or has a layer
+            with other weights than its kind has.
     """
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"weights {path}: {path.stat().st_size:,} bytes; a .caffemodel has at most {MAX_BYTES:,}")
@@ -117,7 +117,7 @@ def _blob_values(raw: bytes, dimensions: int, where: str) -> Tensor:
         raise ValueError(f"{where}: is not a list of float32 numbers")
     if blob.HasField("shape"):
         sides = _parse("BlobShape", blob.shape, where).sides
-        if len(sides) > _MAX_SIDES:  # before anything is done with each of them: a file may name millions
+        if len(sides) > _MAX_SIDES:  # before each is processed: a file may name millions
             raise ValueError(f"{where}: a shape of {len(sides):,} sides; at most {_MAX_SIDES} are expected")
         shape = list(sides)
     else:  # older Caffe writes four sides always
@@ -160,7 +160,7 @@ def _message_class(name: str) -> Callable[[], Any]:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"caffemodel.{name}"))
 
 
-# Keys under which training programs keep the weights: detectron2 and MILVLG, most others, Detectron 1, the multi-task
+# Keys of the weights in files of training programs: detectron2 and MILVLG, most others, Detectron 1, the multi-task
 # ViLBERT's files to resume from.
 _MOST_SHARED = 8  # times that the bytes of a file may be in tensors: some share their numbers
 _INNER_DICTS = ("model", "state_dict", "blobs", "model_state_dict")
@@ -170,9 +170,9 @@ def read_tensors(path: Path) -> dict[str, object]:
     """The named values of a weight file.
 
     Returns:
-        name -> tensor on the CPU (or whatever else the file holds there: `check_state` judges).
+        name -> tensor on the CPU (or any other value of the file, for `check_state`).
     Raises:
-        ValueError: one line, when the file is of no known kind, is cut off, or wants to run code.
+        ValueError: one line, if the file is of no known kind, is cut off, or would run code.
     """
     container = container_of(path)
     if container == "caffe":
@@ -208,7 +208,7 @@ def _read_torch(path: Path) -> object:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuses an archive that unpacks to more than it is: torch itself packs nothing."""
+    """Refuses an archive that unpacks to more than its size: torch itself packs nothing."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -252,7 +252,7 @@ def _check_sizes(tensors: Mapping[str, object], path: Path) -> None:
 
 
 def _as_tensor(value: object) -> object:
-    """A numpy array as a tensor of its own memory; everything else as it is."""
+    """A numpy array as a tensor of its own memory; everything else unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
         return value
     return torch.from_numpy(value.astype(value.dtype.newbyteorder("="), copy=True))

@@ -23,13 +23,13 @@ PREDICTOR = "roi_heads.box_predictor."
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """What the rows of the head weights mean. The fields are those of `Conventions`; the defaults are Hugging Face's
+    """Meaning of the rows of the head weights. The fields are those of `Conventions`; the defaults are Hugging Face's
     and detectron2's.
 
     Attributes:
         background: "first" or "last" row of cls_score and cls_embedding.
         no_attribute: "first" or "last" row of attr_score.
-        region_delta_weights: what bbox_pred's dx dy dw dh are divided by.
+        region_delta_weights: divisors of bbox_pred's dx dy dw dh.
         region_deltas: bbox_pred has rows for the "foreground" classes or "with-background", four for each class.
         objectness: one "logit" for each anchor, or "pair-softmax": background of all anchors, then foreground.
         anchor_order: "size-major" or "ratio-major"; of objectness, of anchor_deltas in groups of four, of cell_anchors.
@@ -44,7 +44,7 @@ class HeadLayout:
 
     @classmethod
     def of(cls, conventions: Conventions) -> HeadLayout:
-        """The layout that a detector of these conventions keeps its weights in."""
+        """The layout of the weights in a detector of these conventions."""
         return cls(**{field.name: getattr(conventions, field.name) for field in fields(cls)})
 
 
@@ -60,11 +60,11 @@ def relayout(
     Exact, except that box deltas are multiplied by the ratio of the delta weights: one rounding of float32, so there
     and back may differ by one unit in the last place. A pair becomes foreground minus background, on which alone the
     softmax depends; a logit becomes the pair (0, logit). Box deltas of the background class, which nothing uses, are
-    dropped, or are zero where there were none.
+    dropped, or are zero if there were none.
 
     Args:
-        state: weights in Hugging Face names and in `source` layout; names that no rule is for pass through, so a part
-            of a network will do. Shapes must be those of the layout (`check_state` has looked).
+        state: weights in Hugging Face names and in `source` layout; names without a rule pass through, so a part of
+            a network will do. Shapes must be those of the layout (see `check_state`).
         num_sizes, num_ratios: anchors at a cell are their product.
     Returns:
         the state in `target` layout, float32 where a rule applied; tensors may be shared with `state`.
@@ -76,7 +76,7 @@ def relayout(
 
 
 def relayout_words(source: HeadLayout, target: HeadLayout) -> list[str]:
-    """What `relayout` does between two layouts, for people; empty when it does nothing."""
+    """Steps of `relayout` between two layouts, for people; empty if there are none."""
     words = {
         "background": "background row moved",
         "no_attribute": "no-attribute row moved",
@@ -147,7 +147,7 @@ def _reorder(value: Tensor, source: HeadLayout, target: HeadLayout, grid: tuple[
 
 
 _Rule = Callable[[Tensor, HeadLayout, HeadLayout, tuple[int, int]], Tensor]
-# The one table of value rules: which tensors depend on the layout, and how. Every other one is the same in all files.
+# The one table of value rules for tensors that depend on the layout. Every other one is the same in all files.
 _RULES: dict[str, _Rule] = {
     f"{RPN}objectness_logits.weight": _objectness,
     f"{RPN}objectness_logits.bias": _objectness,

@@ -5,7 +5,7 @@ and Hugging Face's files hold theirs (`cell_anchors.0`); MILVLG's only work beca
 computes. Anchors of a file that equal the computed ones change nothing; those of another published convention replace
 them, with a warning; others are refused.
 
-`load_folder` starts a detector of other classes from a detector's folder: all weights but those that know classes.
+`load_folder` starts a detector of other classes from a detector's folder: all weights but those of class layers.
 `convert_weights` writes a published file of one family as a file of another, checked by reading it back.
 """
 
@@ -69,7 +69,7 @@ TOLERANCE_PX = 1e-2
 
 @dataclass(frozen=True)
 class AnchorForm:
-    """How a table of anchors was made. The fields are those of `Conventions`."""
+    """Form of a table of anchors. The fields are those of `Conventions`."""
 
     anchor_sides: str
     anchor_offset: float
@@ -100,7 +100,7 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
         config: has the sizes and ratios they must be of.
         conventions: their own form is tried first.
         source: names the file in errors.
-    Raises:
+    ValueError: if they are no plain (A, 4) tensor, or of no known form.
         ValueError: when they are no plain (A, 4) tensor, or of no known form.
     """
     own = AnchorForm.of(conventions)
@@ -123,7 +123,7 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
 
 
 def anchors_for(form: AnchorForm, config: DetectorConfig, conventions: Conventions) -> Tensor:
-    """Anchors of `form`, written as a detector of `conventions` wants them: in its order and by its rule for sides.
+    """Anchors of `form`, in the order and with the sides of `conventions`.
 
     Returns:
         (A, 4) float32, x1 y1 x2 y2 in network-input pixels.
@@ -154,11 +154,11 @@ def build_detector(
     """A detector ready to run: `build_detector("toy")`, `build_detector(preset="lxmert", weights="detector.pth")`.
 
     Args:
-        detector, preset, conventions, selection: what `roibeam extract` takes under these names, see
-            `choose_detector`: a shipped detector, a detector's folder, or a published extractor ("butd-10-100" where
-            nothing is said) and what is to be different in it.
+        detector, preset, conventions, selection: as `roibeam extract` takes them under these names, see
+            `choose_detector`: a shipped detector, a detector's folder, or a published extractor ("butd-10-100" by
+            default) and its differing parts.
         weights: see `load_weights`; None means those of the folder.
-        device: where it computes, such as "cpu" or "cuda:0".
+        device: device of the computation, such as "cpu" or "cuda:0".
         mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
         given_boxes: whether it will describe given boxes alone. Then the file of a ResNet alone will do, such as
             torchvision's; the network has no classes and no attributes.
@@ -179,7 +179,7 @@ def build_detector(
     return built.to(device)
 
 
-_SMALL_LAYER = 2**22  # numbers, 16 MB: a network of such layers is built, and what its file lacks has a better line
+_SMALL_LAYER = 2**22  # numbers, 16 MB: a network of such layers is built, for a better message on missing weights
 
 
 def check_size(config: DetectorConfig, source: str, named: NamedWeights) -> None:
@@ -195,28 +195,28 @@ def check_size(config: DetectorConfig, source: str, named: NamedWeights) -> None
 
 
 def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None) -> None:
-    """Loads every weight of `detector`, or none; logs what the file is and what was converted.
+    """Loads every weight of `detector`, or none; logs the file's family and conversions.
 
     Args:
-        spec: `random:<seed>` (the reproducible recipe of network/state.py; one seed is one network, whatever the
-            conventions), or a file as `fetch_weights` takes it, of any family in families.py. Rows and scales of
-            the heads are brought to the detector's conventions; half-precision files are widened to float32.
-        detector: its anchors become the file's where the file has other published ones than the conventions compute.
-        cache_dir: where fetched files are kept; None means `default_cache_dir()`.
+        spec: `random:<seed>` (the reproducible recipe of network/state.py; one seed is one network, for any
+            conventions), or a file as `fetch_weights` takes it, of any family in families.py. Rows and scales of the
+            heads are converted to the detector's conventions; half-precision files are widened to float32.
+        detector: gets the file's anchors if these are published ones that differ from those of the conventions.
+        cache_dir: folder of fetched files; None means `default_cache_dir()`.
     Raises:
-        ValueError: when the file cannot be read as tensors, is of no known family, or its tensors are not exactly the
+        ValueError: if the file cannot be read as tensors, is of no known family, or its tensors are not exactly the
             detector's.
-        OSError: when it cannot be fetched.
+        OSError: if it cannot be fetched.
     """
     seed = random_seed(spec, named=f"weights {spec}")
     _load(spec, None if seed is not None else read_named(spec, cache_dir=cache_dir), detector)
 
 
 def _load(spec: str, found: tuple[str, NamedWeights] | None, detector: Detector) -> None:
-    """As `load_weights`, of a file that is read; None for random weights."""
+    """See `load_weights`, for a file that is read; None for random weights."""
     config, conventions = detector.config, detector.conventions
     everything: dict[str, Tensor] = detector.state_dict()
-    # Trainable norms count batches, which no file need tell.
+    # Trainable norms count batches; files may lack these counters.
     expected = {name: tensor for name, tensor in everything.items() if is_weight(name)}
     layout, anchors = HeadLayout.of(conventions), cell_anchors(config, conventions)
     if found is None:
@@ -230,8 +230,8 @@ def _load(spec: str, found: tuple[str, NamedWeights] | None, detector: Detector)
     else:
         published = understand(*found, config, conventions)
         shapes_there = in_layout(on_meta(expected), layout, published.layout, config)
-        theirs = check_state(published.tensors, shapes_there, published.source)
-        state = in_layout(theirs, published.layout, layout, config)
+        read = check_state(published.tensors, shapes_there, published.source)
+        state = in_layout(read, published.layout, layout, config)
         anchors = _anchors(published, config, conventions)
         _report(published.source, published.family, [*published.changes, *relayout_words(published.layout, layout)])
     detector.load_state_dict({**everything, **state}, strict=True)
@@ -249,8 +249,8 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
     Returns:
         exactly the names of `expected`, float32.
     Raises:
-        ValueError: as `load_weights`. The file's proposal network and heads are not looked at, all of its ResNet is.
-        OSError: when it cannot be fetched.
+        ValueError: as `load_weights`. The file's proposal network and heads are not checked, all of its ResNet is.
+        OSError: if it cannot be fetched.
     """
     if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
@@ -265,7 +265,7 @@ def _resnet_state(source: str, named: NamedWeights, expected: Mapping[str, Tenso
 
 
 def resnet_of(named: NamedWeights) -> tuple[dict[str, object], list[str]]:
-    """The ResNet of a file, and what was left out of it, for people."""
+    """The ResNet of a file, and its left-out parts, for people."""
     found, left = dict(named.tensors), []
     for what, beginnings in (("of classes of photos (fc)", CLASSES_OF_IMAGES), ("outside the ResNet", OUTSIDE_RESNET)):
         outside = [name for name in found if name.startswith(beginnings)]
@@ -280,11 +280,11 @@ class PublishedWeights:
 
     Attributes:
         source: names the file in errors.
-        family: what the file is.
-        tensors: Hugging Face name -> value as the file has it, anchors left out.
-        layout: of the tensors; with the order of anchors that the file itself shows.
-        anchor_form: of the file's anchors; None when neither the file nor its family says.
-        changes: what was done to the names, for people.
+        family: family of the file.
+        tensors: Hugging Face name -> value as in the file, anchors left out.
+        layout: of the tensors; with the order of anchors in the file itself.
+        anchor_form: of the file's anchors; None if neither the file nor its family has one.
+        changes: steps of naming, for people.
     """
 
     source: str
@@ -296,7 +296,7 @@ class PublishedWeights:
 
 
 def read_named(spec: str, *, cache_dir: Path | None = None) -> tuple[str, NamedWeights]:
-    """How errors call a file, and its weights in Hugging Face names; see `load_weights` for what it raises."""
+    """Name of a file in errors, and its weights in Hugging Face names; errors as of `load_weights`."""
     source, path = f"weights {spec}", fetch_weights(spec, cache_dir=cache_dir)
     conventions = conventions_beside(path)
     written = None if conventions is None else HeadLayout.of(conventions)
@@ -304,12 +304,12 @@ def read_named(spec: str, *, cache_dir: Path | None = None) -> tuple[str, NamedW
 
 
 def understand(source: str, named: NamedWeights, config: DetectorConfig, conventions: Conventions) -> PublishedWeights:
-    """What the file of a whole detector is: its layout, its anchors.
+    """Layout and anchors of the file of a whole detector.
 
     Args:
         source, named: of `read_named`.
         config: has the sizes and ratios of the anchors.
-        conventions: anchors in the file are compared with theirs.
+        conventions: their anchors are compared with those in the file.
     Raises:
         ValueError: for a file of a ResNet alone, and for anchors of no known form.
     """
@@ -331,8 +331,8 @@ def understand(source: str, named: NamedWeights, config: DetectorConfig, convent
 
 
 def _report(source: str, family: Family, changes: Sequence[str]) -> None:
-    say = _log.info if changes else _log.debug  # each process of a run says it
-    say("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
+    log = _log.info if changes else _log.debug  # each process of a run logs it
+    log("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
 
 
 def on_meta(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -349,7 +349,7 @@ def in_layout(
 
 
 def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: Conventions) -> Tensor:
-    """The anchors a detector of these conventions uses with these weights."""
+    """The anchors of a detector of these conventions with these weights."""
     computed = cell_anchors(config, conventions)
     if published.anchor_form is None:
         return computed
@@ -371,7 +371,7 @@ _OF_ATTRIBUTES = ("attr_score",)
 def load_folder(
     folder: DetectorFolder, detector: Detector, *, same_classes: bool, same_attributes: bool
 ) -> tuple[str, ...]:
-    """Loads what a detector's folder has for a detector of the same sizes, which may have other classes.
+    """Loads a detector's folder into a detector of the same sizes, which may have other classes.
 
     Args:
         detector: its weights stay where the folder has none for it.
@@ -379,7 +379,7 @@ def load_folder(
     Returns:
         The layers whose weights stayed, by their own names.
     Raises:
-        ValueError: when the sizes are others.
+        ValueError: if the sizes differ.
     """
     config = replace(
         detector.config, num_classes=folder.config.num_classes, num_attributes=folder.config.num_attributes
@@ -391,9 +391,9 @@ def load_folder(
     own, found = detector.state_dict(), source.state_dict()
     taken = {name: value for name, value in found.items() if name in own and not name.startswith(without)}
     detector.load_state_dict({**own, **taken})
-    theirs, ours = source.proposal_generator, detector.proposal_generator
-    if isinstance(theirs, ProposalGenerator) and isinstance(ours, ProposalGenerator):
-        ours.cell_anchors.copy_(theirs.cell_anchors)
+    old, new = source.proposal_generator, detector.proposal_generator
+    if isinstance(old, ProposalGenerator) and isinstance(new, ProposalGenerator):
+        new.cell_anchors.copy_(old.cell_anchors)
     stayed = [name for name in own if name not in taken and not name.endswith(COUNTER)]
     return tuple(dict.fromkeys(name.removeprefix(PREDICTOR).rpartition(".")[0] for name in stayed))
 
@@ -403,14 +403,14 @@ _HF = CONVENTIONS["hf"]
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert_weights` did.
+    """Result of `convert_weights`.
 
     Attributes:
         family: title of the file that was read.
-        changes: what was done, for people.
+        changes: steps of the conversion, for people.
         num_tensors: written.
-        digest_before, digest_after: `weights_digest` of what was read and of what was written, both in Hugging Face's
-            layout: equal, but for one rounding where box deltas were scaled.
+        digest_before, digest_after: `weights_digest` of the input and of the written file, both in Hugging Face's
+            layout: equal, but for one rounding if box deltas were scaled.
         largest_change: of a weight, relative to the largest of its tensor.
     """
 
@@ -432,7 +432,7 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         config: sizes that the file must have.
     Raises:
         ValueError: as `load_weights`, and for an `out` that exists, has no folder or another suffix than the format.
-        OSError: when a file cannot be read or written.
+        OSError: if a file cannot be read or written.
     """
     target = FORMATS[to]
     check_written_file(out, to)
@@ -470,7 +470,7 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
 def _read_in_hf_layout(
     spec: str, config: DetectorConfig
 ) -> tuple[dict[str, Tensor], AnchorForm | None, str, list[str]]:
-    """Checked weights, the form of their anchors, the title of their family, and what was done to them."""
+    """Checked weights, the form of their anchors, the title of their family, and steps taken."""
     with torch.device("meta"):
         expected = Detector(config, _HF).state_dict()
     source, named = read_named(spec)
@@ -488,7 +488,7 @@ def _read_in_hf_layout(
 def _write_checked(
     named: dict[str, Tensor], out: Path, target: WeightFormat, config: DetectorConfig
 ) -> dict[str, Tensor]:
-    """Writes aside, reads back, renames; returns what was read, in Hugging Face's layout."""
+    """Writes aside, reads back, renames; returns the read weights, in Hugging Face's layout."""
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     aside.touch(exist_ok=False)
     try:

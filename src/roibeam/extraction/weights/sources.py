@@ -5,9 +5,9 @@
     https://host/vg.pth#sha256=<hex>      downloaded to the cache, checked; without the sum a warning is logged
     gs://, s3://, hdfs://, ...            copied to the cache through Apache Beam's filesystems, a slow import
 
-Cached files are named by where they came from and by what the far side reports of them (ETag, size, time), so a changed
-file is fetched again, and are complete or absent: they are written aside and renamed. A program may show downloads with
-a bar of its own.
+Cached files are named by their source and by the far side's facts (ETag, size, time), so a changed file is fetched
+again, and are complete or absent: they are written aside and renamed. A program may replace the progress bar of
+downloads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def beam_filesystems() -> Any:
 
 
 def require_credentials(url: str) -> None:
-    """Raises ValueError for a URL of S3 where there are none: Beam would look for them again and again, for minutes."""
+    """Raises ValueError for a URL of S3 without credentials: Beam would look for them again and again, for minutes."""
     if not url.lower().startswith("s3://"):
         return
     options = importlib.import_module("apache_beam.options.pipeline_options").S3Options
@@ -57,20 +57,20 @@ def require_credentials(url: str) -> None:
 
 @functools.cache
 def _has_own() -> bool:
-    """Whether boto3 finds credentials in the environment, in its files, or on a machine of Amazon's; without boto3
-    Beam says that it is missing."""
+    """Whether boto3 finds credentials in the environment, in its files, or on a machine of Amazon's; without boto3 Beam
+    reports that it is missing."""
     if importlib.util.find_spec("boto3") is None:
         return True
     return importlib.import_module("boto3").Session().get_credentials() is not None
 
 
-# Of a name and a length in bytes, None where the far side does not tell; gives what is called with the bytes that came.
+# A name and a length in bytes (None if unknown) -> a context; call its value with each number of received bytes.
 ShownBy = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
 def own_bar(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error where that is a terminal, else nothing."""
+    """A bar on standard error if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -83,18 +83,18 @@ def own_bar(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.update(task, advance=count)
 
 
-_shown_by: ShownBy = own_bar
+_display: ShownBy = own_bar
 
 
 def show_downloads(by: ShownBy) -> None:
-    """From now on downloads of this process are shown by `by`."""
-    global _shown_by
-    _shown_by = by
+    """Sets the progress display of downloads in this process."""
+    global _display
+    _display = by
 
 
 def shown_download(name: str, length: int | None) -> AbstractContextManager[Callable[[int], None]]:
-    """Around a download; call what it gives with the number of each block's bytes."""
-    return _shown_by(name, length)
+    """Context of a download; call its value with the number of each block's bytes."""
+    return _display(name, length)
 
 
 _log = logging.getLogger(__name__)
@@ -111,14 +111,14 @@ def default_cache_dir() -> Path:
 
 
 def fetch_weights(spec: str, *, cache_dir: Path | None = None) -> Path:
-    """The file that `spec` names (see the top of this file for the forms), fetched when it is not here.
+    """The file that `spec` names (see the top of this file for the forms), fetched if it is not here.
 
     Args:
         spec: anything but `random:<seed>`, which is no file.
         cache_dir: for https and remote filesystems; None means `default_cache_dir()`.
     Raises:
-        ValueError: when there is no such file, the checksum differs or the form is unknown.
-        OSError: when the network or the filesystem fails.
+        ValueError: if there is no such file, the checksum differs or the form is unknown.
+        OSError: if the network or the filesystem fails.
     """
     if spec.startswith("hf:"):
         return fetch_from_hub(spec)
@@ -154,8 +154,8 @@ def fetch_from_hub(spec: str, names: Sequence[str] = _HUB_FILES) -> Path:
     Args:
         spec: hf:<owner>/<name> or hf:<owner>/<name>@<revision>.
     Raises:
-        ValueError: when the repository, the revision or all of the files do not exist.
-        OSError: when the hub cannot be reached and its cache has none of them.
+        ValueError: if the repository, the revision or all of the files do not exist.
+        OSError: if the hub cannot be reached and its cache has none of them.
     """
     from huggingface_hub import errors as hub
     from huggingface_hub import hf_hub_download
@@ -189,7 +189,7 @@ def fetch_from_hub(spec: str, names: Sequence[str] = _HUB_FILES) -> Path:
 
 
 def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
-    # torch.hub.download_url_to_file takes a connection that broke half way for the end of the file; this does not.
+    # torch.hub.download_url_to_file takes a broken connection for the end of the file; this does not.
     _check_url(url)
     request = urllib.request.Request(url, headers={"User-Agent": "roibeam"})
     try:
@@ -202,7 +202,7 @@ def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
                 return target
             return _store(response, target, url, length=length, checksum=checksum, warn=not checksum)
     except urllib.error.HTTPError as error:
-        raise ValueError(f"weights {url}: the server says {error.code} {error.reason}") from None
+        raise ValueError(f"weights {url}: the server answers {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         if not checksum and (older := _newest(cache_dir, url)):
             _log.warning(
@@ -213,7 +213,7 @@ def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
 
 
 class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only to where a user may point: it must not leave https."""
+    """Follows a redirect only to URLs that a user may give: it must not leave https."""
 
     def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
         _check_url(arguments[-1])
@@ -222,7 +222,7 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 
 def _check_url(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
-    # Weights decide every feature, so nobody on the way may change them; loopback has no way.
+    # Weights decide every feature, so they must not be changed on the way; loopback has no way.
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ValueError(f"weights {url}: use https (plain http is for this machine only)")
 
@@ -249,7 +249,7 @@ def _from_beam(url: str, checksum: str, cache_dir: Path) -> Path:
         with filesystems.open(url, compression_type=compression) as stream:
             return _store(stream, target, url, length=metadata.size_in_bytes, checksum=checksum)
     except ValueError as error:
-        # Beam's own say "Unable to get filesystem from specified path": an unknown scheme, or an extra is missing.
+        # Beam's own message, "Unable to get filesystem from specified path": an unknown scheme, or a missing extra.
         message = str(error)
         raise ValueError(message if message.startswith("weights ") else f"weights {url}: {first_line(error)}") from None
     except OSError as error:  # BeamIOError is one
@@ -260,7 +260,7 @@ def _beam_checksum(filesystems: type, url: str) -> str:
     try:
         return str(filesystems.checksum(url))  # type: ignore[attr-defined]
     except (OSError, NotImplementedError):
-        return ""  # not every filesystem has one; size and time still tell versions apart
+        return ""  # not every filesystem has one; size and time still distinguish versions
 
 
 def _cache_path(cache_dir: Path, url: str, version: str, checksum: str) -> Path:
@@ -287,7 +287,7 @@ def _url_tag(url: str) -> str:
 
 
 def _base_name(url: str) -> str:
-    # Kept for its suffix, which tells the format, and for people who look into the cache.
+    # Kept for its suffix, which names the format, and for people who look into the cache.
     name = PurePosixPath(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "weights"
 
@@ -296,7 +296,7 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
     """Copies a stream to `target`, which appears when it is complete and checked, or not at all.
 
     Args:
-        warn: that nothing said which file it must be, and how to say it.
+        warn: whether to warn that no checksum was given, and how to give one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _log.info("fetching %s to %s", url, target)

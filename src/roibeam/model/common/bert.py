@@ -19,7 +19,7 @@ from roibeam.model.common.heads import WeightNormedLinear
 from roibeam.model.common.transformer import TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
 
-# What Hugging Face itself hands to a config when it reads one from a file or a checkpoint. Its other common names
+# Arguments that Hugging Face itself adds when it reads a config from a file or a checkpoint. Its other common names
 # (id2label, output_attentions, ...) would be ignored by our models, so they are refused like any unknown name.
 _LOADING_NAMES = frozenset(
     {
@@ -40,11 +40,11 @@ _INHERITED = {field.name: field for field in dataclasses.fields(PretrainedConfig
 
 @dataclass_transform(kw_only_default=True)
 class StrictConfig(ConfigFields, PretrainedConfig):
-    """Subclasses name their fields as a dataclass does, all keywords; Hugging Face makes them one.
+    """Base of configurations. Subclasses name their fields as a dataclass does, all keywords.
 
     Raises:
-        ValueError: naming every unknown field and the known ones that look like it, or a field of another type; and
-            whatever `check` refuses.
+        ValueError: naming every unknown field and the known ones that look like it, a field of another type, or a
+            fault found by `check`.
     """
 
     def __post_init__(self, **unknown: Any) -> None:
@@ -74,7 +74,7 @@ class StrictConfig(ConfigFields, PretrainedConfig):
 
     @classmethod
     def _fields(cls) -> list[dataclasses.Field[Any]]:
-        """But for those that Hugging Face's base class has."""
+        """The fields without those of Hugging Face's base class."""
         return [field for field in dataclasses.fields(cls) if field.name not in _INHERITED]
 
 
@@ -87,7 +87,7 @@ class BertSizes(BertFields, StrictConfig):
 
     @property
     def output_widths(self) -> OutputWidths:
-        """Of what this model gives: BERT's width throughout, unless a model says otherwise."""
+        """Widths of this model's output: BERT's width throughout, unless a model overrides it."""
         return OutputWidths(self.hidden_size, self.hidden_size, self.hidden_size)
 
 
@@ -130,7 +130,7 @@ def draw_as_bert(module: nn.Module, initializer_range: float) -> None:
 
 
 class VLPreTrainedModel(PreTrainedModel):
-    """What Hugging Face asks of a model, alike for all: it is called with a `VLBatch` and its weights start as BERT's.
+    """Hugging Face's requirements, alike for all models: calls take a `VLBatch` and weights start as BERT's.
 
     A model's own subclass names its config and adds what starts otherwise.
     """

@@ -1,4 +1,4 @@
-"""Published checkpoints: their names of parameters and options and ours, and what of a model a published BERT fills."""
+"""Published checkpoints: their names of parameters and options, internal names, and the start of a model from BERT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# A layer of BERT in every published code that grew out of it, and `TransformerLayer`.
+# A layer of BERT in every published code that derives from it, and `TransformerLayer`.
 BERT_LAYER = (
     ("attention.self.query.", "attention.query."),
     ("attention.self.key.", "attention.key."),
@@ -28,13 +28,13 @@ BERT_WORD_HEAD = (
     ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
 )
 
-# What files of ViLBERT and InterBERT hold twice: the decoder of masked words is the word embedding.
+# Tensors that files of ViLBERT and InterBERT hold twice: the decoder of masked words is the word embedding.
 WORD_DECODER_COPY = MappingProxyType({"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"})
 
-# Their option `fusion_method`, and the field `fusion`, one of `fields.FUSIONS`.
+# The option `fusion_method`, and the field `fusion`, one of `fields.FUSIONS`.
 OFFICIAL_FUSIONS = MappingProxyType({"mul": "product", "sum": "sum"})
 
-# BERT's options in every published configuration that grew out of it, and the fields of `BertSizes`.
+# BERT's options in every published configuration that derives from it, and the fields of `BertSizes`.
 BERT_OPTIONS = MappingProxyType(
     {
         "vocab_size": "vocab_size",
@@ -53,18 +53,18 @@ BERT_OPTIONS = MappingProxyType(
 
 
 class KeyTable:
-    """Rules "official prefix", "our prefix"; what follows the prefix (weight, bias) is the same on both sides.
+    """Rules "official prefix", "internal prefix"; the rest of a name (weight, bias) is the same on both sides.
 
     A prefix ends with "." or is a whole name. "{}" in both stands for one number, that of a layer.
 
     Raises:
-        ValueError: when two rules have the same prefix on one side: then a name could not be translated back.
+        ValueError: if two rules have the same prefix on one side: then a name could not be translated back.
     """
 
     def __init__(self, what: str, rules: Iterable[tuple[str, str]]) -> None:
         self.what = what
         rules = list(rules)
-        self._to_ours = _reader(rules)
+        self._to_internal = _reader(rules)
         self._to_official = _reader([(ours, official) for official, ours in rules])
 
     def ours(self, official: str) -> str:
@@ -72,7 +72,7 @@ class KeyTable:
         Raises:
             ValueError: for a name that no rule covers.
         """
-        name = self._to_ours(official)
+        name = self._to_internal(official)
         if name is None:
             raise ValueError(f"parameter {official!r} is not one of {self.what}")
         return name
@@ -88,13 +88,13 @@ class KeyTable:
         return name
 
 
-# Where training programs keep the weights among other things: the multi-task ViLBERT's files to resume from, UCLA's
-# VisualBERT, VL-BERT and most others.
+# Keys of the weights in files of training programs: the multi-task ViLBERT's files to resume from, UCLA's VisualBERT,
+# VL-BERT and most others.
 _INNER = ("model_state_dict", "model", "state_dict")
 
 
 def inner_parameters(checkpoint: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """The parameters of a checkpoint, whether it is them or keeps them beside an optimizer and other things.
+    """The parameters of a checkpoint, alone or stored beside an optimizer and other things.
 
     Raises:
         ValueError: for something among them that is no tensor.
@@ -112,7 +112,7 @@ def tidy_names(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
     Args:
         checkpoint: see `inner_parameters`.
     Raises:
-        ValueError: when two parameters come to have one name, or one is no tensor.
+        ValueError: if two parameters get one name, or one is no tensor.
     """
     tidy: dict[str, Tensor] = {}
     for name, tensor in inner_parameters(checkpoint).items():
@@ -127,12 +127,12 @@ def tidy_names(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
-    """Without the tensors that a file holds twice, such as the decoder of masked words, which is the word embedding.
+    """The tensors without second copies in a file, such as the decoder of masked words, which is the word embedding.
 
     Args:
         copies: from the name that is left out to that of its equal.
     Raises:
-        ValueError: when the two differ.
+        ValueError: if the two differ.
     """
     for copy, first in copies.items():
         if copy in official and (first not in official or not official[copy].equal(official[first])):
@@ -143,7 +143,7 @@ def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) ->
 def with_copies(
     official: dict[str, Tensor], copies: Mapping[str, str], *, head: str = "cls.predictions.bias"
 ) -> dict[str, Tensor]:
-    """`without_copies` undone, for a state that has the parameter `head`: without masked words there is no decoder."""
+    """Inverse of `without_copies`, for a state with the parameter `head`: without masked words there is no decoder."""
     return official | {copy: official[first] for copy, first in copies.items()} if head in official else official
 
 
@@ -162,7 +162,7 @@ def names_with_bert(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
 
 _STREAM = ("embeddings.", "encoder.", "pooler.")
 _SEGMENTS = "segments.weight"
-# What files hold twice, and the buffer of position numbers in older ones.
+# Second copies in files, and the buffer of position numbers in older ones.
 _LEFT_OUT = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "bert.embeddings.position_ids")
 
 
@@ -172,7 +172,7 @@ def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Args:
         bert: state dict of a pre-training model or of the encoder alone, with the LayerNorm names of any time.
     Raises:
-        ValueError: when two parameters come to have one name, or the file holds no BERT.
+        ValueError: if two parameters get one name, or the file holds no BERT.
     """
     named = {f"bert.{name}" if name.startswith(_STREAM) else name: tensor for name, tensor in bert.items()}
     tidy = {name: t for name, t in tidy_names(named).items() if name not in _LEFT_OUT}
@@ -182,29 +182,29 @@ def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_start(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
-    """Fills part of `model`; everything else stays as it is.
+    """Fills part of `model`; everything else stays unchanged.
 
     A table of segments may have more rows than `state` has: the first ones are filled.
 
     Args:
-        state: by our names, from a `state_from_bert`.
+        state: by internal names, from a `state_from_bert`.
     Returns:
         Names of the parameters that were not filled.
     Raises:
         ValueError: naming a parameter that the model does not have, or has in another shape.
     """
-    ours = model.state_dict()
+    own = model.state_dict()
     filled = dict(state)
     for name, tensor in state.items():
-        if name in ours and name.endswith(_SEGMENTS) and tensor.shape[1:] == ours[name].shape[1:]:
-            filled[name] = torch.cat([tensor.to(ours[name]), ours[name][len(tensor) :]])
-        if name not in ours or ours[name].shape != filled[name].shape:
-            wanted = tuple(ours[name].shape) if name in ours else "no such parameter"
+        if name in own and name.endswith(_SEGMENTS) and tensor.shape[1:] == own[name].shape[1:]:
+            filled[name] = torch.cat([tensor.to(own[name]), own[name][len(tensor) :]])
+        if name not in own or own[name].shape != filled[name].shape:
+            wanted = tuple(own[name].shape) if name in own else "no such parameter"
             raise ValueError(
                 f"{name}: BERT has {tuple(tensor.shape)}, this model {wanted}; do its sizes and vocabulary fit?"
             )
     model.load_state_dict(filled, strict=False)
-    return [name for name in ours if name not in state]
+    return [name for name in own if name not in state]
 
 
 def _reader(rules: list[tuple[str, str]]) -> Callable[[str], str | None]:

@@ -28,10 +28,10 @@ class ExponentialAverage:
 
     Args:
         model: gives the values before the first update; the average does not hold on to it.
-        rate: what is kept of the average at each update, from 0 to below 1.
+        rate: share of the average that is kept at each update, from 0 to below 1.
         start: whether the weights from before the "first_update" count nothing, or the "initial" ones are averaged too.
     Attributes:
-        updates: how many there were.
+        updates: number of updates.
     Raises:
         ValueError: for another rate or start.
     """
@@ -57,7 +57,7 @@ class ExponentialAverage:
                 average.copy_(tensor)
 
     def _share(self) -> float:
-        """Of the newest weights in the average: 1 - rate, over the sum of all shares without the initial ones."""
+        """Share of the newest weights in the average: 1 - rate, over the sum of all shares without the initial ones."""
         if self.start == INITIAL or self.rate == 0:
             return 1 - self.rate
         return (1 - self.rate) / -math.expm1(self.updates * math.log(self.rate))
@@ -73,13 +73,13 @@ class ExponentialAverage:
             model.load_state_dict(own)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """By the model's own names, at least float32; loads into the model too. Without rate, start and `updates`."""
+        """Averages by the model's own names, at least float32; loads into the model too. Without other attributes."""
         return {name: tensor.clone() for name, tensor in self._average.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, updates: int) -> None:
         """
         Args:
-            updates: that it had.
+            updates: number of updates of the state.
         Raises:
             ValueError: naming a tensor that is missing, too much, or of another shape.
         """

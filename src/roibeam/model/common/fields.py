@@ -1,8 +1,8 @@
 """Settings of models that are read without torch: fields of configurations, shared sizes, end-to-end choices.
 
-A command looks at settings before it loads torch, and `roibeam recipes` prints a published run without its model.
-bert.py makes Hugging Face configurations of the fields. `EndToEndChoices` is what a run through the region encoder
-hides of its photos, and how.
+A command checks settings before it loads torch, and `roibeam recipes` prints a published run without its model. bert.py
+makes Hugging Face configurations of the fields. `EndToEndChoices` has the masking of photos in a run through the region
+encoder.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FUSIONS = ("product", "sum")
 MASKED_APPEARANCES = ("zero", "pixels")
 # name of `end_to_end.masking` -> masked_appearance; "paper" is the published zero vector, on blank pixels too
 MASKING = MappingProxyType({"paper": "zero", "release": "pixels", "feature": "zero"})
-MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
+MASKED_LOSS_PAIRS = ("all", "matched")  # pairs whose masked words and regions are predicted
 WHOLE_IMAGE_COUNTS = ("all", "visible")
 WIDTH_REDUCTIONS = ("mean", "sum")
 
-# By annotation; a whole number is a number, but True is none.
+# Types by annotation; a whole number is a number, but True is none.
 _TYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 )
@@ -35,10 +35,10 @@ class ConfigFields:
     """The base of all fields; subclasses are dataclasses of keywords.
 
     Attributes:
-        choices: field -> the words that it may hold. A subclass names those of its own fields.
+        choices: field -> its allowed words. A subclass names those of its own fields.
 
     Raises:
-        ValueError: for a value of another type or another word, and whatever `check` refuses.
+        ValueError: for a value of another type or another word, or a fault found by `check`.
     """
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
@@ -54,7 +54,7 @@ class ConfigFields:
 
     @classmethod
     def check_values(cls, given: Mapping[str, Any]) -> None:
-        """Raises ValueError for a value that its field cannot hold, whatever the others hold.
+        """Raises ValueError for a value that its field cannot hold, for any values of the others.
 
         Args:
             given: by names of `own_fields`.
@@ -70,10 +70,10 @@ class ConfigFields:
                 raise ValueError(f"{cls._config_name()}: {name} is {got}; it must be one of {allowed}")
 
     def check(self) -> None:
-        """Raises ValueError where fields do not fit each other; subclasses add to it."""
+        """Raises ValueError if fields do not fit each other; subclasses add to it."""
 
     def check_multiple(self, size: str, heads: str) -> None:
-        """The field `size` must be a multiple of the field `heads`."""
+        """Raises ValueError if the field `size` is no multiple of the field `heads`."""
         if getattr(self, heads) < 1:
             raise ValueError(f"{self._config_name()}: {heads} must be at least 1, got {getattr(self, heads)}")
         if getattr(self, size) % getattr(self, heads):
@@ -88,13 +88,13 @@ class ConfigFields:
 
     @classmethod
     def _config_name(cls) -> str:
-        """Of the configuration with these fields, which is what users know."""
+        """Name of the configuration with these fields, as users know it."""
         return cls.__name__.replace("Fields", "Config")
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class BertFields(ConfigFields):
-    """What every model has of BERT; defaults are those of BERT-base.
+    """Fields of BERT in every model; defaults are those of BERT-base.
 
     Fields:
         vocab_size: word pieces of the tokenizer.
@@ -120,7 +120,7 @@ class BertFields(ConfigFields):
     initializer_range: float = 0.02
 
     def check_batch_size(self, rows: int) -> None:
-        """Raises ValueError when a loss of this model does not work on batches of so many rows."""
+        """Raises ValueError if a loss of this model does not work on batches of so many rows."""
 
     def check(self) -> None:
         super().check()
@@ -128,7 +128,7 @@ class BertFields(ConfigFields):
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
-    """The annotation as it is written."""
+    """The annotation as source text."""
     return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
 
 
@@ -140,17 +140,17 @@ def _is_a(kind: str, value: Any) -> bool:
     return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
-# Of the models that train on a laptop; published by nobody.
+# Sizes of the unpublished models that train on a laptop.
 SMALL_SIZES: Mapping[str, Any] = MappingProxyType(
     {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
 )
 
 
 def named_fields(what: str, name: str, table: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The fields that a table has under a name; `what` says of what, such as "VL-BERT preset".
+    """The fields of a name in a table; `what` describes the table, such as "VL-BERT preset".
 
     Raises:
-        ValueError: for another name, with those that there are.
+        ValueError: for another name, with the known ones.
     """
     if name not in table:
         raise ValueError(f"no {what} {name!r}; there are {', '.join(table)}")
@@ -158,10 +158,10 @@ def named_fields(what: str, name: str, table: Mapping[str, Mapping[str, Any]]) -
 
 
 MASKED_PIXELS = ("blank", "whole", "shown")
-# `end_to_end.masking`: what becomes of a masked region, by name. Each name stands for a pair of settings: these
-# `masked_pixels`, and the system's `masked_appearance`, which its fields.py names (MASKING).
+# Names of `end_to_end.masking`. Each stands for a pair of settings: these `masked_pixels`, and the system's
+# `masked_appearance`, which its fields.py names (MASKING).
 #   paper    the paper's vector stands in place of the region, and its pixels are blank (VL-BERT, section 3.3)
-#   release  the model is given the feature of the blank region (VL-BERT's MASK_RAW_PIXELS)
+#   release  the model reads the feature of the blank region (VL-BERT's MASK_RAW_PIXELS)
 #   feature  the vector stands in place of the feature, and the photo is whole (VL-BERT's multi-task class with
 #            MASK_RAW_PIXELS off)
 DEFAULT_MASKING = "release"
@@ -172,20 +172,19 @@ WHOLE_IMAGES = ("box", "model")
 
 @dataclass(frozen=True)
 class EndToEndChoices:
-    """What a run does that no model's config says.
+    """Choices of an end-to-end run beside the model's config.
 
     Attributes:
         masked_pixels: "blank": every masked region is blank in the network input, for all regions that overlap it too
             (VL-BERT's MASK_RAW_PIXELS). "whole": photos are whole, as those that stored features were measured on; then
-            a masked region still shows in regions that overlap it. "shown": photos are whole, and a masked region keeps
-            its own feature too, so that its token alone tells that it is masked: VL-BERT's release on captions alone,
+            regions that overlap a masked one still see it. "shown": photos are whole, and a masked region keeps its own
+            feature too, so that its token alone marks it as masked: VL-BERT's release on captions alone,
             MASK_RAW_PIXELS off, which gives the answer away.
-        blank_pixels: when they are blanked. "after_resize", in the network's input, as the release does: the resize has
+        blank_pixels: when they are blanked. "after_resize", in the network's input, as in the release: the resize has
             mixed what stands at the edge of a box into the pixels beside it. "before_resize": in the photo first, so
             that no pixel outside a box knows what was in it.
-        whole_image: where `VLBatch.whole_image_features` come from. "box": the encoder's feature of the whole photo's
-            box, as VL-BERT has it end to end. "model": the model takes the mean of the regions, or knows no whole
-            image.
+        whole_image: source of `VLBatch.whole_image_features`. "box": the encoder's feature of the whole photo's box, as
+            VL-BERT has it end to end. "model": the model takes the mean of the regions, or knows no whole image.
 
     Raises:
         ValueError: for another word.

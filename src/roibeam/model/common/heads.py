@@ -26,7 +26,7 @@ class MaskedWordHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, states: Tensor, word_embeddings_VH: Tensor) -> Tensor:
-        """Logits (..., V) for `states` (..., H). The decoder comes in as an argument, so no file stores it twice."""
+        """Logits (..., V) for `states` (..., H). The decoder is an argument, so no file stores it twice."""
         return F.linear(self.norm(self.activation(self.dense(states))), word_embeddings_VH, self.bias)
 
 
@@ -172,23 +172,23 @@ class NormedClassifier(nn.Module):
         return self.decoder(self.norm(F.gelu(self.dense(pooled))))
 
 
-# What padded regions get added (vilbert.py, vision_logit): finite, so that a loss over all rows stays finite.
+# Added to scores of padded regions (vilbert.py, vision_logit): finite, so that a loss over all rows stays finite.
 PADDED_SCORE = -10_000.0
 
 
 class ScoreHeads(nn.Module):
-    """Beside a model with pre-training heads, whose states the three heads score."""
+    """Scores of pairs, regions and words from the states of a model with pre-training heads."""
 
     pair_score: DroppedLinear
     region_score: DroppedLinear
     word_score: DroppedLinear
 
     def score_pairs(self, output: VLOutput) -> Tensor:
-        """(B,) how well each text fits its image: choices of VCR, candidates of retrieval."""
+        """(B,) fit of each text to its image: choices of VCR, candidates of retrieval."""
         return self.pair_score(output.pooled).squeeze(-1)
 
     def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, R + 1) how well IMG and each region fit the text (RefCOCO+); `PADDED_SCORE` is added at padding.
+        """(B, R + 1) fit of IMG and each region to the text (RefCOCO+); `PADDED_SCORE` is added at padding.
 
         IMG takes part, in the releases' losses and in their choice of the best.
         """

@@ -14,15 +14,15 @@ from roibeam.model.inputs import IGNORE_INDEX
 
 @dataclass(frozen=True, eq=False)
 class SumCount:
-    """A sum over some elements and how many there were.
+    """Sum over some elements, and their number.
 
-    Whoever adds up micro-batches or processes divides the added sums by the added counts: a mean of means would weigh a
+    To combine micro-batches or processes, divide the sum of totals by the sum of counts: a mean of means would weigh a
     word in a short batch more than one in a long batch.
 
     Attributes:
         total: scalar; a plain number becomes a tensor.
         count: scalar, integer; a plain number becomes a tensor on the device of `total`.
-        epsilon: what a release adds to the count that it divides by: once, however many sums are added up.
+        epsilon: a release's addition to the count that it divides by: once, for any number of added sums.
 
     Raises:
         ValueError: for a total or count of another shape, such as losses that were not added up.
@@ -43,12 +43,12 @@ class SumCount:
 
     @property
     def mean(self) -> Tensor:
-        """total / count; 0 (with a gradient graph where `total` has one) when there was no element."""
+        """total / count; 0 (with a gradient graph if `total` has one) without any element."""
         return self.over(self.count.clamp(min=1))
 
     def over(self, count: Tensor) -> Tensor:
         """This sum's share of a mean over `count` elements, at least 1, of which it has some."""
-        # In the type of the sum: to a whole number an epsilon is added in float32.
+        # In the type of the sum: an epsilon is added to a whole number in float32.
         return self.total / (count.to(self.total.dtype) + self.epsilon)
 
     def __add__(self, other: SumCount) -> SumCount:
@@ -79,7 +79,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Sequence[float] = ())
     """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count.
 
     Args:
-        weights: (V,), what a row of each label counts in the total; the count stays that of rows. () for 1 each.
+        weights: (V,), weight of a row of each label in the total; the count stays that of rows. () for 1 each.
     """
     logits = precise(logits)
     each = logits.new_tensor(weights) if weights else None
@@ -143,10 +143,10 @@ def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> Su
 
 
 def accuracy(logits: Tensor, labels: Tensor, mask: Tensor) -> SumCount:
-    """How often the largest of `logits` (N, C) is `labels` (N,), over the rows where `mask` (N,) is True."""
+    """Share of rows of `mask` (N,) in which the largest of `logits` (N, C) is `labels` (N,)."""
     return SumCount(((logits.argmax(dim=-1) == labels) & mask).sum(), mask.sum())
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """At least float32: a sum of many small terms in less is wrong."""
+    """The tensor in at least float32: a sum of many small terms in less is wrong."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -1,4 +1,4 @@
-"""Masking for pre-training: which words, regions and groups of them are hidden from a model.
+"""Masking for pre-training: words, regions and groups of them that are hidden from a model.
 
 numpy only, so that a loader can call it anywhere. The caller seeds the generator by (seed, epoch, sample): then masks
 depend neither on batch size nor on worker count.
@@ -126,12 +126,12 @@ def mask_overlapping_regions(
     Args:
         boxes_xyxy_px: (R, 4), pixels of the original image.
         masked, predicted: (R,) bool, from `mask_regions`.
-        hide_overlapping: True hides all regions of the group of a hidden region, which is what the paper says. False is
-            what the multi-task release does: it hides nothing more, but counts fewer regions for the whole image.
+        hide_overlapping: True hides all regions of the group of a hidden region, as in the paper. False is the
+            multi-task release: it hides nothing more, but counts fewer regions for the whole image.
     Returns:
         `masked` (R,) bool, hidden from the model now, and `counted` (R,) bool, outside of every group: the release
-        divides the sum of the features that are left by their number. Hand `mean_feature(features, ~masked, counted)`
-        (model/common/regions.py) to the model as `whole_image_features` to do the same.
+        divides the sum of the remaining features by their number. To do the same, pass `mean_feature(features, ~masked,
+        counted)` (model/common/regions.py) to the model as `whole_image_features`.
     """
     near = overlaps_with_inclusive_sides(boxes_xyxy_px) > threshold
     counted = ~near[predicted].any(axis=0)
@@ -209,7 +209,7 @@ def _replace(
     mask_id: int,
     vocab_size: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """80/10/10 for each group of places, which share one draw; all of them are labelled."""
+    """80/10/10 for each group of positions, which share one draw; all of them are labelled."""
     masked_ids, labels = text_ids.copy(), np.full_like(text_ids, IGNORE_INDEX)
     for places, draw in zip(groups, generator.random(len(groups)), strict=True):
         labels[places] = text_ids[places]
@@ -226,12 +226,12 @@ def regions_around(
     """Regions whose overlap with an anchor is large; each anchor is one of them.
 
     Sides are counted as x2 - x1 + 1 pixels, which is the release's 1/W and 1/H on normalised boxes. (The paper does not
-    say how it counts.)
+    specify it.)
 
     Args:
         boxes_xyxy_px: (R, 4), pixels of the original image.
         anchors: (R,) bool.
-        at_threshold: whether an overlap equal to `threshold` is large; the paper says "larger than 0.4", the release
+        at_threshold: whether an overlap equal to `threshold` is large; the paper has "larger than 0.4", the release
             >= 0.4.
     Returns:
         (R,) bool.
@@ -266,7 +266,7 @@ def mask_region_groups_as_released(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The release's masked regions: as the paper's, but an IoU equal to the threshold counts.
 
-    The release finds out what it has masked by looking for features that are zero, so a region whose feature was zero
+    The release detects masked regions as those whose features are zero, so a region whose feature was zero
     before is predicted too.
 
     Args:

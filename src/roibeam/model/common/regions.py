@@ -1,4 +1,4 @@
-"""What models derive from the regions of a record: where they are, and what the whole image looks like.
+"""Inputs that models derive from the regions of a record: locations, and features of the whole image.
 
 Shapes: B rows, I images (as many as rows, unless rows share some), R regions, D feature width.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from roibeam.model.inputs import VLBatch
 
-# Of the whole image, which starts the region sequence: its box is the image (jiasenlu/vilbert_beta, the data loaders).
+# Box of the whole image, which starts the region sequence (jiasenlu/vilbert_beta, the data loaders).
 WHOLE_IMAGE_LOCATION = (0.0, 0.0, 1.0, 1.0, 1.0)
 LOCATION_SIZE = len(WHOLE_IMAGE_LOCATION)
 
@@ -41,7 +41,7 @@ def region_locations(boxes_xyxy_px: Tensor, image_hw: Tensor, region_mask: Tenso
 def mean_feature(features: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
     """Sum of the visible regions' features over the number of counted regions, at least 1.
 
-    The published codes agree about the sum and differ in what they divide by, so both are arguments.
+    The published codes agree about the sum and differ in the divisor, so both are arguments.
 
     Args:
         features: (..., R, D); visible, counted: (..., R) bool.
@@ -53,7 +53,7 @@ def mean_feature(features: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
 
 
 class ImageElements(NamedTuple):
-    """What a batch shows of its images: IMG, the whole image, then its regions; E = R + 1."""
+    """Elements of a batch's images: IMG, the whole image, then its regions; E = R + 1."""
 
     features: Tensor  # (I, E, D), 0 at padding
     locations: Tensor  # (I, E, 5)
@@ -67,7 +67,7 @@ def elements_with_whole_image(batch: VLBatch, *, count: str, masked_appearance: 
     section 2.2).
 
     Args:
-        count: by what the sum of the visible regions' features is divided: the number of "all" regions of the image
+        count: divisor of the sum of the visible regions' features: the number of "all" regions of the image
             (vilbert_beta, InterBERT) or of the "visible" ones. Without effect where the batch brings
             `whole_image_features`.
         masked_appearance: what stands for a masked region: "zero", as published, or the feature that the batch brings,
@@ -78,8 +78,8 @@ def elements_with_whole_image(batch: VLBatch, *, count: str, masked_appearance: 
     whole = batch.whole_image_features
     if whole is None:
         whole = mean_feature(features, visible, visible if count == "visible" else batch.region_mask)
-    shown = batch.region_mask if masked_appearance == "pixels" else visible
-    features = features.masked_fill(~shown[..., None], 0.0)
+    kept = batch.region_mask if masked_appearance == "pixels" else visible
+    features = features.masked_fill(~kept[..., None], 0.0)
     features = torch.cat([whole[:, None].to(features.dtype), features], dim=1)
     locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
     whole_location = locations.new_tensor(WHOLE_IMAGE_LOCATION).expand(images, 1, -1)

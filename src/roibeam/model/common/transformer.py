@@ -29,7 +29,7 @@ _computing_padding = ContextVar("computing_padding", default=False)
 
 @contextmanager
 def computing_padding() -> Iterator[None]:
-    """Inside, padding stays in packed tensors and gets states too, as in the published codes; nothing attends to it.
+    """Context in which packed tensors keep padding, with states, as in the published codes; nothing attends to it.
 
     Real positions get the same numbers, up to rounding, for more work. For comparisons with arrays that have numbers at
     padding, and where shapes must not depend on the data (`torch.compile` without graph breaks).
@@ -42,15 +42,15 @@ def computing_padding() -> Iterator[None]:
 
 
 class Packing:
-    """Which positions of padded tensors (B, S, ...) are real, and the way to packed ones (P, ...) and back.
+    """Real positions of padded tensors (B, S, ...), and conversion to packed tensors (P, ...) and back.
 
-    Real positions may stand anywhere in their row; packed, each row keeps its order. A packed tensor is the same
-    whatever the padding was. Making a `Packing` waits for a device, so make one for each mask of a batch.
+    Real positions may stand anywhere in their row; packed, each row keeps its order. A packed tensor does not depend on
+    the padding. Making a `Packing` waits for a device, so make one for each mask of a batch.
 
     Attributes:
         mask: (B, S) bool, True at real positions; rows without any are allowed.
         keeps_padding: made inside `computing_padding`; then P is B x S.
-        places: (P,) long, where packed positions stand in B x S; None where they are all positions.
+        places: (P,) long, positions in B x S of the packed ones; None if they are all positions.
     """
 
     def __init__(self, mask_BS: Tensor) -> None:
@@ -71,39 +71,39 @@ class Packing:
 
     @cached_property
     def trimmed(self) -> Packing:
-        """That of the same packed tensors with the least padding there can be: rows begin where they stand, and end
-        with the longest of them. What is computed from it does not depend on the padding, not even in its last bit."""
+        """Packing of the same tensors with the least padding: rows keep their start, and end with the longest of them.
+        Results computed from it do not depend on the padding, not even in the last bit."""
         longest = max(self.lengths, default=0)
         lengths = self.mask.sum(dim=1, keepdim=True)
         return Packing(torch.arange(longest, device=self.mask.device) < lengths)
 
     @cached_property
     def rows(self) -> Tensor:
-        """(P,) long: which row each packed position belongs to."""
+        """(P,) long: the row of each packed position."""
         every = torch.arange(len(self.mask), device=self.mask.device)[:, None].expand(self.mask.shape)
         return self.pack(every)
 
     @cached_property
     def firsts(self) -> Tensor:
-        """(B,) long: where each row begins in a packed tensor; every row has a real position, and its first is one."""
+        """(B,) long: the start of each row in a packed tensor; every row has a real position, and its first is one."""
         if self.places is None:
             return torch.arange(len(self.mask), device=self.mask.device) * self.mask.shape[1]
         lengths = self.mask.sum(dim=1)
         return lengths.cumsum(dim=0) - lengths
 
     def places_of(self, positions_B: Tensor) -> Tensor:
-        """(B,) long: where one real position (of S) of each row stands in a packed tensor."""
+        """(B,) long: the place of one real position (of S) of each row in a packed tensor."""
         rows = torch.arange(len(self.mask), device=self.mask.device)
         flat = rows * self.mask.shape[1] + positions_B
         return flat if self.places is None else self.mask.flatten().cumsum(dim=0)[flat] - 1
 
     def pack(self, padded: Tensor) -> Tensor:
-        """(P, ...) of (B, S, ...)."""
+        """(P, ...) from (B, S, ...)."""
         flat = padded.flatten(0, 1)
         return flat if self.places is None else flat.index_select(0, self.places)
 
     def pad(self, packed: Tensor) -> Tensor:
-        """(B, S, ...) of (P, ...), 0 at padding that was left out."""
+        """(B, S, ...) from (P, ...), 0 at padding that was left out."""
         if self.places is not None:
             packed = packed.new_zeros(self.mask.numel(), *packed.shape[1:]).index_copy(0, self.places, packed)
         return packed.unflatten(0, self.mask.shape)
@@ -111,7 +111,7 @@ class Packing:
 
 BERT_NORM_EPS = 1e-12  # google-research/bert modeling.py: inside the root
 
-# The activations that configurations of the published codes can name; "gelu" is the one with the error function.
+# Activations that configurations of the published codes can name; "gelu" is the one with the error function.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     dict(zip(ACTIVATION_NAMES, (F.gelu, F.relu, F.silu), strict=True))
 )
@@ -124,8 +124,8 @@ class Attention(nn.Module):
     """Multi-head attention of a sequence to itself or to another stream, without the residual.
 
     Args:
-        hidden_size: of the states that ask, and of what comes out.
-        context_size: of the states that are asked, when they are another stream's; default `hidden_size`.
+        hidden_size: width of the queries' states, and of the output.
+        context_size: width of the keys' states, if they are another stream's; default `hidden_size`.
         inner_size: of queries, keys and values, all heads together, a multiple of `num_heads`; default `hidden_size`.
         attention_dropout: on the attention weights.
         dropout: on the projected output.
@@ -166,14 +166,14 @@ class Attention(nn.Module):
 
         Args:
             packing: of the states; each row attends to its own row of the context, and one of length 0 gets zeros.
-            context_KC, context_packing: what is attended to; None for the states themselves.
-            maps: where given, the weights (B, N, S, S of the context) are appended to it, at the cost of their memory;
-                0 at padding that is asked, without meaning at padding that asks.
+            context_KC, context_packing: states of the keys; None for the states themselves.
+            maps: if given, the weights (B, N, S, S of the context) are appended to it, at the cost of their memory;
+                0 at padding of the keys, without meaning at padding of the queries.
             query_factor: (Q, inner), multiplies the queries before they are cut into heads.
         """
-        context, asked = states_QH, packing
+        context, of_keys = states_QH, packing
         if context_KC is not None and context_packing is not None:
-            context, asked = context_KC, context_packing
+            context, of_keys = context_KC, context_packing
         queries = self.query(states_QH)
         if query_factor is not None:
             queries = queries * query_factor
@@ -184,9 +184,9 @@ class Attention(nn.Module):
         )
         dropout = self.attention_dropout if self.training else 0.0
         if maps is not None:
-            found_QNh = mapped_attention(query, key, value, packing, asked, dropout, maps)
+            found_QNh = mapped_attention(query, key, value, packing, of_keys, dropout, maps)
         else:
-            found_QNh = packed_attention(query, key, value, packing, asked, dropout)
+            found_QNh = packed_attention(query, key, value, packing, of_keys, dropout)
         return self.dropout(self.output(found_QNh.flatten(1)))
 
     def _heads(self, states_PH: Tensor) -> Tensor:
@@ -194,26 +194,26 @@ class Attention(nn.Module):
 
 
 def packed_attention(
-    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, of_keys: Packing, dropout: float
 ) -> Tensor:
     """(Q, N, h), the faster of the two ways below.
 
-    That is `row_attention` on a CPU, where there is padding to leave out and rows are long or wide enough to pay for a
+    That is `row_attention` on a CPU, if there is padding to leave out and rows are long or wide enough to pay for a
     kernel each.
     """
-    if query_QNh.device.type != "cpu" or packing.keeps_padding or asked.keeps_padding:
-        return padded_attention(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
-    packing, asked = packing.trimmed, asked.trimmed
-    padded = packing.places is not None or asked.places is not None
+    if query_QNh.device.type != "cpu" or packing.keeps_padding or of_keys.keeps_padding:
+        return padded_attention(query_QNh, key_KNh, value_KNh, packing, of_keys, dropout)
+    packing, of_keys = packing.trimmed, of_keys.trimmed
+    padded = packing.places is not None or of_keys.places is not None
     width = query_QNh.shape[1] * query_QNh.shape[2]
     bound = _PAYS_IN_BFLOAT16 if _is_trained_in_bfloat16(query_QNh) else _PAYS_FOR_A_KERNEL
-    pays = packing.mask.shape[1] * asked.mask.shape[1] * width > bound
+    pays = packing.mask.shape[1] * of_keys.mask.shape[1] * width > bound
     attend = row_attention if padded and pays else padded_attention
-    return attend(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
+    return attend(query_QNh, key_KNh, value_KNh, packing, of_keys, dropout)
 
 
 def row_attention(
-    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, of_keys: Packing, dropout: float
 ) -> Tensor:
     """(Q, N, h), one row after the other: at base size half the time of `padded_attention`, and no sum sees padding."""
     found, kind = [], query_QNh.dtype
@@ -222,7 +222,7 @@ def row_attention(
     if narrow:
         parts = query_QNh.float(), key_KNh.float(), value_KNh.float()
     rows = zip(
-        parts[0].split(packing.lengths), parts[1].split(asked.lengths), parts[2].split(asked.lengths), strict=True
+        parts[0].split(packing.lengths), parts[1].split(of_keys.lengths), parts[2].split(of_keys.lengths), strict=True
     )
     for query, key, value in rows:
         if not len(query) or not len(key):
@@ -236,11 +236,11 @@ def row_attention(
 
 
 def padded_attention(
-    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, of_keys: Packing, dropout: float
 ) -> Tensor:
-    """(Q, N, h), all rows at once: few kernels, as accelerators like it."""
-    query, key, value = _pad_heads(packing, query_QNh), _pad_heads(asked, key_KNh), _pad_heads(asked, value_KNh)
-    mask = asked.mask[:, None, None] if asked.keeps_padding or asked.places is not None else None
+    """(Q, N, h), all rows at once: few kernels, as accelerators prefer."""
+    query, key, value = _pad_heads(packing, query_QNh), _pad_heads(of_keys, key_KNh), _pad_heads(of_keys, value_KNh)
+    mask = of_keys.mask[:, None, None] if of_keys.keeps_padding or of_keys.places is not None else None
     if not _is_trained_in_bfloat16(query):
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         return packing.pack(found.transpose(1, 2))
@@ -252,7 +252,7 @@ def padded_attention(
 
 
 def _is_trained_in_bfloat16(states: Tensor) -> bool:
-    """On a CPU, where torch's kernel of attention takes six times longer for its backward pass in bfloat16."""
+    """Whether torch's kernel of attention on a CPU takes six times longer for its backward pass, in bfloat16."""
     return states.device.type == "cpu" and states.dtype == torch.bfloat16 and torch.is_grad_enabled()
 
 
@@ -261,13 +261,13 @@ def mapped_attention(
     key_KNh: Tensor,
     value_KNh: Tensor,
     packing: Packing,
-    asked: Packing,
+    of_keys: Packing,
     dropout: float,
     maps: list[Tensor],
 ) -> Tensor:
     """(Q, N, h), with the weights (B, N, S, S) written out and appended to `maps`."""
-    query, key, value = _pad_heads(packing, query_QNh), _pad_heads(asked, key_KNh), _pad_heads(asked, value_KNh)
-    mask = asked.mask[:, None, None]
+    query, key, value = _pad_heads(packing, query_QNh), _pad_heads(of_keys, key_KNh), _pad_heads(of_keys, value_KNh)
+    mask = of_keys.mask[:, None, None]
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~mask, 0.0)
     maps.append(weights)
@@ -302,7 +302,7 @@ class CheckpointedLayer(GradientCheckpointingLayer):
     def check_maps(self, maps: object | None) -> None:
         """
         Raises:
-            ValueError: when attention weights are asked for that the backward pass would collect a second time.
+            ValueError: if attention weights are requested that the backward pass would collect a second time.
         """
         if maps is not None and self.gradient_checkpointing and self.training:
             raise ValueError("no attention maps while training with activation checkpointing; call eval() first")
@@ -334,8 +334,8 @@ class TransformerLayer(CheckpointedLayer):
         return self.feed_forward_norm(states_PH + self.feed_forward(states_PH))
 
     def at(self, places_B: Tensor, states_PH: Tensor, packing: Packing) -> Tensor:
-        """(B, H), what `forward` gives at one packed position of each row, and nothing else: a last layer of which no
-        more is read."""
+        """(B, H), result of `forward` at one packed position of each row only: a last layer of which no more is
+        read."""
         asking = states_PH.index_select(0, places_B)
         alone = Packing(torch.ones(len(packing), 1, dtype=torch.bool, device=asking.device))
         asking = self.attention_norm(asking + self.attention(asking, alone, states_PH, packing))
@@ -383,10 +383,10 @@ class TransformerEncoder(nn.Module):
         """(P, H).
 
         Args:
-            maps: takes the attention weights (B, N, S, S) of each layer.
+            maps: collects the attention weights (B, N, S, S) of each layer.
             read_B: long, the one position (of S) of each row whose last state is read: a sixth of a layer's work is
                 left of the last one. The others get 0. With `maps` or `passed` all are computed.
-            passed: takes the states (P, H) that go in, then those of each layer.
+            passed: collects the input states (P, H), then those of each layer.
         """
         if read_B is None or maps is not None or passed is not None or not len(self.layers):
             if passed is not None:

@@ -80,7 +80,7 @@ class ImageBertEmbeddings(nn.Module):
         """States (B, S, H) and their mask (B, S).
 
         Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
+            ValueError: for a text too long or without [CLS], or a batch without the global features that are read.
         """
         batch = batch.with_texts_of_rows()
         parts = [
@@ -188,7 +188,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image: neither a feature of the whole one nor the [SEP] behind its regions.
+        """A text without any image: neither a feature of the whole one nor the [SEP] after its regions.
 
         The paper does not feed one alone.
 
@@ -229,11 +229,11 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         return self.score(batch, self.encode(batch))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `ImageBertModel.forward`."""
+        """See `ImageBertModel.forward`."""
         return self.imagebert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """As `ImageBertModel.encode_text`."""
+        """See `ImageBertModel.encode_text`."""
         return self.imagebert.encode_text(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
@@ -276,10 +276,10 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`, by section 4.3.
 
-        The features that masked regions had are `batch.region_feature_targets`, or `batch.region_features`.
+        The original features of masked regions are `batch.region_feature_targets`, or `batch.region_features`.
 
         Raises:
-            ValueError: when the batch lacks the targets of a head, or has targets of another number of classes.
+            ValueError: if the batch lacks the targets of a head, or has targets of another number of classes.
         """
         self._check_targets(batch)
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
@@ -298,7 +298,7 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
                 features = batch.region_features if stored is None else stored
                 terms.regressed_features(
                     self.region_feature_head(states),
-                    features[predicted].detach(),  # what the detector measured is given
+                    features[predicted].detach(),  # features as the detector measured them
                     over_width=self.config.feature_reduction,
                 )
         log_odds = self.match_log_odds(output)
@@ -349,12 +349,12 @@ TABLE = KeyTable(
         *BERT_WORD_HEAD,
     ),
 )
-# BERT's next-sentence head tells two sentences apart, by two logits; the matching head, with one, is new.
+# BERT's next-sentence head separates two sentences, by two logits; the matching head, with one, is new.
 _LEFT_OUT = ("cls.seq_relationship.weight", "cls.seq_relationship.bias")
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All that BERT has, for `load_start`: text embeddings, encoder, pooler, masked-word head.
+    """All parameters of BERT, for `load_start`: text embeddings, encoder, pooler, masked-word head.
 
     Its two segment rows become those of text and image. The projections of regions, their LayerNorm and the other three
     heads stay as drawn. For a model without a masked-word head leave `masked_word_head.*` out.

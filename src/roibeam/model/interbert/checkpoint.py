@@ -1,7 +1,7 @@
-"""Official InterBERT checkpoints and configurations (black4321/InterBERT): their names, and ours.
+"""Official InterBERT checkpoints and configurations (black4321/InterBERT): their names, and internal names.
 
-The release numbers the joint layers and those of the text through, as one list, so that one BERT fills both. How many
-of them are joint is in no file: whoever reads one says it.
+The release numbers the joint layers and those of the text through, as one list, so that one BERT fills both. The number
+of joint ones is in no file: the caller gives it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def state_from_official(
         official: the state dict of a checkpoint, also of the streams alone.
         num_joint_layers: `num_hidden_layers` of its configuration.
     Raises:
-        ValueError: for an unknown name, for fewer layers than are joint, or when the file's masked-word decoder differs
-            from its word embedding.
+        ValueError: for an unknown name, for fewer layers than are joint, or if the file's masked-word decoder
+            differs from its word embedding.
     """
     official = without_copies(names_with_bert(official), WORD_DECODER_COPY)
     count = _count(official, "bert.encoder.layer.")
@@ -115,7 +115,7 @@ def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _count(names: Iterable[str], prefix: str) -> int:
-    """Layers numbered right after `prefix`, counted by the largest number."""
+    """Number of layers numbered right after `prefix`, by the largest number."""
     pattern = re.compile(re.escape(prefix) + r"(\d{1,4})\.")
     return max((int(found[1]) + 1 for name in names if (found := pattern.match(name))), default=0)
 
@@ -134,15 +134,15 @@ _FIELDS = {
     "bi_hidden_size": "pooled_size",
     "num_labels": "num_answers",
 }
-# What the release's config class fills in for an option that a file leaves out, where ours has another default.
+# Values of the release's config class for options that a file leaves out, where the default here differs.
 _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
     "num_hidden_layers": 12,
     "v_num_hidden_layers": 3,
     "v_num_attention_heads": 12,
     "v_hidden_dropout_prob": 0.1,
 }
-# Read by nothing there, or of a ViLBERT that the code grew out of: `fusion_method` is what counts, not
-# `pooling_method`; `max_*_length` cut what is fed.
+# Options that nothing reads there, or of a ViLBERT that the code derives from: `fusion_method` counts, not
+# `pooling_method`; `max_*_length` cut the input.
 _WITHOUT_EFFECT = frozenset(
     {
         "bi_num_attention_heads",
@@ -169,7 +169,7 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterB
     Args:
         overrides: fields of `InterBertConfig` that differ from it.
     Raises:
-        ValueError: for an option that is unknown, missing, or asks for what these classes do not compute.
+        ValueError: for an option that is unknown, missing, or requests a computation that these classes lack.
     """
     if "t_num_hidden_layers" not in options:
         raise ValueError("InterBERT's configuration lacks t_num_hidden_layers, which has no default in the release")

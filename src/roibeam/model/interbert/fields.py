@@ -124,7 +124,7 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
         "pair_from": "states",  # section 2.3, "Image-text matching"
     }
 )
-# docs/models.md tells where each value comes from.
+# docs/models.md has the source of each value.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper": _PAPER,
@@ -133,7 +133,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "single-stream": {**_PAPER, "text_num_hidden_layers": 0, "image_num_hidden_layers": 0},
     }
 )
-# 2 joint layers, then 2 and 2, of width 256: trains on a laptop; published by nobody.
+# 2 joint layers, then 2 and 2, of width 256: trains on a laptop; unpublished.
 SMALL: Mapping[str, Any] = MappingProxyType(
     {
         **SMALL_SIZES,

@@ -62,7 +62,7 @@ def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConf
 
 
 def interbert_small(**overrides: Any) -> InterBertConfig:
-    """2 joint layers, then 2 and 2, of width 256: trains on a laptop; published by nobody. The rest is as released."""
+    """2 joint layers, then 2 and 2, of width 256: trains on a laptop; unpublished. The rest is as released."""
     return InterBertConfig(**(dict(SMALL) | overrides))
 
 
@@ -70,7 +70,7 @@ PADDING_PIECE = 0
 MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
 
 
-class TextEmbeddings(nn.Module):
+class InterBertTextEmbeddings(nn.Module):
     """BERT's: word + position + segment, LayerNorm, dropout (section 2.2, "Text embedding and image embedding")."""
 
     def __init__(self, config: InterBertConfig) -> None:
@@ -108,11 +108,11 @@ class FeatureMlp(nn.Module):
         return self.output(self.activation(self.dense(features)))
 
 
-class RegionEmbeddings(nn.Module):
+class InterBertRegionEmbeddings(nn.Module):
     """Projected feature + Linear(location), LayerNorm, dropout, with IMG first: the release.
 
-    The paper adds a segment and a position, and ends the image with a [SEP] (sections 2.1 and 2.2); it does not say of
-    which tables they are, here they are the image's own. A masked region's location stays, its feature is zero or that
+    The paper adds a segment and a position, and ends the image with a [SEP] (sections 2.1 and 2.2), without their
+    tables; here they are the image's own. A masked region's location stays, its feature is zero or that
     of blanked pixels.
     """
 
@@ -187,7 +187,7 @@ class StatePairPooler(nn.Module):
 
 
 class PassedStates(NamedTuple):
-    """What went into the first layer of each stack, then what each layer made of it (B, S, H); None if not kept."""
+    """Input of the first layer of each stack, then output of each layer (B, S, H); None if not kept."""
 
     joint: list[Tensor] | None
     image: list[Tensor] | None
@@ -196,8 +196,8 @@ class PassedStates(NamedTuple):
     def layers(self, text: slice, regions: slice) -> LayerStates | None:
         """
         Args:
-            text: where it stands in the joint sequence.
-            regions: where they stand there and among the image's elements.
+            text: its place in the joint sequence.
+            regions: their place there and among the image's elements.
         """
         if self.joint is None or self.image is None or self.text is None:
             return None
@@ -222,8 +222,8 @@ class InterBertModel(InterBertPreTrainedModel):
 
     def __init__(self, config: InterBertConfig) -> None:
         super().__init__(config)
-        self.text_embeddings = TextEmbeddings(config)
-        self.region_embeddings = RegionEmbeddings(config)
+        self.text_embeddings = InterBertTextEmbeddings(config)
+        self.region_embeddings = InterBertRegionEmbeddings(config)
         self.joint = bert_encoder(config)
         self.text = TransformerEncoder(bert_layer(config) for _ in range(config.text_num_hidden_layers))
         self.image = TransformerEncoder(
@@ -280,7 +280,7 @@ class InterBertModel(InterBertPreTrainedModel):
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even IMG: joint layers on the text, then the text's (section 3.6, GLUE).
 
-        The paper does not say how it feeds a text alone. `pooled` and `pooled_text` are both [CLS], pooled.
+        The paper does not describe a text alone. `pooled` and `pooled_text` are both [CLS], pooled.
 
         Args:
             batch: with R = 0.
@@ -318,19 +318,19 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        """As `score`."""
+        """See `score`."""
         return self.score(batch, self.encode(batch))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `InterBertModel.forward`."""
+        """See `InterBertModel.forward`."""
         return self.interbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """As `InterBertModel.encode_text`."""
+        """See `InterBertModel.encode_text`."""
         return self.interbert.encode_text(batch, with_attention=with_attention)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
-        """Of all positions of an output with an image: for looking at, not for training."""
+        """Logits of all positions of an output with an image: for inspection, not for training."""
         head = self.masked_region_head
         return PreTrainingLogits(
             words=self.word_logits(output.text_states),
@@ -344,8 +344,8 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         match, predicted = batch.match_labels, batch.region_target_mask
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.masked_region_head is not None:
-            asked = None if match is None or predicted is None else self._asked_regions(match, predicted)
-            counts["masked_regions"] = count_true(asked)
+            counted = None if match is None or predicted is None else self._counted_regions(match, predicted)
+            counts["masked_regions"] = count_true(counted)
         return {**counts, "matching": count_labels(match)}
 
     def word_logits(self, states: Tensor) -> Tensor:
@@ -353,19 +353,19 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         return self.masked_word_head(states, self.interbert.text_embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None where no classes of regions are predicted."""
+        """(..., C) for region states (..., H); None if no classes of regions are predicted."""
         head = self.masked_region_head
         return head(states) if head is not None and self.config.region_loss == "kl" else None
 
     def match_log_odds(self, output: VLOutput) -> Tensor:
-        """(B,) what retrieval sorts by, see `PreTrainingModel`."""
+        """(B,) sort key of retrieval, see `PreTrainingModel`."""
         return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.
 
         Raises:
-            ValueError: when the batch lacks the targets of a head.
+            ValueError: if the batch lacks the targets of a head.
         """
         labels, match = batch.text_labels, batch.match_labels
         if labels is None or match is None:
@@ -377,7 +377,7 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
         return terms.output()
 
-    def _asked_regions(self, match_B: Tensor, predicted_BR: Tensor) -> Tensor:
+    def _counted_regions(self, match_B: Tensor, predicted_BR: Tensor) -> Tensor:
         """(B, R) bool, the predicted regions that count."""
         if self.config.region_loss_pairs == "all":
             return predicted_BR
@@ -389,7 +389,7 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         targets, predicted, loss = batch.region_targets, batch.region_target_mask, self.config.region_loss
         if targets is None or predicted is None:
             raise ValueError("InterBertForPreTraining: the batch has no region_targets")
-        matched = self._asked_regions(match_B, predicted)
+        matched = self._counted_regions(match_B, predicted)
         if self.config.region_labels == "hard":
             classes = batch.targets_of(matched)[:, :-1].argmax(dim=-1)  # background is no category
             terms.classified_regions(head(states_BRH[matched]), classes)

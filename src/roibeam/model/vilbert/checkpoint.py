@@ -1,4 +1,4 @@
-"""Official ViLBERT checkpoints and configurations: their names, and ours.
+"""Official ViLBERT checkpoints and configurations: their names, and internal names.
 
 Two releases share most names: jiasenlu/vilbert_beta ("release") and facebookresearch/vilbert-multi-task ("release-mt").
 Their task checkpoints differ in the answer heads, `main.*` and `logit_fc.*`.
@@ -25,8 +25,8 @@ from roibeam.model.common.checkpoint import (
 )
 from roibeam.model.vilbert.encoder import ViLbertConfig
 
-# In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
-# cross: the text attends with query2, key1 and value1, and dense2 brings the result back to the text's width.
+# In a co-attention 1 is the image and 2 the text. One stream gives the query, the other key and value, so the parts
+# here cross: the text attends with query2, key1 and value1, and dense2 brings the result back to the text's width.
 _CO_LAYER = (
     ("biattention.query2.", "text_attention.query."),
     ("biattention.key1.", "text_attention.key."),
@@ -91,7 +91,7 @@ TABLES: Mapping[str, KeyTable] = {
     "release": KeyTable("ViLBERT's first release", (*_SHARED, *_RELEASE_HEADS)),
     "release-mt": KeyTable("ViLBERT's multi-task release", (*_SHARED, *_MT_HEADS)),
 }
-# In every checkpoint, read by nothing: BertBiOutput makes these layers and never calls them.
+# Layers in every checkpoint that nothing reads: BertBiOutput makes them and never calls them.
 INERT = (".biOutput.q_dense1.", ".biOutput.q_dense2.")
 
 
@@ -119,7 +119,7 @@ def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool 
         official: a checkpoint of either release: a state dict, or one beside other things.
         with_co_attention: of the model's config. A file of a run without co-attention holds its layers untrained.
     Raises:
-        ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
+        ValueError: for an unknown name, or if the file's masked-word decoder differs from its word embedding.
     """
     official = without_copies(names_with_bert(official), WORD_DECODER_COPY)
     table, inert = TABLES[release_of(official)], INERT if with_co_attention else (*INERT, ".c_layer.")
@@ -127,7 +127,7 @@ def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool 
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The text stream and the masked-word head, for `load_start`: what both releases take from BERT (section 3.1).
+    """The text stream and the masked-word head, for `load_start`: BERT's part in both releases (section 3.1).
 
     BERT's pooler and next-sentence head have no place in ViLBERT.
 
@@ -150,7 +150,7 @@ _ROBERTA = (
 def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same from RoBERTa's masked-word model, for a config with `first_position` 2 and `num_segments` 1.
 
-    The multi-task release has the settings for it, but looks for BERT's names in the file and so takes nothing.
+    The multi-task release has the settings for it, but looks for BERT's names in the file and so loads nothing.
 
     Raises:
         ValueError: for a parameter that is none of RoBERTa's.
@@ -195,7 +195,7 @@ _FIELDS = {
     "fixed_t_layer": "fixed_text_layers",
     "fixed_v_layer": "fixed_image_layers",
 }
-# What the releases' config class fills in for a size that a file leaves out, where ours has another default.
+# Values of the releases' config class for sizes that a file leaves out, where the default here differs.
 _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
     "v_hidden_size": 768,
     "v_num_hidden_layers": 3,
@@ -205,9 +205,8 @@ _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
     "v_biattention_id": [0, 1],
     "t_biattention_id": [10, 11],
 }
-# Read by nothing there, or without effect on what a model computes: `fusion_method` is what counts, not
-# `pooling_method`; fast mode is `ViLbertModel.fuse` here and `in_batch_pairs` `fuse_all_pairs`; maps are asked for in
-# the call.
+# Options that nothing reads there, or without effect on the result: `fusion_method` counts, not `pooling_method`;
+# fast mode is `ViLbertModel.fuse` here and `in_batch_pairs` `fuse_all_pairs`; maps are an argument of the call.
 _WITHOUT_EFFECT = frozenset(
     {
         "bi_attention_type",
@@ -236,7 +235,7 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLber
     Args:
         overrides: fields of `ViLbertConfig` that differ from it.
     Raises:
-        ValueError: for an option that is unknown or asks for what these classes do not compute.
+        ValueError: for an option that is unknown or requests a computation that these classes lack.
     """
     fields: dict[str, Any] = {}
     for name, value in (dict(_OFFICIAL_DEFAULTS) | dict(options)).items():

@@ -81,7 +81,7 @@ class TextGatedLayer(TransformerLayer):
     def forward(  # type: ignore[override]
         self, states_PI: Tensor, packing: Packing, maps: list[Tensor] | None, query_factor: Tensor
     ) -> Tensor:
-        """As `TransformerLayer.forward`; `query_factor` (P, I) is the `gate` of each region's row."""
+        """See `TransformerLayer.forward`; `query_factor` (P, I) is the `gate` of each region's row."""
         self.check_maps(maps)
         found = self.attention(states_PI, packing, maps=maps, query_factor=query_factor)
         states_PI = self.attention_norm(states_PI + found)
@@ -89,16 +89,16 @@ class TextGatedLayer(TransformerLayer):
 
 
 class Step(NamedTuple):
-    """One step of the encoder: which layer of "text", of "image", or of "co"."""
+    """One step of the encoder: a layer of "text", of "image", or of "co"."""
 
     kind: str
     layer: int
 
 
 def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
-    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left.
+    """The order of the layers: for each co-attention those before it, then itself, then the rest.
 
-    Text comes before images, but for what is left: with `dynamic_attention` an image layer reads the text as it stands.
+    Text comes before images, except in the rest: with `dynamic_attention` an image layer reads the current text.
     """
     steps: list[Step] = []
     text_done = image_done = 0
@@ -116,7 +116,7 @@ def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One side on its way through the encoder: packed states (P, width) and how they are packed."""
+    """One side on its way through the encoder: packed states (P, width) and their packing."""
 
     states: Tensor
     packing: Packing
@@ -126,7 +126,7 @@ class Stream:
         return self.take(torch.zeros(count, dtype=torch.long, device=self.states.device))
 
     def take(self, rows: Tensor) -> Stream:
-        """The rows of these numbers (long), as often as they are named."""
+        """The rows of these numbers (long), in their order, with repeats."""
         packing = Packing(self.packing.mask[rows])
         return Stream(packing.pack(self.packing.pad(self.states)[rows]), packing)
 
@@ -138,24 +138,24 @@ class Stream:
 
 
 class PassedStreams(NamedTuple):
-    """Each stream as it went into its first layer, then after each layer that changed it, with that layer's name."""
+    """Input of each stream's first layer, then its states after each layer that changed it, with that layer's name."""
 
     text: list[tuple[str, Stream]]
     image: list[tuple[str, Stream]]
 
     def add(self, kind: str, layer: str, stream: Stream) -> None:
-        """Of the stream "text" or "image"."""
+        """Adds states of the stream "text" or "image"."""
         (self.text if kind == "text" else self.image).append((layer, stream))
 
 
 class CoAttentionLayer(CheckpointedLayer):
-    """Co-TRM (figure 2b): each stream asks, the other answers; then residual, LayerNorm and feed-forward of its own."""
+    """Co-TRM (figure 2b): each stream attends to the other; then residual, LayerNorm and feed-forward of its own."""
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
         text, image = config.hidden_size, config.image_hidden_size
         heads, inner = config.co_attention_num_heads, config.co_attention_size
-        # The dropout on the weights is that of the stream that is asked (vilbert.py, BertBiAttention).
+        # The dropout on the weights is that of the stream of the keys (vilbert.py, BertBiAttention).
         self.text_attention = Attention(
             text,
             heads,
@@ -198,7 +198,7 @@ class CoAttentionLayer(CheckpointedLayer):
         return replace(text, states=text_states), replace(image, states=image_states)
 
     def text_alone(self, text: Stream) -> Stream:
-        """The text's half where no image answers: nothing is added to its states before LayerNorm and feed-forward."""
+        """The text's half without an image: nothing is added to its states before LayerNorm and feed-forward."""
         states = self.text_attention_norm(text.states)
         states = self.text_feed_forward_norm(states + self.text_feed_forward(states))
         return replace(text, states=states)
@@ -249,7 +249,7 @@ class TwoStreamEncoder(nn.Module):
     def forward(
         self, text: Stream, image: Stream, maps: AttentionMaps | None, passed: PassedStreams | None = None
     ) -> tuple[Stream, Stream]:
-        """All other layers."""
+        """Runs all other layers."""
         for step in self.together:
             text, image = self._after(step, text, image, maps)
             for kind, stream in (("text", text), ("image", image)):
@@ -258,9 +258,9 @@ class TwoStreamEncoder(nn.Module):
         return text, image
 
     def first_states(self, text: Stream, image: Stream) -> tuple[Tensor, Tensor]:
-        """(B, H) and (B, I), the first state of each row of what `forward` gives.
+        """(B, H) and (B, I), the first state of each row of `forward`'s result.
 
-        The last layer of a stream, where no co-attention follows it, computes nothing else.
+        The last layer of a stream, if no co-attention follows it, computes nothing else.
         """
         last = {kind: self._last_step(kind) for kind in ("text", "image")}
         found: dict[str, Tensor] = {}
@@ -275,7 +275,7 @@ class TwoStreamEncoder(nn.Module):
         return text_first, found["image"] if "image" in found else image.states.index_select(0, image.packing.firsts)
 
     def _last_step(self, kind: str) -> int:
-        """Place in `together` of the last step of a stream; -1 where that is a co-attention, or there is none."""
+        """Place in `together` of the last step of a stream; -1 if that is a co-attention, or there is none."""
         places = [place for place, step in enumerate(self.together) if step.kind in (kind, "co")]
         return places[-1] if places and self.together[places[-1]].kind == kind else -1
 
@@ -289,7 +289,7 @@ class TwoStreamEncoder(nn.Module):
                 text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, text_maps))
             else:
                 layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
-                # What the text says enters here and nowhere else before the first co-attention.
+                # The text enters here and nowhere else before the first co-attention.
                 gate: tuple[Tensor, ...] = ()
                 if isinstance(layer, TextGatedLayer):
                     gate = (layer.gate(text.mean())[image.packing.rows],)
@@ -307,6 +307,6 @@ class TwoStreamEncoder(nn.Module):
         return text
 
     def _gradients(self, step: Step) -> AbstractContextManager[object]:
-        """No graph is kept for the layers that stay as they are, nor for what lies below them."""
+        """Context without a graph for the fixed layers, and for what lies below them."""
         fixed = step.layer < self.fixed_layers.get(step.kind, 0)
         return torch.no_grad() if fixed else nullcontext()

@@ -166,8 +166,8 @@ class ViLbertFields(BertFields):
             )
 
 
-# What the published settings set beyond the sizes; docs/models.md tells where each value comes from. Paper and first
-# release differ in nothing that a model computes: their differences lie in what is fed and how it is trained.
+# Published settings beyond the sizes; docs/models.md has the source of each value. Paper and first release differ in
+# nothing that a model computes: their differences lie in inputs and training.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper": {},
@@ -189,7 +189,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 DEPTHS = (2, 4, 6, 8)  # table 2 of the paper
-# 4 layers of width 256, co-attention before the last two: trains on a laptop; published by nobody.
+# 4 layers of width 256, co-attention before the last two: trains on a laptop; unpublished.
 SMALL: Mapping[str, Any] = MappingProxyType(
     {
         **SMALL_SIZES,

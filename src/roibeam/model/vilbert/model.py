@@ -57,10 +57,10 @@ from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncode
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
-class TextEmbeddings(nn.Module):
+class ViLbertTextEmbeddings(nn.Module):
     """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm.
 
-    A table of one segment has none (RoBERTa): all pieces take it, whatever `VLBatch.text_segments` says.
+    A table of one segment has none (RoBERTa): all pieces take it, for any `VLBatch.text_segments`.
     """
 
     def __init__(self, config: ViLbertConfig) -> None:
@@ -99,7 +99,7 @@ class TextEmbeddings(nn.Module):
         return Stream(self.dropout(self.norm(packing.pack(states))), packing)
 
 
-class RegionEmbeddings(nn.Module):
+class ViLbertRegionEmbeddings(nn.Module):
     """Linear(feature) + Linear(location), LayerNorm, dropout (section 2.2, "Image Representations"); IMG comes first.
 
     A masked region's location stays, its feature is zero ("image features zeroed out") or that of blanked pixels.
@@ -134,7 +134,7 @@ class ViLbertPreTrainedModel(VLPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """As transformers', which makes every parameter ask for a gradient; fixed layers go on asking for none."""
+        """Calls transformers' method, which makes all parameters require gradients; fixed layers still require none."""
         loaded = super().from_pretrained(*args, **options)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         for module in model.modules():
@@ -154,8 +154,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__(config)
-        self.text_embeddings = TextEmbeddings(config)
-        self.region_embeddings = RegionEmbeddings(config)
+        self.text_embeddings = ViLbertTextEmbeddings(config)
+        self.region_embeddings = ViLbertRegionEmbeddings(config)
         self.encoder = TwoStreamEncoder(config)
         self.pooler = TwoStreamPooler(
             config.hidden_size, config.image_hidden_size, config.co_attention_size, fusion=config.fusion
@@ -164,7 +164,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         self.freeze_fixed_layers()
 
     def freeze_fixed_layers(self) -> None:
-        """Parameters that never get a gradient, because of `fixed_text_layers` and `fixed_image_layers`, ask for none.
+        """Turns off gradients of parameters that never get one, by `fixed_text_layers` and `fixed_image_layers`.
 
         Word embeddings still do: they are the decoder of masked words too.
         """
@@ -231,7 +231,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
 
         Raises:
-            ValueError: when neither side has one row and their numbers differ.
+            ValueError: if neither side has one row and their numbers differ.
         """
         captions, images = len(text.packing), len(image.packing)
         if captions != images and 1 not in (captions, images):
@@ -255,7 +255,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         )
 
     def _without_task(self, words: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(B, T, H) of the batch's pieces, and (B, H) of the task token, where the model has one."""
+        """(B, T, H) of the batch's pieces, and (B, H) of the task token, if the model has one."""
         if not self.config.num_task_tokens:
             return words, None
         return torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
@@ -269,7 +269,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         return made
 
     def fuse_firsts(self, text: Stream, image: Stream) -> VLOutput:
-        """What `fuse` gives of the first elements, [CLS] and IMG, and of what is pooled from them: for scores of pairs.
+        """Result of `fuse` for the first elements, [CLS] and IMG, and their pooled vectors: for scores of pairs.
 
         As many captions as images; `text_states` is (B, 1, H), `region_states` (B, 0, I).
         """
@@ -287,7 +287,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even IMG: the text's stream. The paper does not feed one alone.
 
-        In a co-attention, where nothing answers, its states go on through their LayerNorm and feed-forward. `pooled`
+        In a co-attention without an image, its states go on through their LayerNorm and feed-forward. `pooled`
         and `pooled_text` are both [CLS], pooled.
 
         Raises:
@@ -327,19 +327,19 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
-        """As `score`."""
+        """See `score`."""
         return self.score(batch, self.encode(batch), generator)
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `ViLbertModel.forward`."""
+        """See `ViLbertModel.forward`."""
         return self.vilbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """As `ViLbertModel.encode_text`."""
+        """See `ViLbertModel.encode_text`."""
         return self.vilbert.encode_text(batch, with_attention=with_attention)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
-        """Of all positions: for looking at, not for training."""
+        """Logits of all positions: for inspection, not for training."""
         head = self.masked_region_head
         return PreTrainingLogits(
             words=self.word_logits(output.text_states),
@@ -363,12 +363,12 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., I); None where no classes of regions are predicted."""
+        """(..., C) for region states (..., I); None if no classes of regions are predicted."""
         head = self.masked_region_head
         return head(states) if head is not None and self.config.region_loss == "kl" else None
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) what zero-shot retrieval sorts by (section 3.2), see `PreTrainingModel`; None without a match head."""
+        """(B,) sort key of zero-shot retrieval (section 3.2), see `PreTrainingModel`; None without a match head."""
         return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
@@ -378,7 +378,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
                 new one for each row, seeded by `VLBatch.draw_seeds`.
         Raises:
-            ValueError: when the batch lacks the targets of a head, or "contrastive" both generator and seeds.
+            ValueError: if the batch lacks the targets of a head, or "contrastive" both generator and seeds.
         """
         if batch.match_labels is None and self.match_head is not None:
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")

@@ -54,7 +54,7 @@ class SingleStreamConfig(SingleStreamFields, BertSizes):
 
 
 def single_stream_small(**overrides: Any) -> SingleStreamConfig:
-    """4 layers of width 256: trains on a laptop; published by nobody. Everything but the sizes is as released."""
+    """4 layers of width 256: trains on a laptop; unpublished. Everything but the sizes is as released."""
     return SingleStreamConfig(**(dict(SMALL_SIZES) | overrides))
 
 
@@ -179,7 +179,7 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         return self.masked_word_head(states, self.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None where no regions are predicted."""
+        """(..., C) for region states (..., H); None if no regions are predicted."""
         return None if self.masked_region_head is None else self.masked_region_head(states)
 
     def match_log_odds(self, output: VLOutput) -> Tensor:
@@ -190,7 +190,7 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         """Losses and accuracies of the states in `output`.
 
         Raises:
-            ValueError: when the batch lacks the targets of a head.
+            ValueError: if the batch lacks the targets of a head.
         """
         labels, match = batch.text_labels, batch.match_labels
         if labels is None or match is None:

@@ -1,4 +1,4 @@
-"""Official VisualBERT checkpoints and configurations: their names, and ours.
+"""Official VisualBERT checkpoints and configurations: their names, and internal names.
 
 The hub's `visualbert-*` files have transformers' names; those of UCLA's `.th` files become these first.
 """
@@ -45,12 +45,12 @@ TABLE = KeyTable(
         ("attention.key.", "grounding_head.key."),
     ),
 )
-# In UCLA's files for VCR: the ResNet-50 that makes their region features, which is no part of VisualBERT.
+# Prefix in UCLA's files for VCR: the ResNet-50 that makes their region features, which is no part of VisualBERT.
 DETECTOR = "detector."
-# Read by nothing: the grounding head's value layer, and the buffer of position numbers in older files.
+# Tensors that nothing reads: the grounding head's value layer, and the buffer of position numbers in older files.
 INERT = ("attention.value.weight", "attention.value.bias", f"{_EMBEDDINGS}position_ids")
 _WORDS = f"{_EMBEDDINGS}word_embeddings.weight"
-# What the files hold twice, and the first of each pair.
+# Tensors that the files hold twice, and the first of each pair.
 _COPIES = {"cls.predictions.decoder.weight": _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 _UCLA_PREFIXES = (
     ("bert.bert.", "visual_bert."),
@@ -66,7 +66,7 @@ _UCLA_PARTS = (
 
 
 def _official_names(official: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Under the names of the table: `tidy_names`, UCLA's names replaced and its detector left out."""
+    """Parameters under the names of the table: `tidy_names`, UCLA's names replaced and its detector left out."""
     names: dict[str, Tensor] = {}
     for old_name, tensor in tidy_names(official).items():
         name = old_name
@@ -103,7 +103,7 @@ def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All that BERT has, for `load_start`: the encoder, both heads, and its tables a second time for regions.
+    """All parameters of BERT, for `load_start`: the encoder, both heads, and its tables a second time for regions.
 
     With `copy_text_tables` off, leave `visualbert.embeddings.region_positions.weight` and `region_segments.weight` out.
 
@@ -133,17 +133,17 @@ _FIELDS = {
     "special_visual_initialize": "copy_text_tables",
     "num_labels": "num_answers",
 }
-# What else a config.json of transformers holds (labels, special pieces, what a call returns): nothing a model computes.
+# Other fields of a transformers config.json (labels, special pieces, return values), without effect on the result.
 _WITHOUT_EFFECT = frozenset(transformers.VisualBertConfig().to_dict()) | {"torch_dtype", "gradient_checkpointing"}
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> VisualBertConfig:
-    """Our configuration for a `config.json` of transformers' VisualBERT, which asks for region segment 1.
+    """Our configuration for a `config.json` of transformers' VisualBERT, which implies region segment 1.
 
     Args:
         overrides: fields of `VisualBertConfig` that differ from it.
     Raises:
-        ValueError: for an option that is unknown or asks for what this class does not compute.
+        ValueError: for an option that is unknown or requests a computation that this class lacks.
     """
     fields: dict[str, Any] = {"first_region_segment": 1, "padding_piece": 1}
     for name, value in options.items():

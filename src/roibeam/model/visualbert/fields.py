@@ -26,8 +26,8 @@ class VisualBertFields(BertFields):
         copy_text_tables: a new model's region tables start as copies of the text's ("special initialize").
         early_fusion: False is the paper's ablation (section 5.1): the encoder reads text only, one more layer both.
         with_match_head: adds sentence-image prediction; without it is the paper's ablation of the second objective.
-        num_region_classes: of `VLBatch.region_classes`, 0 the whole image: a feature and the embedding of its class are
-            brought to `region_mix_size` numbers, as R2C does; 0 takes features as they are.
+        num_region_classes: of `VLBatch.region_classes`, 0 the whole image: a feature and the embedding of its class
+            are projected to `region_mix_size` numbers, as in R2C; 0 takes features alone.
         region_class_size: width of that embedding (rowanz/r2c utils/detector.py: 128).
         region_mix_size: numbers of such a feature (512).
         num_answers: outputs of the linear head of a task model.
@@ -60,7 +60,7 @@ class VisualBertFields(BertFields):
             )
 
 
-# Published settings beyond the sizes of BERT-base; docs/models.md tells where each value comes from. "hub" are the
+# Published settings beyond the sizes of BERT-base; docs/models.md has the source of each value. "hub" are the
 # defaults of transformers with the widths of the checkpoints there, whose weights UCLA trained.
 _TASKS: Mapping[str, Mapping[str, Any]] = {
     "vqa": {"region_feature_size": 2048, "num_answers": 3129},

@@ -40,7 +40,7 @@ from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.task_heads import phrase_states, read_summary
 from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 
-MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
+MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (0 in the transformers documentation)
 
 
 class VisualBertConfig(VisualBertFields, BertSizes):
@@ -68,7 +68,7 @@ def visualbert_small(**overrides: Any) -> VisualBertConfig:
 
 
 class ClassedRegions(nn.Module):
-    """A region's feature and the embedding of its class, brought to one: R2C's last layer of its detector.
+    """A region's feature and the embedding of its class, projected to one vector: R2C's last layer of its detector.
 
     Source: rowanz/r2c utils/detector.py (`object_embed`, `obj_downsample`): dropout, linear, ReLU.
     """
@@ -110,7 +110,7 @@ class VisualBertEmbeddings(nn.Module):
         """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text.
 
         Raises:
-            ValueError: for a text too long or without [CLS], or a batch that lacks the classes that the model is told.
+            ValueError: for a text too long or without [CLS], or a batch without the classes that the model reads.
         """
         length = batch.text_ids.shape[1]
         check_text_length("VisualBERT", length, self.positions.num_embeddings)
@@ -170,7 +170,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
 
     @torch.no_grad()
     def copy_text_tables(self) -> None:
-        """The region tables become copies of the text's, as UCLA starts from BERT; call it again after loading BERT."""
+        """Copies the text's tables to the region tables, as UCLA starts from BERT; call it again after loading BERT."""
         self.embeddings.region_positions.weight.copy_(self.embeddings.positions.weight)
         self.embeddings.region_segments.weight.copy_(self.embeddings.segments.weight)
 
@@ -211,7 +211,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
 
 
 def _late_states(passed_BTH: Sequence[Tensor], regions_BRH: Tensor, last_BSH: Tensor) -> LayerStates:
-    """Of a model whose regions join the text in its last layer."""
+    """Layer states of a model whose regions join the text in its last layer."""
     made, length = LayerStates(), passed_BTH[0].shape[1]
     made.add_regions(EMBEDDINGS, regions_BRH)
     for name, states in zip(layer_names("layer"), [*passed_BTH, last_BSH[:, :length]], strict=False):
@@ -236,7 +236,7 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
         return self.score(batch, self.encode(batch))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `VisualBertModel.forward`."""
+        """See `VisualBertModel.forward`."""
         return self.visualbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
@@ -272,7 +272,7 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
         A batch without `match_labels` has no matching loss: pre-training on a task's own text predicts words only.
 
         Raises:
-            ValueError: when the batch has no `text_labels`.
+            ValueError: if the batch has no `text_labels`.
         """
         if batch.text_labels is None:
             raise ValueError("VisualBertForPreTraining: the batch has no text_labels")
@@ -302,7 +302,7 @@ class VisualBertForLabels(VisualBertPreTrainedModel):
 
 
 class VisualBertForGrounding(VisualBertForPreTraining):
-    """Which regions a phrase means (Flickr30k Entities); it keeps the pre-training heads, as its checkpoints do."""
+    """Scores of the regions for a phrase (Flickr30k Entities); keeps the pre-training heads, as its checkpoints do."""
 
     def __init__(self, config: VisualBertConfig) -> None:
         super().__init__(config)

@@ -1,8 +1,8 @@
-"""Official checkpoints and configurations of VL-BERT (jackroos/VL-BERT): their names, and ours.
+"""Official checkpoints and configurations of VL-BERT (jackroos/VL-BERT): their names, and internal names.
 
 Configurations are cfgs/*.yaml, the part NETWORK. `state_from_bert` starts pre-training from a published BERT,
-`task_start` a task from a pre-trained VL-BERT. All states are by our names, for `load_start`, which says what stays as
-drawn.
+`task_start` a task from a pre-trained VL-BERT. All states have internal names, for `load_start`, which returns the
+unfilled parameters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from roibeam.model.vlbert.fields import MASKING
 
 
 def _encoder_rules(inner: str) -> tuple[tuple[str, str], ...]:
-    """Rules of what every model has; `inner` is the official prefix of the encoder's module."""
+    """Rules that every model has; `inner` is the official prefix of the encoder's module."""
     return (
         ("image_feature_extractor.obj_downsample.1.", "vlbert.region_projection.linear."),
         ("object_linguistic_embeddings.", "vlbert.region_token."),
@@ -61,7 +61,7 @@ _PRE_TRAINING = (
     ("vlbert.mvrc_head.transform.dense.", "masked_region_head.dense."),
     ("vlbert.mvrc_head.region_cls_pred.", "masked_region_head.decoder."),
 )
-# `final_mlp` of each kind of classifier, ours below "answer_head." or "choice_head.".
+# `final_mlp` of each kind of classifier, internal names below "answer_head." or "choice_head.".
 _CLASSIFIERS = {
     "mlm": (("final_mlp.0.dense.", "dense."), ("final_mlp.0.LayerNorm.", "norm."), ("final_mlp.2.", "decoder.")),
     "1fc": (("final_mlp.1.", "decoder."),),
@@ -91,11 +91,11 @@ TABLES: Mapping[str, KeyTable] = {
     },
     "refcoco": KeyTable("VL-BERT for RefCOCO+", (*_encoder_rules("vlbert."), *_REGION_HEAD)),
 }
-# The image network of an end-to-end checkpoint. It is no part of `model`; who builds it reads these names.
+# The image network of an end-to-end checkpoint. It is no part of `model`; its builder reads these names.
 # The release saves its last stage twice, under these two names.
 LAST_STAGE, LAST_STAGE_AGAIN = "image_feature_extractor.roi_head_feature_extractor.", "image_feature_extractor.head.0."
 _ENCODER = ("image_feature_extractor.backbone.", LAST_STAGE)
-# What files hold twice: the decoder of masked words is the word embedding.
+# Tensors that files hold twice: the decoder of masked words is the word embedding.
 _COPIES = {"vlbert.mlm_head.predictions.decoder.weight": "vlbert.word_embeddings.weight"}
 
 
@@ -132,12 +132,12 @@ def name_from_official(name: str, kind: str = "pretrain") -> str:
 
 
 def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State for `load_state_dict` of `VLBertForPreTraining` or of a task model, whichever the file is of (`kind_of`).
+    """State for `load_state_dict` of `VLBertForPreTraining` or of a task model, by the kind of the file (`kind_of`).
 
     Args:
         official: with or without "module." before the names.
     Raises:
-        ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
+        ValueError: for an unknown name, or if the file's masked-word decoder differs from its word embedding.
     """
     official = without_copies(tidy_names(official), _COPIES)
     kind = kind_of(official)
@@ -166,7 +166,7 @@ def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         encoder's last stage twice, as `roi_head_feature_extractor` and as `head.0`; here it is once, under the first.
 
     Raises:
-        ValueError: when the two differ.
+        ValueError: if the two differ.
     """
     official = tidy_names(official)
     encoder = {name: tensor for name, tensor in official.items() if name.startswith(_ENCODER)}
@@ -189,7 +189,7 @@ _SIZES = {
     "with_pooler": "with_pooler",
     "visual_region_classes": "num_region_labels",
 }
-# What the release fills in where a file says nothing (pretrain/function/config.py) and ours has another default.
+# Values of the release for options that a file omits (pretrain/function/config.py), if the default here differs.
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "hidden_size": 512,
@@ -202,7 +202,7 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "object_word_embed_mode": 2,
     }
 )
-# Asking for anything else would be computed as something else.
+# Options whose other values would be computed wrongly.
 _ONLY: Mapping[str, Any] = MappingProxyType(
     {
         "obj_pos_id_relative": True,
@@ -219,7 +219,7 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
 )
 # How an image element's token is chosen -> how many there are; only VCR's class has more than one.
 _WORD_MODES: Mapping[int, int] = MappingProxyType({1: 81, 2: 1})
-# Read elsewhere: by the image network, the text, the total of VCR's losses, or by what loads and trains.
+# Options read elsewhere: by the image network, the text, the total of VCR's losses, or by loading and training.
 _ELSEWHERE = frozenset(
     {
         "input_size",
@@ -274,7 +274,7 @@ def config_from_official(
         kind: one of `KINDS`, the class of model.
         overrides: fields that differ from it, such as `num_answers` and `region_feature_size`.
     Raises:
-        ValueError: for an option that is unknown or asks for what these classes do not compute.
+        ValueError: for an option that is unknown or requests a computation that these classes lack.
     """
     if kind not in KINDS:
         raise ValueError(f"no VL-BERT of kind {kind!r}; there are {', '.join(KINDS)}")
@@ -299,7 +299,7 @@ def config_from_official(
             f"VL-BERT options IMAGE_FINAL_DIM {options['IMAGE_FINAL_DIM']} and visual_size {options['visual_size']} "
             f"must be equal"
         )
-    fields: dict[str, Any] = {ours: options[theirs] for theirs, ours in _SIZES.items() if theirs in options}
+    fields: dict[str, Any] = {ours: options[official] for official, ours in _SIZES.items() if official in options}
     if fields["visual_size"] == fields["hidden_size"]:
         fields["visual_size"] = 0
     fields["num_region_tokens"] = _WORD_MODES[mode]
@@ -399,8 +399,8 @@ def state_from_bert(
     BERT has two segments; the third, of image elements, stays as drawn.
 
     Args:
-        with_pooler, with_relationship_head: whether the model has these parts, the latter with two logits. The release
-            copies BERT's next-sentence head as it is, although there the first logit says "belongs together".
+        with_pooler, with_relationship_head: whether the model has these parts, the latter with two logits. The
+            release copies BERT's next-sentence head unchanged, although there the first logit means "belongs together".
     Raises:
         ValueError: for a parameter that is none of BERT's.
     """
@@ -415,15 +415,15 @@ def state_from_bert(
 def task_start(
     task: str, pretrained: Mapping[str, Tensor], names: Collection[str], *, copy_segment: bool = True
 ) -> dict[str, Tensor]:
-    """What a task model takes from a pre-trained VL-BERT (vqa/, vcr/, refcoco/function/train.py).
+    """Initial state of a task model from a pre-trained VL-BERT (vqa/, vcr/, refcoco/function/train.py).
 
     Args:
         task: "vqa" (with the "mlm" classifier), "vcr" (with "1fc") or "refcoco".
         pretrained: state of a `VLBertForPreTraining`, or `state_from_bert` for a task without pre-training.
-        names: of the task model's parameters; what it does not have is left out.
+        names: of the task model's parameters; others are left out.
         copy_segment: VCR's answers are segment 1, which captions never trained: it starts as segment 0.
-    Returns:
-        State for `load_start`. VCR's score starts as the difference of the two relationship logits, where there is such
+    State for `load_start`. VCR's score starts as the difference of the two relationship logits, if there is such a
+    head.
         a head.
     Raises:
         ValueError: for another task.
@@ -434,9 +434,9 @@ def task_start(
     for name, tensor in pretrained.items():
         if name.startswith("vlbert."):
             state[name] = tensor
-        for theirs, ours in _HEADS[task].items():
-            if name.startswith(theirs):
-                state[ours + name.removeprefix(theirs)] = tensor
+        for source, target in _HEADS[task].items():
+            if name.startswith(source):
+                state[target + name.removeprefix(source)] = tensor
         if task == "vcr" and name.startswith(_RELATIONSHIP):
             score = tensor if len(tensor) == 1 else tensor[1:2].float() - tensor[0:1].float()
             state["choice_head.decoder." + name.removeprefix(_RELATIONSHIP)] = score

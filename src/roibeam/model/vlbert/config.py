@@ -32,8 +32,8 @@ class VLBertConfig(VLBertFields, BertSizes):
 
     @property
     def needs_whole_image(self) -> bool:
-        """Whether a batch must bring a feature of the whole image: a mean of regions that are shown with their pixels
-        masked would do silently what no published model does."""
+        """Whether a batch must have a feature of the whole image: a mean of regions with masked pixels would silently
+        differ from every published model."""
         return self.masked_appearance == "pixels"
 
 
@@ -54,7 +54,7 @@ class VLBertTaskConfig(VLBertConfig):
     """A VL-BERT with the head of a task; defaults are the release's for VQA.
 
     Fields, beside those of `VLBertFields`:
-        num_answers: labels of VQA. Choices (VCR) and regions (RefCOCO+) get one score each, whatever it is.
+        num_answers: labels of VQA. Choices (VCR) and regions (RefCOCO+) get one score each, for any value.
         answer_head: of VQA and VCR: "mlm", BERT's masked-word transform, dropout, linear (VQA); "1fc", dropout, linear
             (VCR); "2fc", two linear layers with ReLU and dropouts.
         answer_hidden_size: of "2fc".
@@ -107,7 +107,7 @@ TASKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "refcoco": {**_UNMASKED, "answer_dropout": 0.0},
     }
 )
-# What sections 4.2.1 and 4.2.2 of the paper say; no word of it is grounded.
+# Settings of the paper's sections 4.2.1 and 4.2.2; no word is grounded.
 PAPER_TASKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "vqa": {"answer_loss": "softmax"},

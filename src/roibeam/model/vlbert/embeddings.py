@@ -1,7 +1,7 @@
-"""What goes into VL-BERT's encoder (arXiv:1908.08530, section 3.2): boxes, image elements, and the sum of embeddings.
+"""Inputs of VL-BERT's encoder (arXiv:1908.08530, section 3.2): boxes, image elements, and the sum of embeddings.
 
-As jackroos/VL-BERT common/ (fast_rcnn, visual_linguistic_bert) has it; where the paper differs, a field of
-`VLBertConfig` says so.
+They follow jackroos/VL-BERT common/ (fast_rcnn, visual_linguistic_bert); differences of the paper are fields of
+`VLBertConfig`.
 
 Shapes: B rows, I images (as many as rows, unless rows share some), T text pieces, R regions, E = R + 1 image elements
 (whole image first), D feature width, V width of a visual feature, H hidden width.
@@ -30,7 +30,7 @@ def embed_coordinates(boxes_xyxy_px: Tensor, image_hw: Tensor, size: int, number
         boxes_xyxy_px: (B, E, 4), pixels of the image.
         image_hw: (B, 2), pixels.
         size: width of the result, a multiple of 8.
-        numbers: which four are embedded: "centre_size" (common/utils/bbox.py, coordinate_embeddings) or "corners".
+        numbers: which four: "centre_size" (common/utils/bbox.py, coordinate_embeddings) or "corners".
     Returns:
         (B, E, size), in the dtype of the boxes and at least float32: for x centre, y centre, width, height, or left,
         top, right, bottom (as fractions of the image, times 100): size / 8 sines, then size / 8 cosines.
@@ -51,7 +51,7 @@ def embed_coordinates(boxes_xyxy_px: Tensor, image_hw: Tensor, size: int, number
 def average_visible_regions(
     features: Tensor, region_mask: Tensor, masked_regions: Tensor, epsilon: float = 1e-5
 ) -> Tensor:
-    """The feature VL-BERT gives the whole image: the mean of its regions, masked ones left out.
+    """VL-BERT's feature of the whole image: the mean of its regions, masked ones left out.
 
     Args:
         features: (..., R, D); region_mask, masked_regions: (..., R) bool.
@@ -65,19 +65,19 @@ def average_visible_regions(
 
 
 def mean_of_visible(total: Tensor, count: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """`average_visible_regions` of regions that are added up already.
+    """`average_visible_regions` for a sum of regions.
 
     Args:
-        total: (..., D), the sum of the visible ones; count: (..., 1), how many they are.
+        total: (..., D), the sum of the visible ones; count: (..., 1), their number.
     """
     if not epsilon:
         return total / count.clamp(min=1)
-    # A whole number and an epsilon are added in float32, whatever the features are.
+    # A whole number and an epsilon are added in float32, for any dtype of the features.
     return total / (count.to(torch.promote_types(total.dtype, torch.float32)) + epsilon)
 
 
 class ImageElements(NamedTuple):
-    """What a batch shows of its images: the whole image first, then its regions."""
+    """Elements of a batch's images: the whole image first, then its regions."""
 
     features: Tensor  # (I, E, D)
     boxes: Tensor  # (I, E, 4)
@@ -99,7 +99,7 @@ def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> ImageElements:
     mask = torch.cat([present, batch.region_mask & present], dim=1)
     features = torch.cat([whole[:, None].to(batch.region_features.dtype), batch.region_features], dim=1)
     boxes = torch.cat([whole_box[:, None].to(batch.region_boxes.dtype), batch.region_boxes], dim=1)
-    # What stands in padding may be anything, NaN too, and attention's zero times NaN is NaN.
+    # Padding may hold anything, NaN too, and attention's zero times NaN is NaN.
     return ImageElements(
         features=features.masked_fill(~mask[..., None], 0.0),
         boxes=boxes.masked_fill(~mask[..., None], 0.0),
@@ -118,15 +118,15 @@ def elements_of_pieces(aligned_words_BRA: Tensor, num_pieces: int) -> Tensor:
     """
     rows, regions, _ = aligned_words_BRA.shape
     numbers = torch.arange(1, regions + 1, device=aligned_words_BRA.device)[None, :, None]
-    # What is not there is written to a place past the text.
+    # Missing entries are written to a place past the text.
     places = torch.where(aligned_words_BRA >= 0, aligned_words_BRA, num_pieces).flatten(1)
     found = places.new_zeros(rows, num_pieces + 1)
     found.scatter_reduce_(1, places, numbers.expand_as(aligned_words_BRA).flatten(1), reduce="amax")
     return found[:, :num_pieces]
 
 
-# Hugging Face initialises a module of ours only where it has parameters of its own, so a start value that differs from
-# BERT's is told by the class of the smallest module.
+# Hugging Face initialises a module only if it has parameters of its own, so a start value that differs from BERT's is
+# marked by the class of the smallest module.
 
 
 class VisualNorm(nn.LayerNorm):
@@ -150,7 +150,7 @@ class VisualScale(nn.Module):
 
 
 class UntouchedLinear(nn.Linear):
-    """Linear layer that starts as PyTorch makes it; the release initialises all others."""
+    """Linear layer with PyTorch's start; the release initialises all others."""
 
 
 class ZeroEmbedding(nn.Embedding):
@@ -160,7 +160,7 @@ class ZeroEmbedding(nn.Embedding):
 class RegionProjection(nn.Module):
     """Box and appearance to a visual feature: Dropout-Linear-ReLU (`obj_downsample` of the release).
 
-    The paper concatenates the two (section 3.2) and does not say how they come to the width of the sum.
+    The paper concatenates the two (section 3.2), without their projection to the width of the sum.
     """
 
     def __init__(self, config: VLBertConfig) -> None:
@@ -215,8 +215,8 @@ class VLBertEmbeddings(nn.Module):
             text_visuals: (B, T, V) visual feature of each piece.
             element_tokens: (B, E, H); element_visuals: (B, E, V), of each image element.
             end_visuals: (B, V) of [END]; None for none.
-            element_images: (B, E) long, which of a row's images each element is of, for rows with several: each further
-                image has the next segment. That is ours; VL-BERT shows one image.
+            element_images: (B, E) long, the image of a row that each element is of, for rows with several: each
+                further image has the next segment. VL-BERT itself has one image.
         """
         length = text_ids.shape[1]
         if length + 2 > self.positions.num_embeddings:

@@ -27,11 +27,11 @@ class VLBertFields(BertFields):
     """Sizes and choices of a VL-BERT; defaults are the release's, on stored features and without a text corpus.
 
     Fields, beside those of `BertFields`:
-        num_segments: text segments and `REGION_SEGMENT`; one more for each further image of a row (ours).
+        num_segments: text segments and `REGION_SEGMENT`; one more for each further image of a row (an extension).
         region_feature_size: D, width of a stored region feature.
         num_region_labels: C, classes of the detector and background, which is last.
         coordinate_embedding_size: width of the embedded box; a multiple of 8 (four numbers, sine and cosine).
-        box_numbers: what of a box is embedded: "centre_size", or "corners" as in section 3.2 of the paper.
+        box_numbers: embedded numbers of a box: "centre_size", or "corners" as in section 3.2 of the paper.
         visual_size: width of a visual feature; 0 is `hidden_size`. Where it differs, text and regions each get a linear
             layer that widens it.
         region_dropout: on box and feature before their projection.
@@ -40,9 +40,9 @@ class VLBertFields(BertFields):
         whole_image_element: whether the whole image is also the first image element of the sequence.
         whole_image_epsilon: added to the number of visible regions where the whole image's feature is their mean.
         end_visual: whether [END] has a visual feature, that of the whole image, as other non-visual elements have.
-        masked_appearance: what the model sees of a masked region. "learned": one learned vector instead of the feature,
-            for stored features, which were measured on whole photos. "pixels": the feature that the batch brings,
-            measured on blanked pixels, as the release does end to end; whoever made the features blanked them.
+        masked_appearance: input of the model for a masked region. "learned": one learned vector instead of the
+            feature, for stored features, which were measured on whole photos. "pixels": the feature that the batch
+            brings, measured on blanked pixels, as the release does end to end; the batch's features must be blanked.
             "embedding": one learned vector instead of the whole visual feature, box included (section 3.3). "none": no
             region is ever masked, as in most tasks; `VLBatch.masked_regions` is not read.
         num_region_tokens: of image elements: 1, [IMG]; or one for each class of `VLBatch.region_classes`, of which
@@ -134,7 +134,7 @@ class VLBertFields(BertFields):
             raise ValueError(f"{name}: the relationship head reads the pooled state; set with_pooler=True as well")
 
 
-# What the published settings set beyond the sizes; docs/models.md tells where each value comes from.
+# What the published settings set beyond the sizes; docs/models.md has the source of each value.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # cfgs/pretrain/*_prec_4x16G_*.yaml, with the text corpus

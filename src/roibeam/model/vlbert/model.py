@@ -2,7 +2,7 @@
 
 One sequence through one encoder: text pieces | whole image, regions | [END]. Every element is the sum of a token, a
 visual feature, a segment and a position (section 3.2). Each text piece carries the visual feature of the whole image.
-Where the paper differs, a field of `VLBertConfig` says so.
+Differences of the paper are fields of `VLBertConfig`.
 
 The release packs rows without gaps; here text is padded before the regions. Positions come from the real length of each
 row and padding is never attended to, so the states of real elements are the same.
@@ -105,7 +105,7 @@ class VLBertModel(VLBertPreTrainedModel):
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
             with_states: fills `VLOutput.layer_states`.
         Raises:
-            ValueError: when regions are masked in their pixels and the batch has no feature of the whole image; when
+            ValueError: if regions are masked in their pixels and the batch has no feature of the whole image; if
                 text is grounded and the batch has no `aligned_words`, or regions have a token for each class and it
                 has no `region_classes`; for rows without an image in a model that was
                 not made for them.
@@ -121,7 +121,7 @@ class VLBertModel(VLBertPreTrainedModel):
     def encode(
         self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False, with_states: bool = False
     ) -> VLOutput:
-        """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
+        """See `forward`, with image elements of the caller: `batch` gives only text and image size."""
         batch = batch.with_texts_of_rows()
         embedded = (*self.embed_elements(elements, batch.image_hw, batch.region_classes), elements.mask)
         tokens, visuals, mask = map(batch.images_to_rows, embedded)
@@ -158,12 +158,12 @@ class VLBertModel(VLBertPreTrainedModel):
         )
 
     def _element_images(self, batch: VLBatch, first_region: int) -> Tensor | None:
-        """(B, E) long, which of a row's images each element is of; the whole image is of the first."""
+        """(B, E) long, the image of a row that each element is of; the whole image is of the first."""
         if batch.region_images is None:
             return None
         if self.config.num_segments <= REGION_SEGMENT + 1:
             raise ValueError(
-                f"VLBertModel: a row shows several images, and each has a segment of its own; make the model with "
+                f"VLBertModel: a row has several images, and each has a segment of its own; make the model with "
                 f"num_segments={REGION_SEGMENT + 2}, got {self.config.num_segments}"
             )
         return F.pad(batch.images_to_rows(batch.region_images), (first_region, 0))
@@ -171,7 +171,7 @@ class VLBertModel(VLBertPreTrainedModel):
     def embed_elements(
         self, elements: ImageElements, image_hw: Tensor, classes_IR: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones as the config says."""
+        """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones by the config."""
         masked, features = elements.masked[..., None], elements.features
         check_region_width("VL-BERT", features, self.config.region_feature_size)
         check_feature_dtype("VL-BERT", features, self.region_projection.linear.weight)
@@ -189,7 +189,7 @@ class VLBertModel(VLBertPreTrainedModel):
         return tokens, visuals
 
     def with_masked_features(self, elements: ImageElements) -> Tensor:
-        """(I, E, D): features of image elements, with the learned vector at masked regions where the config says so."""
+        """(I, E, D): features of image elements, with the learned vector at masked regions if the config has one."""
         if self.masked_region_feature is None:
             return elements.features
         # Only the appearance is hidden: a masked region's box stays visible.
@@ -206,7 +206,7 @@ class VLBertModel(VLBertPreTrainedModel):
         return table[F.pad(classes_IR, (1, 0)).clamp(0, len(table) - 1)]
 
     def text_visuals(self, batch: VLBatch, visuals_BEV: Tensor) -> tuple[Tensor, Tensor]:
-        """Visual features of what is no image element: one of each row (B, V), and those of its pieces (B, T, V)."""
+        """Visual features of other elements: one of each row (B, V), and those of its pieces (B, T, V)."""
         length = batch.text_ids.shape[1]
         whole = visuals_BEV[:, 0]
         if self.config.text_visual == "none":
@@ -239,7 +239,7 @@ def mean_of_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
 
 
 def _count(chosen_BX: Tensor, by_row: bool) -> int:
-    """Of what a mean over items, or of the means of rows, is taken over."""
+    """Number of elements of a mean over items, or of the means of rows."""
     return int(chosen_BX.any(dim=1).sum() if by_row else chosen_BX.sum())
 
 
@@ -266,7 +266,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         return self.score(batch, self.encode(batch))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `VLBertModel.forward`."""
+        """See `VLBertModel.forward`."""
         return self.vlbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
@@ -297,9 +297,9 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         if self.masked_region_head is not None and predicted is not None:
             counts["masked_regions"] = _count(predicted, self.config.region_loss_mean == "rows")
         if self.relationship_head is not None and batch.match_labels is not None:
-            asked = batch.match_labels
+            labels = batch.match_labels
             counts["matching"] = count_labels(
-                asked if text_only is None else asked.masked_fill(text_only, IGNORE_INDEX)
+                labels if text_only is None else labels.masked_fill(text_only, IGNORE_INDEX)
             )
         return counts
 
@@ -307,7 +307,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         """(..., V) for text states (..., H).
 
         Raises:
-            ValueError: when the model was made without this head.
+            ValueError: if the model was made without this head.
         """
         if self.masked_word_head is None:
             raise ValueError("VLBertForPreTraining: this model was made with with_word_head=False")
@@ -330,7 +330,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         Words of rows without an image have a mean of their own, `text_only_words`: the release adds the two means.
 
         Raises:
-            ValueError: when the batch lacks the targets of a head.
+            ValueError: if the batch lacks the targets of a head.
         """
         terms = PreTrainingTerms()
         if self.masked_word_head is not None:

@@ -79,7 +79,7 @@ def _classifier(config: VLBertTaskConfig, num_labels: int) -> MaskedWordClassifi
 
 
 class VLBertTaskModel(VLBertPreTrainedModel):
-    """The encoder and what it starts from."""
+    """Encoder and initial weights of the task models."""
 
     config_class = VLBertTaskConfig
     config: VLBertTaskConfig
@@ -89,7 +89,7 @@ class VLBertTaskModel(VLBertPreTrainedModel):
         self.vlbert = VLBertModel(config)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """As `VLBertModel.forward`."""
+        """See `VLBertModel.forward`."""
         return self.vlbert(batch, with_attention=with_attention, with_states=with_states)
 
     @torch.no_grad()
@@ -132,7 +132,7 @@ class VLBertForVqa(VLBertTaskModel):
         """The last layer starts as the mean word embedding of each answer's pieces (`CLASSIFIER_PRETRAINED`).
 
         Raises:
-            ValueError: when there are not as many answers as labels, or an answer has no piece.
+            ValueError: if there are not as many answers as labels, or an answer has no piece.
         """
         words, decoder = self.vlbert.embeddings.words.weight, self.answer_head.decoder
         if len(answer_pieces) != len(decoder.weight) or words.shape[1] != decoder.weight.shape[1]:
@@ -150,7 +150,7 @@ class VLBertForVcr(VLBertTaskModel):
     """One score for each choice from the pooled [CLS], and the class of regions (section 4.2.1).
 
     Raises:
-        ValueError: when the config has no pooler, or asks for a masked-word classifier.
+        ValueError: if the config has no pooler, or a masked-word classifier.
     """
 
     def __init__(self, config: VLBertTaskConfig) -> None:
@@ -175,7 +175,7 @@ class VLBertForVcr(VLBertTaskModel):
         return self.choice_head(output.pooled).reshape(-1, num_choices)
 
     def choice_loss(self, scores_QC: Tensor, right: Tensor) -> SumCount:
-        """By `answer_loss`; `right` (Q,) long is the number of the right choice.
+        """Loss by `answer_loss`; `right` (Q,) long is the number of the right choice.
 
         "sigmoid" has one term for each choice, "softmax" one for each question.
         """
@@ -185,7 +185,7 @@ class VLBertForVcr(VLBertTaskModel):
         scores_QC = precise(scores_QC)
         targets = F.one_hot(right, scores_QC.shape[1]).to(scores_QC.dtype)
         each = F.binary_cross_entropy_with_logits(scores_QC, targets, 1 + (weight - 1) * targets, reduction="sum")
-        # Whatever the weight, an undecided model has the same loss (vcr/modules, `rescale`).
+        # For any weight, an undecided model has the same loss (vcr/modules, `rescale`).
         return SumCount(each * (weight + 1) / (2 * weight), torch.tensor(targets.numel()).to(each.device))
 
     def object_loss(self, batch: VLBatch, output: VLOutput, labels_BR: Tensor) -> SumCount:
@@ -194,7 +194,7 @@ class VLBertForVcr(VLBertTaskModel):
         Args:
             labels_BR: long, the class of each region.
         Raises:
-            ValueError: when the model was made without it.
+            ValueError: if the model was made without it.
         """
         if self.object_head is None:
             raise ValueError("VLBertForVcr: this model was made with object_loss='none'")
@@ -208,7 +208,7 @@ class VLBertForVcr(VLBertTaskModel):
 
 
 class VLBertForReferring(VLBertTaskModel):
-    """Whether each region is what the expression refers to (RefCOCO+, section 4.2.3)."""
+    """Scores of the regions that the expression refers to (RefCOCO+, section 4.2.3)."""
 
     def __init__(self, config: VLBertTaskConfig) -> None:
         super().__init__(config)

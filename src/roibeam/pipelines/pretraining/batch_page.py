@@ -25,14 +25,14 @@ _MOST_BYTES = 1_900_000  # of the rows of a page
 
 @dataclass(frozen=True, eq=False)
 class InspectedBatch:
-    """What the page shows.
+    """Contents of the page.
 
     Attributes:
-        batch: as the model gets it; `rows` of it are shown.
+        batch: as the model gets it; `rows` of it are on the page.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
         counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
-        photos: by (row, image of the row), as far as they are known: see `Shown`.
-        banner: why the regions mean nothing.
+        photos: by (row, image of the row), as far as known: see `Shown`.
+        banner: reason why the regions mean nothing.
         as_read: whether photos are as the network reads them, blank pixels and all; then no veil lies over a masked
             region.
     """
@@ -47,7 +47,7 @@ class InspectedBatch:
 
 
 def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> Iterator[str]:
-    """The page, part by part; it asks for nothing over the network. It ends before it has over 2 MB."""
+    """The page, part by part, without network access, at most 2 MB."""
     batch = inspected.batch
     rows = range(min(inspected.rows, batch.batch_size))
     yield PAGE_HEAD.format(title=escaped(title, 120), style=PAGE_STYLE + CANVAS_STYLE + _STYLE)
@@ -80,14 +80,14 @@ _DENOMINATORS = (
 
 
 def _legend(inspected: InspectedBatch, rows: Sequence[int], tokenizer: CaptionTokenizer) -> str:
-    """What the marks mean that are on this page."""
+    """The meaning of the marks on this page."""
     kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
     marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
     return f'<p class="quiet legend">{marks}</p>\n'
 
 
 def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:
-    """The marks that a row has, by their names in `_MARKS`."""
+    """Names in `_MARKS` of the marks that a row has."""
     batch = inspected.batch
     predicted, there = _predicted(batch, row), batch.region_mask[row]
     masked = batch.masked_regions[row]
@@ -100,11 +100,11 @@ def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> 
         yield "named"
     if batch.text_labels is not None:
         labels, pieces = batch.text_labels[row], batch.text_ids[row]
-        asked = labels != IGNORE_INDEX
-        changed = asked & (pieces != labels)
+        labelled = labels != IGNORE_INDEX
+        changed = labelled & (pieces != labels)
         for kind, places in (
             ("word hidden", changed & (pieces == tokenizer.mask_id)),
-            ("word swapped", changed & (pieces != tokenizer.mask_id)), ("word kept", asked & (pieces == labels)),
+            ("word swapped", changed & (pieces != tokenizer.mask_id)), ("word kept", labelled & (pieces == labels)),
         ):  # fmt: skip
             if bool(places.any()):
                 yield kind
@@ -141,12 +141,12 @@ def _facts(batch: VLBatch, row: int) -> str:
     if batch.text_only is not None and bool(batch.text_only[row]):
         return "text alone"
     match = IGNORE_INDEX if batch.match_labels is None else int(batch.match_labels[row])
-    asked = {1: "the caption belongs to the image", 0: "the caption does not belong to the image"}
-    return asked.get(match, "not asked whether the caption belongs")
+    words = {1: "the caption belongs to the image", 0: "the caption does not belong to the image"}
+    return words.get(match, "no label whether the caption belongs")
 
 
 def _sequence(inspected: InspectedBatch, row: int) -> str:
-    """Such as "text 12, whole image, regions 36, end" for each stream."""
+    """Parts of each stream, such as "text 12, whole image, regions 36, end"."""
     batch = inspected.batch
     sizes = {"text": int(batch.text_mask[row].sum()), "regions": int(batch.region_mask[row].sum())}
     streams = [
@@ -177,7 +177,7 @@ def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) ->
 
 
 def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
-    """Place of a piece -> the regions that it names."""
+    """Position of a piece -> the regions that it names."""
     named: dict[int, list[int]] = {}
     if batch.aligned_words is not None:
         for region, places in enumerate(batch.aligned_words[row].tolist()):
@@ -188,7 +188,7 @@ def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
 
 
 def _images(inspected: InspectedBatch, row: int) -> Iterator[str]:
-    """The regions of each of the row's images. Of others than the first no size is known: as far as boxes reach."""
+    """The regions of each of the row's images. Only the first has a known size; others reach as far as their boxes."""
     batch = inspected.batch
     numbers = batch.region_mask[row].nonzero()[:, 0]
     images = numbers.new_zeros(len(numbers)) if batch.region_images is None else batch.region_images[row, numbers]
@@ -201,41 +201,41 @@ def _images(inspected: InspectedBatch, row: int) -> Iterator[str]:
             jpeg, why = None, "the size of a second photo is not in the batch"
         boxes = _boxes(inspected, row, of_image.tolist())
         canvas = box_canvas(boxes, (height, width), jpeg, description=f"regions of image {image + 1}")
-        told = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
-        yield f"<div>{canvas}{told}</div>"
+        note = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
+        yield f"<div>{canvas}{note}</div>"
 
 
 def _boxes(inspected: InspectedBatch, row: int, numbers: list[int]) -> list[DrawnBox]:
-    """Hidden ones first, then those to predict: on top, and with the best places for their numbers."""
+    """Boxes of hidden regions first, then predicted ones: on top, and with the best places for their numbers."""
     batch = inspected.batch
     predicted, masked = _predicted(batch, row), batch.masked_regions[row]
     numbered = {region for regions in _named_regions(batch, row).values() for region in regions}
     drawn = []
     for number in sorted(numbers, key=lambda n: (not bool(masked[n]), not bool(predicted[n]))):
-        is_hidden, is_asked = bool(masked[number]), bool(predicted[number])
+        is_hidden, is_predicted = bool(masked[number]), bool(predicted[number])
         x1, y1, x2, y2 = batch.region_boxes[row, number].tolist()
         drawn.append(
             DrawnBox(
                 (x1, y1, x2, y2),
-                _HIDDEN if is_hidden else _PREDICTED if is_asked else _SEEN,
-                label=f"{number}" if is_hidden or is_asked or number in numbered else "",
+                _HIDDEN if is_hidden else _PREDICTED if is_predicted else _SEEN,
+                label=f"{number}" if is_hidden or is_predicted or number in numbered else "",
                 tooltip=f"region {number}",
                 is_filled=is_hidden and not inspected.as_read,
-                is_quiet=not (is_hidden or is_asked),
-                line=2.5 if is_hidden or is_asked else 1.25,
+                is_quiet=not (is_hidden or is_predicted),
+                line=2.5 if is_hidden or is_predicted else 1.25,
             )
         )
     return drawn
 
 
 def _predicted(batch: VLBatch, row: int) -> Tensor:
-    """(R,) bool; none where the system predicts no regions."""
+    """(R,) bool. All false if the system predicts no regions."""
     mask = batch.region_target_mask
     return batch.region_mask[row].new_zeros(batch.region_mask.shape[1]) if mask is None else mask[row]
 
 
 def _targets(batch: VLBatch, row: int, names: Names) -> str:
-    """A table of what predicted regions are predicted to be."""
+    """A table of the targets of predicted regions."""
     numbers = _predicted(batch, row).nonzero()[:, 0].tolist()
     if not numbers or batch.region_targets is None:
         return '<p class="quiet">no region to predict</p>'
@@ -244,12 +244,12 @@ def _targets(batch: VLBatch, row: int, names: Names) -> str:
     assert one.region_target_mask is not None
     for number, target in zip(numbers, one.targets_of(one.region_target_mask), strict=True):
         hidden = "hidden" if bool(batch.masked_regions[row, number]) else "seen"
-        told = escaped(_told(target, names))
-        lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{told}</bdi></td></tr>")
+        words = escaped(_target_words(target, names))
+        lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{words}</bdi></td></tr>")
     return f'<p class="quiet">regions to predict, and as what</p><table class="summary">{"".join(lines)}</table>'
 
 
-def _told(target: Tensor, names: Names) -> str:
+def _target_words(target: Tensor, names: Names) -> str:
     is_distribution = bool((target >= 0).all()) and abs(float(target.sum()) - 1) < 0.1
     if not is_distribution:
         return f"its feature, {len(target):,} numbers of length {float(target.norm()):.1f}"

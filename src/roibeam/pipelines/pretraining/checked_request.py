@@ -1,7 +1,7 @@
 """Checks of a request, or of several stages, before torch is imported.
 
 Options, names, numbers, `--set`, files and stores are checked. Faults of the last stage are reported before the first
-one trains. Weights are checked later, and so is all that the data decide, such as the width of features: nothing is
+one trains. Weights, and all that depends on the data, such as the width of features, are checked later: nothing is
 refused here that could fit them.
 """
 
@@ -75,14 +75,14 @@ def check_settings(
 ) -> None:
     """
     Args:
-        sizes: of the encoder that a run end to end begins with; None where there is none, or it comes with a model.
+        sizes: of the encoder that an end-to-end run starts from; None without one, or if it comes with a model.
         goes_on: from the model of the stage before, whose sizes are not known yet.
     Raises:
-        ValueError: all numbers and settings that are none, but what only data or a start can tell.
+        ValueError: invalid numbers and settings, except those that only data or a start can decide.
     """
     name = recipe.system if recipe is not None else chosen_system(request)
     if name not in NAMED_SYSTEMS:
-        return  # which is said elsewhere
+        return  # reported elsewhere
     system, named = NAMED_SYSTEMS[name], NamedFiles()
     request = named.look(lambda: with_masking(request, recipe, system)) or request
     named.look(lambda: refuse_two_values(request.training, _OPTIONS_OF_SETTINGS, request.training.settings))
@@ -95,7 +95,7 @@ def check_settings(
 def _check_sections(
     request: PretrainRequest, recipe: Recipe | None, system: NamedSystem, sizes: DetectorConfig | None
 ) -> None:
-    """Of settings but for those of model and train."""
+    """Checks the sections of settings other than model and train."""
     sections, elsewhere = default_sections(request, recipe, system.sampling), ["model"]
     if request.end_to_end:
         known = sizes or DetectorConfig()
@@ -112,20 +112,20 @@ def _check_sections(
     if request.data.stores:
         _check_objects(request, system, chosen)
         check_search(chosen["data"], has_validation=request.data.validation is not None)
-    elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
+    elif request.data.text_corpus and recipe is None:  # a recipe needs a store, reported elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])
 
 
 def _check_objects(request: PretrainRequest, system: NamedSystem, chosen: Mapping[str, Any]) -> None:
-    """Raises ValueError where classes of regions are to be told and nobody says them, or are said to nobody."""
-    told = system.reads_objects and chosen["sampling"].told_classes
-    if told and chosen["data"].validation_retrieval:
-        raise ValueError("data.validation_retrieval: a search tells no classes of regions; leave it at 0")
+    """Raises ValueError if the model reads region classes and no file has them, or the other way."""
+    reads_classes = system.reads_objects and chosen["sampling"].told_classes
+    if reads_classes and chosen["data"].validation_retrieval:
+        raise ValueError("data.validation_retrieval: a search does not read classes of regions; leave it at 0")
     if request.data.objects and not system.reads_objects:
-        raise ValueError(f"--objects: {system.title} is told no classes and outlines of regions; leave it out")
-    if request.data.objects and not told and not request.end_to_end:
+        raise ValueError(f"--objects: {system.title} reads no classes and outlines of regions; leave it out")
+    if request.data.objects and not reads_classes and not request.end_to_end:
         raise ValueError("--objects: nothing reads it; set sampling.told_classes=true, or leave it out")
-    if told and not request.data.objects:
+    if reads_classes and not request.data.objects:
         raise ValueError(
             "sampling.told_classes: the classes of regions are read from the file that their boxes are from: name it "
             "with --objects (COCO instances .json, or VCR's folder vcr1images)"
@@ -143,7 +143,7 @@ def _check_model_fields(request: PretrainRequest, recipe: Recipe | None, system:
         if base is not None:
             chosen = _with_data({**base, **overrides}, overrides, system)
             system.fields(**chosen)
-            # A recipe, or a model to start from, that needs --end-to-end is told so elsewhere.
+            # A recipe or a model to start from that needs --end-to-end is refused elsewhere.
             if (recipe is None or not recipe.end_to_end) and request.model.from_run is None:
                 _check_masked(request, chosen)
     except ValueError as error:
@@ -151,46 +151,46 @@ def _check_model_fields(request: PretrainRequest, recipe: Recipe | None, system:
 
 
 def _check_masked(request: PretrainRequest, chosen: Mapping[str, Any]) -> None:
-    """Raises ValueError for stored features that would show what is masked."""
+    """Raises ValueError if the stored features would reveal what is masked."""
     if chosen.get("masked_appearance") == "pixels" and not request.end_to_end and request.data.stores:
         raise ValueError(
-            "masked_appearance 'pixels' shows the features of masked regions, and stored ones were measured on whole "
-            "photos: they tell the answer; add --end-to-end, or choose another"
+            "masked_appearance 'pixels' reads the features of masked regions, and stored ones were measured on whole "
+            "photos: they hold the answer; add --end-to-end, or choose another"
         )
 
 
 def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:
-    """Of a new model, or the model to start from; None where its sizes are not known, or it has no such name."""
-    asked = request.model
-    if asked.from_run is not None:
-        return _fields_of_start(asked.from_run, system)
-    if asked.from_bert not in (None, NO_BERT):
+    """Fields of a new model, or of the model to start from; None if its sizes are not known, or its name is unknown."""
+    spec = request.model
+    if spec.from_run is not None:
+        return _fields_of_start(spec.from_run, system)
+    if spec.from_bert not in (None, NO_BERT):
         return None
     if recipe is None:
-        size = system.sizes.get(asked.size or DEFAULT_SIZE)
+        size = system.sizes.get(spec.size or DEFAULT_SIZE)
         return None if size is None else size.fields
-    if recipe.start and not asked.toy and asked.from_bert is None:
+    if recipe.start and not spec.toy and spec.from_bert is None:
         return None
-    return (recipe.toy_build if asked.toy else recipe.build).fields
+    return (recipe.toy_build if spec.toy else recipe.build).fields
 
 
 def _fields_of_start(spec: str, system: NamedSystem) -> Mapping[str, Any] | None:
-    """Of a model of this system here; None for one that is not there, of another system or of an official code."""
+    """Fields of a model of this system; None if it is missing, of another system or of an official code."""
     try:
         found = found_model(spec)
-    except ValueError:  # which is said elsewhere
+    except ValueError:  # reported elsewhere
         return None
     if found is None or system_of_folder(found.source) is None:
         return None
     config = read_json_object(found.source / CONFIG)
-    config = config.get("model", config)  # end to end it has the encoder's beside
+    config = config.get("model", config)  # end to end, the encoder's is beside it
     if config.get("architectures") != [system.architecture]:
         return None
     return {name: value for name, value in config.items() if name in system.fields.own_fields()}
 
 
 def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: NamedSystem) -> dict[str, Any]:
-    """The fields as data would make them fit: what predicts features is as wide as they are."""
+    """The fields with feature predictions as wide as the data's features."""
     objective, given = system.class_objective, "region_feature_size"
     if objective is None or fields.get(objective.field) not in objective.feature_losses:
         return dict(fields)
@@ -203,8 +203,8 @@ def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: 
 
 
 _TOKENIZER_OF_CAPTIONS = "captions"
-_SMALL_FILE = 1 << 20  # bytes; captions are read twice then, here to see that they can be read
-# How the command line calls fields that have another name here.
+_SMALL_FILE = 1 << 20  # bytes; captions of smaller files are read here too, as a check
+# Command-line names of fields that have another name here.
 _OPTIONS = {
     "images": "photos",
     "labels_images": "labels-photos",
@@ -217,19 +217,19 @@ _ENCODER_FILES = ("images", "weights", "labels", "labels_images", "labels_vocab"
 def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     """
     Args:
-        goes_on: as a later stage does: what it starts from is filled in when its turn comes.
+        goes_on: as a later stage; its start is filled in when its turn comes.
     Raises:
-        ValueError: all that does not fit or is not there, named as the command's options, saying what to do.
+        ValueError: everything that is missing or does not fit, named as the command's options, with the remedy.
         OSError: when a file cannot be read.
     """
-    data, asked, named = request.data, request.model, NamedFiles()
+    data, spec, named = request.data, request.model, NamedFiles()
     recipe = recipe_of(request)
     sizes = None if goes_on else named.look(lambda: _encoder_sizes(request, recipe))
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),
         lambda: check_settings(request, recipe, sizes, goes_on=goes_on),
-        lambda: None if goes_on else _check_start(asked, recipe),
+        lambda: None if goes_on else _check_start(spec, recipe),
         lambda: None if goes_on else _check_run_folder(request),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
         lambda: _check_texts(request, recipe),
@@ -268,23 +268,23 @@ def _refuse(line: str) -> NoReturn:
 
 
 def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
-    asked = request.model
-    if recipe is not None and (asked.system or asked.size):
-        raise ValueError(f"--recipe {asked.recipe} says which system and model; leave --system and --model out")
-    if asked.toy and recipe is None:
+    spec = request.model
+    if recipe is not None and (spec.system or spec.size):
+        raise ValueError(f"--recipe {spec.recipe} sets system and model; leave --system and --model out")
+    if spec.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
     if recipe is None:
-        model_size(chosen_system(request), asked.size or DEFAULT_SIZE)
+        model_size(chosen_system(request), spec.size or DEFAULT_SIZE)
 
 
 def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
-    """Raises ValueError where a run on stored features is asked for, and something that only one end to end has."""
+    """Raises ValueError if a run on stored features has options that only an end-to-end run has."""
     if recipe is not None and recipe.end_to_end and not recipe.on_stored:
         raise ValueError(
             f"--recipe {request.model.recipe} trains through the detector: add --end-to-end, see docs/train.md"
         )
-    asked = request.encoder
-    given = [field.name for field in fields(asked) if getattr(asked, field.name)]
+    spec = request.encoder
+    given = [field.name for field in fields(spec) if getattr(spec, field.name)]
     if given:
         raise ValueError(f"{_option(given[0])} is for --end-to-end; stored features need no photos and no encoder")
 
@@ -314,16 +314,15 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
 
 
 def _encoder_sizes(request: PretrainRequest, recipe: Recipe | None) -> DetectorConfig | None:
-    """Of a run end to end that begins with new weights; ValueError for a detector or conventions that are unknown, and
-    missing weights.
-    """
+    """Sizes of the encoder of an end-to-end run with new weights; ValueError if the detector or conventions are
+    unknown, or weights are missing."""
     if not request.end_to_end or request.model.from_run is not None:
         return None
     return requested_choice(encoder_of(request, recipe)).config
 
 
 def _check_stores(request: PretrainRequest) -> None:
-    """Raises ValueError where no store is named, but something that is for one, or nothing to learn from."""
+    """Raises ValueError if options that need a store have none, or there is nothing to learn from."""
     data, model = request.data, request.model
     if data.stores:
         return
@@ -341,20 +340,20 @@ def _check_stores(request: PretrainRequest) -> None:
         raise ValueError(f"--store: name the store that roibeam extract wrote{what}")
 
 
-def _check_start(asked: RequestedModel, recipe: Recipe | None) -> None:
-    check_background(asked.background)
-    if asked.background is not None and asked.from_run is None:
-        raise ValueError(f"--background {asked.background}: of a model to start from, name it with --from-run")
-    if asked.from_run is not None and asked.from_bert is not None:
+def _check_start(spec: RequestedModel, recipe: Recipe | None) -> None:
+    check_background(spec.background)
+    if spec.background is not None and spec.from_run is None:
+        raise ValueError(f"--background {spec.background}: of a model to start from, name it with --from-run")
+    if spec.from_run is not None and spec.from_bert is not None:
         raise ValueError("--from-run and --from-bert: a model starts from one of them")
-    _check_files_of_start(asked)
-    if recipe is not None and recipe.after and asked.from_run is None:
-        raise ValueError(f"--recipe {asked.recipe} goes on from {recipe.after}: name its run with --from-run")
+    _check_files_of_start(spec)
+    if recipe is not None and recipe.after and spec.from_run is None:
+        raise ValueError(f"--recipe {spec.recipe} goes on from {recipe.after}: name its run with --from-run")
 
 
-def _check_files_of_start(asked: RequestedModel) -> None:
-    """Raises ValueError for a folder or a file that is there, and is no model, no BERT or no tokenizer."""
-    start, bert, tokenizer = asked.from_run, asked.from_bert, asked.tokenizer
+def _check_files_of_start(spec: RequestedModel) -> None:
+    """Raises ValueError if a folder or file exists and is no model, no BERT or no tokenizer."""
+    start, bert, tokenizer = spec.from_run, spec.from_bert, spec.tokenizer
     if start is not None:
         check_model_files(start)
     if bert is not None and bert != NO_BERT and Path(bert).expanduser().exists():
@@ -364,20 +363,20 @@ def _check_files_of_start(asked: RequestedModel) -> None:
 
 
 def _check_run_folder(request: PretrainRequest) -> None:
-    """Raises ValueError where other things are in the way of the run. Other processes may look when it has begun."""
+    """Raises ValueError if other files are in the way of the run. Other processes may check after it has started."""
     resume = request.training.resume
     if is_main_process() and not (request.out / STAGES_NAME).is_file():
         check_run_folder(request.out, resume="auto" if resume is None else resume)
 
 
-def _check_labels(asked: RequestedEncoder) -> None:
+def _check_labels(spec: RequestedEncoder) -> None:
     for option, needed in (
-        ("labels_images", asked.labels),
-        ("judge_images", asked.judge_labels),
-        ("judge_photos", asked.judge_labels),
-        ("labels_vocab", asked.labels or asked.judge_labels),
+        ("labels_images", spec.labels),
+        ("judge_images", spec.judge_labels),
+        ("judge_photos", spec.judge_labels),
+        ("labels_vocab", spec.labels or spec.judge_labels),
     ):
-        if getattr(asked, option) is not None and needed is None:
+        if getattr(spec, option) is not None and needed is None:
             name = "--labels" if option.startswith("labels") else "--judge-labels"
             raise ValueError(f"{_option(option)} is for {name}; name the labels, or leave it out")
 
@@ -397,7 +396,7 @@ def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:
 def _check_kinds(request: PretrainRequest, recipe: Recipe | None) -> None:
     data, name = request.data, recipe.system if recipe is not None else chosen_system(request)
     if name not in NAMED_SYSTEMS:
-        return  # which is said elsewhere
+        return  # reported elsewhere
     check_kinds(
         NAMED_SYSTEMS[name],
         num_stores=len(data.stores),
@@ -409,7 +408,7 @@ def _check_kinds(request: PretrainRequest, recipe: Recipe | None) -> None:
 
 
 def _check_system_of_start(request: PretrainRequest, recipe: Recipe | None) -> None:
-    """Raises ValueError for a model of another system. What only weights can tell is not looked at."""
+    """Raises ValueError for a model of another system. Weights are not read."""
     start, name = request.model.from_run, recipe.system if recipe is not None else chosen_system(request)
     found = None if start is None or not Path(start).expanduser().exists() else found_model(start)
     if found is None or name not in NAMED_SYSTEMS:
@@ -420,7 +419,7 @@ def _check_system_of_start(request: PretrainRequest, recipe: Recipe | None) -> N
 
 
 def _check_store_of_start(request: PretrainRequest) -> None:
-    """Raises ValueError where the first store has other features than the model to start from learned."""
+    """Raises ValueError if the first store has other features than the model to start from learned."""
     start, store = request.model.from_run, request.data.stores[0]
     found = None if start is None else found_model(start)
     if found is not None and "://" not in store:
@@ -432,8 +431,8 @@ def _check_store_of_start(request: PretrainRequest) -> None:
 class RequestedStage:
     """Attributes:
     name: for people.
-    request: its folder, and from the second stage on what it starts from, are filled in when its turn comes.
-    options: what of it decides its result, one text for each; a stage that is done is done for these.
+    request: the request; `out`, and from the second stage on the start, are filled in when its turn comes.
+    options: one text for each option that decides the result; a finished stage is skipped while these are the same.
     """
 
     name: str
@@ -444,16 +443,15 @@ class RequestedStage:
         check_lists(self, "options")
 
     def told(self, number: int, *, of: int | None = None) -> str:
-        """Which stage it is, for people; `of` so many."""
+        """The stage's number and name, for people; `of` is the number of stages."""
         name, whole = f"stage {number}", "" if of is None else f" of {of}"
         return f"{name}{whole}" if self.name == name else f"{name}{whole} ({self.name})"
 
 
 def check_stages(out: Path, stages: Sequence[RequestedStage]) -> None:
-    """Raises ValueError with what is wrong with any of the stages, named as the command's options.
+    """Raises ValueError with all faults of the stages, named as the command's options.
 
-    A folder that holds a run in stages passes: what stages need that are done may be gone. `run_stages` looks at the
-    others.
+    A folder that holds a run in stages passes: inputs of finished stages may be gone. `run_stages` checks the others.
     """
     if (out / STAGES_NAME).is_file():
         return
@@ -466,7 +464,7 @@ def check_stages(out: Path, stages: Sequence[RequestedStage]) -> None:
 
 
 def requests_of(stages: Sequence[RequestedStage]) -> list[PretrainRequest]:
-    """Their requests; one that names no system has that of the stage before, whose weights it goes on from."""
+    """The stages' requests. One that names no system gets that of the stage before, whose weights it continues."""
     found: list[PretrainRequest] = []
     for stage in stages:
         request = stage.request
@@ -485,20 +483,20 @@ def _check(number: int, stage: RequestedStage, request: PretrainRequest) -> None
         raise ValueError(f"{stage.told(number)}: {error}") from None
 
 
-# A later stage takes these over with the weights of the one before.
+# Options that a later stage inherits with the weights of the one before.
 _COMES_WITH_THE_WEIGHTS = ("from_bert", "tokenizer", "background", "detector", "weights", "conventions")
 
 
-def recipes_in_row(asked: RequestedModel, num_stages: int) -> list[str]:
-    """The recipes of the stages, in their order; none where `asked` names no recipe that goes on from another one.
+def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
+    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one.
 
     Args:
-        num_stages: how many are described one by one; 0 where none is.
+        num_stages: number of stages described one by one; 0 for none.
     Raises:
-        ValueError: for one stage, or for another number than the recipe has.
+        ValueError: for one stage, or another number than the recipe has.
     """
-    recipe, chain = asked.recipe, list[str]()
-    if recipe is not None and asked.from_run is None and recipe_named(recipe).after:
+    recipe, chain = spec.recipe, list[str]()
+    if recipe is not None and spec.from_run is None and recipe_named(recipe).after:
         chain = [*stages_before(recipe), recipe]
     if chain and num_stages and num_stages != len(chain):
         raise ValueError(
@@ -510,7 +508,7 @@ def recipes_in_row(asked: RequestedModel, num_stages: int) -> list[str]:
 
 
 def not_passed_on(number: int, recipe: str | None) -> tuple[str, ...]:
-    """Names of options that stage `number` (from 1) does not take from what is given for all stages.
+    """Names of options that stage `number` (from 1) does not inherit from those given for all stages.
 
     Args:
         recipe: the stage's, where the run is a recipe's chain.
@@ -522,7 +520,7 @@ def not_passed_on(number: int, recipe: str | None) -> tuple[str, ...]:
 
 
 def check_recipe_of_stage(recipe: str, number: int, where: str) -> None:
-    """Raises ValueError where the first stage goes on from a recipe that no stage before it has run."""
+    """Raises ValueError if the first stage continues a recipe that no stage before it has run."""
     after = recipe_named(recipe).after
     if number == 1 and after:
         raise ValueError(f"{where}: {recipe} goes on from {after}; let that be the stage before")

@@ -46,7 +46,7 @@ from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME
 
 
 class LabelledStream:
-    """Which labelled photos stand beside which captions: each caption of a run, by its number, brings the next ones.
+    """Labelled photos that stand beside each caption: each caption of a run, by its number, brings the next ones.
 
     So batches of any size, on any number of processes, train on the same photos, and a run goes on with the next one.
     """
@@ -58,7 +58,7 @@ class LabelledStream:
     def beside(
         self, start_sample: int, *, batch_size: int, rank: int, num_ranks: int
     ) -> Iterator[list[tuple[int, int]]]:
-        """Epoch and place of the photos beside each batch of captions, which come as `SampleOrder.batches` has them."""
+        """Yields epoch and place of the photos beside each batch of captions, in the order of `SampleOrder.batches`."""
         first = start_sample + rank * batch_size
         number = self._before(first)
         places = self.photos.places(number, batch_size=1, rank=0, num_ranks=1)
@@ -71,7 +71,7 @@ class LabelledStream:
             first += batch_size * num_ranks
 
     def most(self, batch_size: int) -> int:
-        """Photos beside a batch of so many captions, at most."""
+        """Most photos beside a batch of so many captions."""
         return math.ceil(batch_size * self._per_caption)
 
     def _before(self, caption: int) -> int:
@@ -87,7 +87,7 @@ class JudgedPhotos:
     """Held-out photos with labelled objects.
 
     Attributes:
-        most: no more than the first so many are taken; None for all.
+        most: number of photos to take from the start; None for all.
     """
 
     photos: LabelledPhotos
@@ -99,12 +99,12 @@ class JudgedPhotos:
 
 
 class DetectorChange:
-    """Judges one detector twice.
+    """Evaluates one detector twice, before and after training.
 
     Args:
         run_dir: of the run; the file is written there.
-        heads, encoder: the detector's parts, which are judged as they are at the time.
-        device: where they are judged, and stay.
+        heads, encoder: the detector's parts, evaluated in their current state.
+        device: of the evaluation; the parts stay there.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class DetectorChange:
         self._heads, self._encoder = heads, encoder
 
     def before(self) -> None:
-        """Judges the first weights; what a run that goes on has judged already is kept."""
-        asked = {"labels": self._judged.photos.digest, "photos": self._judged.count}
+        """Evaluates the first weights, unless a resumed run has done so already."""
+        judged = {"labels": self._judged.photos.digest, "photos": self._judged.count}
         if self._path.is_file():
             check_run_file(self._path, "remove it, and the detector is judged anew")
             found = read_json_object(self._path)
-            if {name: found.get(name) for name in asked} == asked:
+            if {name: found.get(name) for name in judged} == judged:
                 return
-        write_run_json(self._path, {**asked, "before": self._report("before training")})
+        write_run_json(self._path, {**judged, "before": self._report("before training")})
 
     def after(self) -> Mapping[str, Any]:
-        """Judges the last weights, and gives what the file holds."""
+        """Evaluates the last weights, and returns the content of the file."""
         found = {**read_json_object(self._path), "after": self._report("after training")}
         write_run_json(self._path, found)
         return found
@@ -150,13 +150,13 @@ class DetectorChange:
 class DetectorPart:
     """Attributes:
         labelled: photos to train the detector on; None trains no detector.
-        judged: held-out photos that it is judged on, before and after; None judges nothing.
-        rules, weights, sampling, loss_rules: how it is trained.
-        vocabulary: names of its classes and attributes, where its folder has them.
-        start: heads of the run that this one goes on from, in place of those of a weight file.
+        judged: held-out photos for its evaluation, before and after; None for none.
+        rules, weights, sampling, loss_rules: settings of its training.
+        vocabulary: names of its classes and attributes, if its folder has them.
+        start: heads of the run that this one continues, in place of those of a weight file.
 
     Raises:
-        ValueError: when a photo is in both sets, or new heads have no labels to learn from.
+        ValueError: if a photo is in both sets, or new heads have no labels to learn from.
     """
 
     labelled: LabelledPhotos | None
@@ -184,7 +184,7 @@ class DetectorPart:
             )
 
     def sized(self, config: DetectorConfig) -> DetectorConfig:
-        """The config with as many classes and attributes as the detector has: with new heads those of the labels."""
+        """The config with the detector's number of classes and attributes; new heads take those of the labels."""
         if self.rules.heads != "new":
             return config
         assert self.labelled is not None
@@ -192,17 +192,17 @@ class DetectorPart:
         return replace(config, num_classes=len(classes), num_attributes=len(attributes))
 
     def names(self, config: DetectorConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of classes and attributes, in id order.
+        """Names of classes and attributes, in id order.
 
         Raises:
-            ValueError: when labels and detector do not mean the same by them.
+            ValueError: if labels and detector mean different things by them.
         """
         judged = None if self.judged is None else self.judged.photos
         sets = [photos for photos in (self.labelled, judged) if photos is not None]
         first = sets[0]
         classes, attributes = first.class_names, first.attribute_names
         if self.rules.heads != "new":
-            # A weight file has no names: where nobody tells others they are those of the labels.
+            # Weight files carry no class names; use those of the labels unless others are given.
             numbers = tuple(f"attribute {number}" for number in range(config.num_attributes))
             classes = self.vocabulary.classes or classes
             attributes = self.vocabulary.attributes or attributes or numbers
@@ -216,11 +216,11 @@ class DetectorPart:
         return classes, attributes
 
     def heads(self, config: DetectorConfig, conventions: Conventions, weights: str, *, seed: int) -> DetectorHeads:
-        """As the run begins with them.
+        """The heads as the run starts with them.
 
         Args:
             config: of `sized`.
-            weights: that the encoder starts from.
+            weights: file that the encoder starts from.
         Raises:
             ValueError: when the file has no heads, or they do not fit.
             OSError: when it cannot be fetched.
@@ -237,7 +237,7 @@ class DetectorPart:
         return made.to(memory_format=torch.channels_last)  # a third less time on a CPU
 
     def stream(self, config: DetectorConfig, conventions: Conventions, *, seed: int) -> LabelledStream | None:
-        """The photos to train on; None where there are none."""
+        """The photos to train on; None without any."""
         if self.labelled is None:
             return None
         photos = LabelledBatches(
@@ -246,11 +246,11 @@ class DetectorPart:
         return LabelledStream(photos, self.rules.photos_per_caption)
 
     def trained_ids(self) -> Iterator[str]:
-        """Of the photos that are trained on."""
+        """Ids of the photos that are trained on."""
         return (image.image_id for image in (() if self.labelled is None else self.labelled.images))
 
     def notes(self) -> list[str]:
-        """What of the labels is not here, and why."""
+        """Notes of labels that are left out, with reasons."""
         sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
         return [
             f"left out of {option}: {count:,} x {reason}"
@@ -260,7 +260,7 @@ class DetectorPart:
         ]
 
     def described(self) -> dict[str, Any]:
-        """What a resumed run must have alike; nothing where no detector is trained."""
+        """Settings that must match on resume. Empty if no detector is trained."""
         if self.labelled is None:
             return {}
         parts: dict[str, Any] = {
@@ -278,11 +278,11 @@ class EndToEnd:
 
     Attributes:
         config, conventions: sizes of the encoder, edges that photos are resized to among them, and how it computes.
-        weights: what it starts from, see `load_encoder_weights`.
+        weights: initial weights, see `load_encoder_weights`.
         images: folder of the photos; None takes the locations that the store recorded.
-        choices: what is hidden and how.
-        start: encoder of the run that this one goes on from, in place of `weights`.
-        detector: what is done with the rest of the detector; None for nothing.
+        choices: rules of masking.
+        start: encoder of the run that this one continues, in place of `weights`.
+        detector: training and evaluation of the rest of the detector; None for neither.
     """
 
     config: DetectorConfig
@@ -296,7 +296,7 @@ class EndToEnd:
     detector: DetectorPart | None = None
 
     def check_width(self, record: RegionRecord) -> None:
-        """Raises ValueError when the encoder's features are not as wide as the store's.
+        """Raises ValueError if the encoder's features are not as wide as the store's.
 
         Rules and targets are made for features of the store's width.
         """
@@ -308,29 +308,29 @@ class EndToEnd:
             )
 
     def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
-        """The photos of captioned images, the captions that have one, and why the others have none.
+        """The photos of captioned images, the captions that have one, and reasons for those without.
 
         Raises:
-            ValueError: when one is missing and none may be, or all are.
+            ValueError: if one is missing and none may be, or all are.
         """
         ids = rows.captioned_ids()
         photos = RecordPhotos(store, ids, self.images)
         missing = photos.missing()
         if missing:
             image_id, why = next(iter(missing.items()))
-            told = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
+            lacks = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
             if len(missing) == len(ids):
-                raise ValueError(f"{told}: {why}; name their folder with --photos")
+                raise ValueError(f"{lacks}: {why}; name their folder with --photos")
             if not self.photos.skip_broken:
                 raise ValueError(
-                    f"{told}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
+                    f"{lacks}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
                 )
-            logger.warning("%s: %s; left out", told, why)
+            logger.warning("%s: %s; left out", lacks, why)
             rows = rows.without(missing)
         return photos, rows, missing
 
     def broken_photos(self, store: FeatureStore, photos: RecordPhotos, image_ids: Iterable[str]) -> dict[str, str]:
-        """Which photos cannot be used, each with why; all of them are read.
+        """Photos that cannot be used, each with the reason; all of them are read.
 
         Raises:
             PhotoError: for the first one, where none may be left out.
@@ -355,10 +355,10 @@ class EndToEnd:
         return started_encoder(config, self.conventions, self.start or self.weights, **self.encoder.of_network())
 
     def build_joint(self, model: nn.Module, *, seed: int) -> tuple[EndToEndModel, DetectorHeads | None]:
-        """The model with its encoder, and the heads of the detector, where they are trained or judged.
+        """The model with its encoder, and the detector's heads if they are trained or evaluated.
 
         Raises:
-            ValueError: as `build_encoder`, or when detector, weights and labels do not fit; OSError likewise.
+            ValueError: as `build_encoder`, or if detector, weights and labels do not fit; OSError likewise.
         """
         encoder, part = self.build_encoder(), self.detector
         if part is None:
@@ -381,21 +381,21 @@ class EndToEnd:
         return joint, heads
 
     def labelled_stream(self, *, seed: int) -> LabelledStream | None:
-        """The photos that the detector is trained on; None where it is not."""
+        """The photos that the detector is trained on; None without any."""
         part = self.detector
         return None if part is None else part.stream(part.sized(self.config), self.conventions, seed=seed)
 
     def detector_change(
         self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, device: str
     ) -> DetectorChange | None:
-        """Judges the detector before and after; None where it is not asked for."""
+        """Evaluates the detector before and after; None if no labelled photos are given for it."""
         judged = None if self.detector is None else self.detector.judged
         if judged is None:
             return None
         return DetectorChange(run_dir, judged, heads, region_encoder_of(joint), device=torch.device(device))
 
     def described(self) -> dict[str, Any]:
-        """What a resumed run must have alike, beside what the model's own config says."""
+        """Settings that must match on resume, except those in the model's own config."""
         of_detector = {} if self.detector is None else self.detector.described()
         return {"photos": asdict(self.photos), **self.encoder.described(), **of_detector}
 
@@ -412,7 +412,7 @@ class EndToEnd:
 
 
 def row_sizes(store: FeatureStore, rows: CaptionTable) -> np.ndarray:
-    """(N, 3) int64, of each caption's photo height and width in pixels, and its number of regions."""
+    """(N, 3) int64: height and width of each caption's photo in pixels, and its number of regions."""
     found = (store.meta(image_id) for image_id in rows.captioned_ids())
     sizes = np.array([(each.height, each.width, each.num_regions) for each in found], np.int64)
     _, which = np.unique(rows.places, return_inverse=True)

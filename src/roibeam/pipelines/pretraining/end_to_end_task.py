@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _ORDER, _PHOTO = 5, 6  # first number of a seed: keeps the random streams of one run apart
 _Waiting = tuple[PretrainSample, Future[PhotoInput] | None]  # a row and its photo on its way; None for text alone
-_DRAWS = 32  # of a row's sample: one of them, as good as surely, shows the row's own image
+_DRAWS = 32  # of a row's sample: almost surely one of them has the row's own image
 # Batches looked through for the largest, at most so many samples of so many epochs: groups are drawn anew in each.
 _MOST_SAMPLES, _MOST_EPOCHS = 1_000_000, 64
 _LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
@@ -60,8 +60,8 @@ class EndToEndBatch:
     Attributes:
         rows: text, regions, masks, and targets from the store. Its `region_features` are the stored ones where the
             model regresses them, else (B, R, 0).
-        images: what the region encoder reads.
-        labelled: what the detector is trained on; None where no photo falls to this batch.
+        images: input of the region encoder.
+        labelled: photos to train the detector on; None if none falls into this batch.
     """
 
     rows: VLBatch
@@ -76,13 +76,13 @@ class EndToEndBatch:
 
 @dataclass(frozen=True, eq=False)
 class TaskPhotos:
-    """The photos of a task, and how they become batches.
+    """The photos of a task, and how batches are made of them.
 
     Attributes:
         of_images: photos of the corpus's images.
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
-        labelled: photos that the detector is trained on beside; the model is a `JointDetector` then.
-        encoder_scale: the rate of the encoder that reads them, of the run's.
+        labelled: photos to train the detector on; the model is then a `JointDetector`.
+        encoder_scale: learning rate of the encoder, as a factor of the run's.
     """
 
     of_images: RecordPhotos
@@ -95,16 +95,16 @@ class TaskPhotos:
 class EndToEndTask:
     """The objectives of a model on captions and photos, trained with its region encoder: a `TrainTask`.
 
-    Samples, masks and targets are those of a `PretrainTask` on stored features; mirroring and scale follow from
-    the seed, the epoch and the row too.
+    Samples, masks and targets are those of a `PretrainTask` on stored features; mirroring and scale also follow from
+    the seed, the epoch and the row.
 
     Args:
         joint: the model, with its pre-training heads, and its encoder.
         sampler: the rules of its system.
         pad_id, seed, lines, validation: as of `PretrainTask`.
     Raises:
-        ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
-            `config` asks for workers or a token budget.
+        ValueError: if the first record does not fit the model, short edges are over the encoder's long edge, or
+            `config` sets workers or a token budget.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class EndToEndTask:
 
     @property
     def skipped(self) -> Mapping[str, str]:
-        """Ids of the images that this process could not use so far, each with why."""
+        """Ids of the images that this process could not use so far, each with the reason."""
         return self._skipped
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
@@ -184,7 +184,7 @@ class EndToEndTask:
     def losses(self, model: nn.Module, batch: EndToEndBatch | NamedBatch) -> PreTrainingOutput:
         """
         Args:
-            batch: or labelled photos alone, on the model as it is, not wrapped.
+            batch: or labelled photos alone, with the unwrapped model.
         """
         if isinstance(batch, NamedBatch):
             return cast(JointDetector, model).detect(batch.photos)
@@ -193,7 +193,7 @@ class EndToEndTask:
         return cast(PreTrainingOutput, model(batch.rows, batch.images, labelled=batch.labelled.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """All alike, as VL-BERT's release, but for the encoder's scale; heads of the detector as in a detector's
+        """One group, as in VL-BERT's release, apart from the encoder's scale; detector heads as in detector
         training."""
         joint, heads = self._joint, getattr(self._joint, "detection", None)
         of_heads = set() if heads is None else set(heads.parameters())
@@ -227,7 +227,7 @@ class EndToEndTask:
         return evaluate(self) if self._validation is None else self._validation.evaluate()
 
     def model_config(self) -> dict[str, Any]:
-        """Makes the folder of the weights a joint checkpoint, see `load_joint`."""
+        """Config that makes the weights' folder a joint checkpoint, see `load_joint`."""
         return describe_joint(self._joint)
 
     def evaluation_batches(self, max_samples: int) -> Iterator[EndToEndBatch]:
@@ -240,9 +240,9 @@ class EndToEndTask:
                 yield self._collate([self._submit(pool, sample, self._encoder.config, False) for sample in samples])
 
     def worst_batch(self) -> WorstBatch:
-        """As large as any: the network input of the largest batch of the first epochs (of the first million samples,
-        or of 64 epochs), or what holds every photo where rows may show others than their captions'; in every row as
-        many regions as the photo with the most has. Blank pixels; the words are those of that photo."""
+        """The largest batch: the largest network input of the first epochs (of the first million samples, or of 64
+        epochs), or one that holds every photo if rows may have other images than their captions'. Every row has the
+        regions and the words of the photo with the most regions; pixels are blank."""
         height, width = self._largest_input()
         row = int(self._row_sizes[:, 2].argmax())
         drawn = (self._unfixed.samples(epoch, row) for epoch in range(_DRAWS if self._draws_images else 1))
@@ -298,7 +298,7 @@ class EndToEndTask:
         return int(height), int(width)
 
     def _drawn(self, pool: ThreadPoolExecutor, epoch: int, row: int) -> list[_Waiting]:
-        """What a caption brings into a batch, its photo mirrored and resized by chance."""
+        """The rows of a caption in a batch, its photo mirrored and resized at random."""
         random, config = np.random.default_rng([_PHOTO, self._seed, epoch, row]), self._encoder.config
         short_edge, flip = self._rules.draw(random, config.short_edge)
         mirrored = flip and self._rules.swap_left_right
@@ -356,14 +356,14 @@ class EndToEndTask:
         return EndToEndBatch(_with_photo_boxes(rows, made.regions["region_boxes"]), made.images)
 
     def _without_stored_features(self, rows: VLBatch) -> VLBatch:
-        """Features come from the encoder; the stored ones stay where the model has to regress them."""
+        """The rows without stored features, unless the model regresses them: features come from the encoder."""
         if self._joint.regresses_features:
             return replace(rows, whole_image_features=None)
         return replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
 
 
 def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
-    """The rows with boxes as they are in the photos: clipped to them, and mirrored where these are."""
+    """The rows with boxes as they are in the photos: clipped to them, and mirrored with them."""
     placed = torch.zeros_like(rows.region_boxes)
     placed[_rows_with_photo(rows)] = boxes
     return replace(rows, region_boxes=placed * rows.region_mask[..., None])
@@ -374,7 +374,7 @@ def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:
 
 
 def _no_images(rows: VLBatch, *, whole_image: bool) -> ImageBatch:
-    """Of a batch of text alone."""
+    """Images of a batch of text alone."""
     count = rows.region_mask.shape[1]
     return ImageBatch(
         pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),

@@ -27,7 +27,7 @@ from roibeam.pipelines.data.vocabulary import StoreClasses, known_classes
 from roibeam.pipelines.pretraining.end_to_end_encoder import DetectorChange, EndToEnd, LabelledStream, row_sizes
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.recipes.named_systems import check_kinds, check_text_alone, text_alone_settings
-from roibeam.pipelines.pretraining.run_data import RunData, Search, Validation, corpus_of, gather, told
+from roibeam.pipelines.pretraining.run_data import RunData, Search, Validation, corpus_of, counts_of, gather
 from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunFrame, RunModel, RunSettings, tell
 from roibeam.pipelines.pretraining.samples.sampler import TextCorpus
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
@@ -51,21 +51,21 @@ class StoreTasks:
     """
     Attributes:
         trained: the model on all sources.
-        validation: the same model on the held-out captions that evaluations ask about; None for none.
+        validation: the same model on the held-out captions; None for none.
     """
 
     trained: PretrainTask | EndToEndTask
     validation: Validation | None
 
     def skipped(self) -> dict[str, str]:
-        """Ids of the images that this process could not use so far, each with why."""
+        """Ids of the images that this process could not use so far, each with the reason."""
         found: dict[str, str] = {}
         for each in (self.trained, None if self.validation is None else self.validation.task):
             found |= each.skipped if isinstance(each, EndToEndTask) else {}
         return found
 
     def hidden_words(self) -> HiddenWords:
-        """Those that the last evaluation, which there was, asked for."""
+        """Hidden words of the last evaluation, which must have run."""
         found = (self.trained if self.validation is None else self.validation.task).hidden_words
         assert found is not None
         return found
@@ -74,12 +74,12 @@ class StoreTasks:
 def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
     """
     Raises:
-        ValueError: when model and data do not fit, see the tasks; or a search is asked for that the model cannot do.
+        ValueError: if model and data do not fit, see the tasks; or the model cannot do a requested search.
     """
     validation = None
-    if read.asked is not None:
-        search = _search(read, read.asked, made, data)
-        validated = _task(read, made, data, [read.asked], photos=read.asked_photos, options={})
+    if read.evaluated is not None:
+        search = _search(read, read.evaluated, made, data)
+        validated = _task(read, made, data, [read.evaluated], photos=read.evaluated_photos, options={})
         validation = Validation(validated, search)
     options: dict[str, Any] = {"lines": read.lines, "validation": validation}
     labelled = None
@@ -101,7 +101,7 @@ def _task(
     labelled: LabelledStream | None = None,
     options: Mapping[str, Any],
 ) -> PretrainTask | EndToEndTask:
-    """The one task that fits what is trained: end to end, within a token budget, or neither."""
+    """The task for the run: end to end, within a token budget, or neither."""
     corpus = corpus_of(joined)
     given: dict[str, Any] = {"pad_id": made.tokenizer.pad_id, "seed": made.seed, **options}
     if made.joint is not None and photos is not None and read.end_to_end is not None:
@@ -115,15 +115,15 @@ def _task(
     return BudgetedTask(made.model, corpus, made.sampler, data, lengths=lengths, **given)
 
 
-def _search(read: RunData, asked: JoinedSource, made: RunModel, data: DataConfig) -> Search | None:
-    """What evaluations search among; None where they search nothing."""
+def _search(read: RunData, evaluated: JoinedSource, made: RunModel, data: DataConfig) -> Search | None:
+    """Images and captions for evaluations to search; None for no search."""
     if read.searched is None:
         return None
     first = read.searched.corpus.record(0)
-    classes = known_classes(asked.store, first)
+    classes = known_classes(evaluated.store, first)
     is_wider = made.model.config.region_feature_size == first.features.shape[1] + BOX_NUMBERS
     search = Search(
-        made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos,
+        made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.evaluated_photos,
         as_read=RegionRecord.with_box_numbers if is_wider else None,
     )  # fmt: skip
     search.check()
@@ -152,14 +152,14 @@ def pretrain(
         sources: one, or several of one `Fingerprint.meaning`, in the order that a resumed run has too.
         choice: None for a small VL-BERT with new weights.
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
-        guard: what must not be trained on.
+        guard: images that must not be trained on.
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
-        validation: held-out captions that evaluations ask about; their images are not trained on. None takes the first
+        validation: held-out captions for evaluations; their images are not trained on. None takes the first
             captions that are trained on.
-        num_classes: foreground classes of the detector, for stores that do not tell; None: as they say.
+        num_classes: foreground classes of the detector, for stores that do not record it; None: as recorded.
         objects: files with the classes and outlines of the regions, see `ImageObjects`.
     Raises:
-        ValueError: whatever does not fit, saying what to do.
+        ValueError: if inputs or settings do not fit, with the remedy.
     """
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
     read = gather(
@@ -173,7 +173,7 @@ def pretrain(
         validation=validation,
         objects=objects,
     )
-    read = _told_of_data(read, run.choice)
+    read = _with_data_notes(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
     tokenizer, unknown = run.tokenizer(read.texts_by_source())
     unknown += _unknown_in_validation(read, tokenizer)
@@ -189,9 +189,11 @@ def pretrain(
     with waiting("evaluating"):
         evaluation = training.evaluation or tasks.trained.evaluate()
     detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
-    asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
-    held_out, texts = read.asked is not None, [column for _, column in read.texts_by_source()]
-    figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=asked, held_out=held_out)
+    basis = (
+        "the first captions trained on, with other masks" if read.evaluated is None else counts_of(read.evaluated.rows)
+    )
+    held_out, texts = read.evaluated is not None, [column for _, column in read.texts_by_source()]
+    figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=basis, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),
@@ -200,7 +202,7 @@ def pretrain(
         vocab_size=tokenizer.vocab_size,
         training=training,
         figures=figures,
-        asked=asked,
+        asked=basis,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
         encoder=encoder,
@@ -211,7 +213,7 @@ def _train(
     run: RunFrame, read: RunData, made: RunModel, tasks: StoreTasks, config: TrainConfig, text_files: Sequence[Path]
 ) -> TrainResult:
     data, sampling = run.settings.data, run.settings.sampling
-    # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
+    # Held-out captions are recorded by their digest; settings of evaluation change no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
     sections = {"model": made.model.config, "data": data, "sampling": sampling}
     sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
@@ -225,9 +227,9 @@ def _train(
     )
 
 
-def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
-    """With what differs, and may, from the features that the model was trained on or that the recipe is of; ValueError
-    for what may not. What is to be known of the data is said: before the first step, since a run may be stopped."""
+def _with_data_notes(read: RunData, choice: ModelChoice) -> RunData:
+    """Adds the allowed differences from the features that the model was trained on or the recipe needs; ValueError for
+    others. Notes on the data are logged before the first step, since a run may be stopped."""
     if choice.start is not None:
         read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
         check_object_classes(choice.start, () if read.objects is None else read.objects.class_names)
@@ -243,28 +245,28 @@ def _told_of_data(read: RunData, choice: ModelChoice) -> RunData:
 
 
 def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[str]:
-    """Told where there is something to tell."""
-    if read.asked is None:
+    """Notes of unknown words in held-out captions; logged."""
+    if read.evaluated is None:
         return []
-    notes = unknown_notes(tokenizer, read.asked.source.where, read.asked.rows.captions, stops=False)
-    told_notes = read.asked.told(notes)
-    tell(told_notes)
-    return told_notes
+    notes = unknown_notes(tokenizer, read.evaluated.source.where, read.evaluated.rows.captions, stops=False)
+    prefixed = read.evaluated.told(notes)
+    tell(prefixed)
+    return prefixed
 
 
 @waiting("building the model")
 def _model(
     run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
-    """What is trained, as the data ask for it.
+    """The model to train, as the data require.
 
     Raises:
-        ValueError: when classes, model, encoder and store do not fit.
+        ValueError: if classes, model, encoder and store do not fit.
     """
     first, known = corpus_of(read.joined).record(0), StoreClasses(None)
     if run.choice.system.class_objective is not None:
-        told_of = read.joined if read.asked is None else [*read.joined, read.asked]
-        known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in told_of), num_classes)
+        stores = read.joined if read.evaluated is None else [*read.joined, read.evaluated]
+        known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in stores), num_classes)
     if read.end_to_end is not None:
         read.end_to_end.check_width(first)
         read.end_to_end.encoder.check_rates(config.parameter_groups)
@@ -300,17 +302,17 @@ def run_model(
     end_to_end: EndToEnd | None = None,
     seed: int = 0,
 ) -> RunModel:
-    """The model of a run with its rules and its encoder; from here on the random state of torch follows from the seed.
+    """The model of a run with its rules and its encoder. The random state of torch follows from the seed from here on.
 
     Args:
         sampling: settings of the system's rules.
         width: D of the store's features.
         known: classes of the stores.
-        num_classes: that the user says.
+        num_classes: given by the user.
         reads_texts: whether rows of text alone are mixed in.
-        objects: whose classes and outlines the model is told; None for none.
+        objects: region classes and outlines for the model to read; None for none.
     Raises:
-        ValueError: when classes, model and encoder do not fit.
+        ValueError: if classes, model and encoder do not fit.
     """
     system, classes = choice.system, choice.class_choice(known, width=width, given=num_classes)
     torch.manual_seed(seed)
@@ -322,11 +324,11 @@ def run_model(
         **((system.text_only_fields or {}) if reads_texts else {}),
     }
     if end_to_end is not None:
-        preset = getattr(choice.build_config, "fields", {})  # what it names, it has end to end too
+        preset = getattr(choice.build_config, "fields", {})  # its fields hold end to end too
         fields |= {name: value for name, value in system.end_to_end_fields.items() if name not in preset}
     model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
-    told: dict[str, Any] = {} if objects is None else {"objects": objects}
-    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number, **told)
+    options: dict[str, Any] = {} if objects is None else {"objects": objects}
+    sampler = system.sampler(sampling, tokenizer, model.config, num_classes=classes.number, **options)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=seed)
     notes = (classes.note,) if classes.note else ()
     return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)
@@ -335,8 +337,8 @@ def run_model(
 def _changes(
     run: RunFrame, read: RunData, made: RunModel, config: TrainConfig
 ) -> tuple[DetectorChange | None, EncoderChange | None]:
-    """End to end, in the main process: what judges the detector before and after, where that is asked for, and what
-    measures how far the encoder moves."""
+    """Evaluation of the detector before and after, if configured, in the main process of an end-to-end run; and
+    measurement of how far the encoder moves."""
     if read.end_to_end is None or made.joint is None or not is_main_process():
         return None, None
     of_encoder = EncoderChange(run.run_dir, made.joint, read.end_to_end.weights)
@@ -351,8 +353,8 @@ def pretrain_on_text(
 ) -> PretrainResult:
     """Pre-trains a model on the words of a text corpus, and writes a run folder.
 
-    The parts of the model that see images are made and learn nothing; weight decay is theirs too. A run on images that
-    goes on from this one has its feature width and region labels, so give those of its store (`ModelChoice.overrides`).
+    The image parts of the model are made and learn nothing, but have weight decay. A run on images that continues this
+    one has its feature width and region labels, so give those of its store (`ModelChoice.overrides`).
 
     Args:
         text_files: see `TextCorpus`.
@@ -360,7 +362,7 @@ def pretrain_on_text(
             `data.batch_size` counts rows.
         choice: None for a small VL-BERT with new weights.
     Raises:
-        ValueError: whatever does not fit, saying what to do.
+        ValueError: if inputs or settings do not fit, with the remedy.
     """
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
     check_kinds(
@@ -380,7 +382,7 @@ def pretrain_on_text(
     run.note_trained_images(())
     torch.manual_seed(config.seed)
     system, start = run.choice.system, run.choice.start
-    # What a later stage on images is held against: features and classes are those of an earlier one.
+    # A later stage on images is compared with these features and classes of an earlier one.
     before = TrainedWith() if start is None else trained_with(start)
     reads_text = system.text_only_fields or {}
     model: Any = run.choice.model(reads_text, vocab_size=tokenizer.vocab_size, changes=reads_text)
@@ -403,9 +405,9 @@ def pretrain_on_text(
             **({"features": [each.to_json() for each in before.features]} if before.features else {}),
         },
     )
-    evaluation, asked = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
+    evaluation, basis = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
     assert task.hidden_words is not None
-    figures = run.tell_how_good(training, evaluation, task.hidden_words, made, [texts.lines], of=asked, held_out=False)
+    figures = run.tell_how_good(training, evaluation, task.hidden_words, made, [texts.lines], of=basis, held_out=False)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=(),
@@ -414,5 +416,5 @@ def pretrain_on_text(
         vocab_size=tokenizer.vocab_size,
         training=training,
         figures=figures,
-        asked=asked,
+        asked=basis,
     )

@@ -1,7 +1,7 @@
 """Request of one pre-training run: names, paths and numbers alone, as a user gives them.
 
-`run_pretraining` of requested_run.py makes the run. Importing this costs nothing: nothing is opened, and the one check
-here is that a list is a list.
+`run_pretraining` of requested_run.py makes the run. Importing this module is cheap: it opens nothing, and only checks
+that a list is a list.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from roibeam.pipelines.data.compatibility import ALL
 
 @dataclass(frozen=True)
 class RequestedData:
-    """What is read. Without a store, the text corpus is all that is learned from.
+    """Training data. Without a store, the text corpus is the only data.
 
     Attributes:
         stores: folders or URLs, of one feature space.
         captions: a file for each store, or "own" for those that it keeps; none takes the stores' own.
-        weights: how much of what is trained on comes from each store; none makes every caption as likely.
+        weights: share of the training data from each store; none makes every caption equally likely.
         task_texts: in place of captions, the files of a task's own text, see `TaskTexts`.
         text_corpus: files of text without images.
         objects: files with classes and outlines of the stores' regions, see `ImageObjects`.
-        num_classes: foreground classes of the stores' detector, where the stores do not tell.
+        num_classes: foreground classes of the stores' detector, if the stores do not record it.
         min_match: share of the images of caption files that the store must have, 0..1; None as in extract.
-        validation: held-out captions that evaluations ask about; `validation_store` of their images, None for the
-            first store.
-        held_out: rules of images that must not be inside, as RULE=FILE, see `HeldOut`.
+        validation: held-out captions for evaluations; `validation_store` of their images, None for the first store.
+        held_out: rules of images that must not be in the data, as RULE=FILE, see `HeldOut`.
         leave_out_held_out: drop such images instead of stopping.
-        images_of: data set that bare numbers among ids belong to; None where kind and folder tell.
+        images_of: data set of ids that are bare numbers; None if kind and folder identify it.
         caption_column: of caption files that are .tsv, see `CaptionFile`.
         stage_to, stage_gb: local folder that shards of stores are copied to as they are read, and room in it, 10^9
             bytes, None for no limit.
-        checksums: how many records are compared with theirs, see `checked_one_in`.
+        checksums: how many records are compared with their checksums, see `checked_one_in`.
     """
 
     stores: Sequence[str] = ()
@@ -62,15 +61,15 @@ class RequestedData:
 
 @dataclass(frozen=True)
 class RequestedModel:
-    """Which model, and what it starts from.
+    """The model, and what it starts from.
 
     Attributes:
-        recipe: a published run, see `RECIPES`; says system, size, sampling and training.
+        recipe: a published run, see `RECIPES`; sets system, size, sampling and training.
         toy: the recipe's choices in a small model.
         system, size: without a recipe; None as of `chosen_system`, and small.
         from_bert: hf:<repo>, or a folder; "none" for new weights; None for the recipe's, else new weights.
-        from_run: run, or model of the same system, to go on from as a second stage does.
-        background: where the classes of such a model have background, see `continued_model`.
+        from_run: run, or model of the same system, to continue as a second stage does.
+        background: position of background in the classes of such a model, see `continued_model`.
         tokenizer: see `load_tokenizer`; None for that of `from_run` or `from_bert`, else one made from the captions.
     """
 
@@ -86,15 +85,15 @@ class RequestedModel:
 
 @dataclass(frozen=True)
 class RequestedEncoder:
-    """What a run through the region encoder has beside. Names and order are those of the options.
+    """Further options of a run through the region encoder. Names and order are those of the command line.
 
     Attributes:
-        images: folder of the photos; None where the store says that they lie.
+        images: folder of the photos; None for the locations that the store recorded.
         detector, weights, conventions: of the encoder, see `choose_encoder`; None for the defaults.
         skip_missing_photos: leave out, and count, samples whose photo cannot be used.
         labels, labels_images, labels_vocab: photos with labelled objects that the detector learns from, their folder,
             and that of their vocabulary.
-        judge_labels, judge_images, judge_photos: held-out ones, their folder, and how many of them; None for all.
+        judge_labels, judge_images, judge_photos: held-out ones, their folder, and their number; None for all.
     """
 
     images: str | None = None
@@ -112,18 +111,18 @@ class RequestedEncoder:
 
 @dataclass(frozen=True)
 class RequestedTraining:
-    """How the run trains.
+    """Training options of the run.
 
     Attributes:
-        steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 captions for each
-            micro-batch and process, 0.0001 and 0. Where a run goes on, no steps are its own ones.
+        steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 captions for
+            each micro-batch and process, 0.0001 and 0. A resumed run without steps keeps its own.
         device: as of `TrainConfig`.
         threads: of the CPU; None for torch's choice.
         seed: of weights, order, masks and dropout.
         settings: changes, as section.field=value.
-        inspect_batch: so many rows of the first batch are shown in batch.html.
-        resume: None goes on where the folder holds this very run, True from its newest checkpoint, False refuses a
-            folder that holds a run, the name of a checkpoint goes on from it.
+        inspect_batch: number of rows of the first batch in batch.html.
+        resume: None continues if the folder holds this very run, True continues from its newest checkpoint, False
+            refuses a folder that holds a run, the name of a checkpoint continues from it.
     """
 
     steps: int | None = None
@@ -143,11 +142,11 @@ class RequestedTraining:
 
 @dataclass(frozen=True)
 class PretrainRequest:
-    """One run.
+    """Request of one run.
 
     Attributes:
-        out: run folder to write.
-        end_to_end: train through the region encoder, as `encoder` says; else on stored features.
+        end_to_end: train through the region encoder that `encoder` describes; else on stored features.
+        end_to_end: train through the region encoder, by `encoder`; else on stored features.
     """
 
     out: Path

@@ -2,8 +2,8 @@
 
 request -> recipe, system, settings, start -> stores and captions, opened -> `pretrain` -> result
 
-Its photos and encoder become one `EndToEnd`. Each of several stages goes on from the weights that the one before left,
-in one run folder.
+Its photos and encoder become one `EndToEnd`. Each of several stages continues with the weights of the one before, in
+one run folder.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ from roibeam.pipelines.training.run_folder.stages import StagedRun
 
 
 def encoder_sections(
-    asked: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
+    spec: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
 ) -> dict[str, Any]:
-    """The sections of `--set` with their defaults: those of the run that this one goes on from, if any.
+    """The sections of `--set` with their defaults: those of the run that this one continues, if any.
 
     Args:
         whole_image: see `System`.
-        recipe: a published run, whose encoder and photos are others than the usual ones.
+        recipe: a published run, whose encoder and photos differ from the defaults.
     Raises:
-        ValueError: when options are missing or contradict each other.
+        ValueError: if options are missing or contradict each other.
     """
     if isinstance(start, JointCheckpoint):
-        _check_brings_encoder(asked, start)
+        _check_brings_encoder(spec, start)
         encoder = region_encoder_of(start.joint)
         sizes, options = (
             encoder.config,
@@ -93,31 +93,31 @@ def encoder_sections(
         )
         choices = start.joint.choices
     else:
-        sizes = requested_choice(asked).config
+        sizes = requested_choice(spec).config
         options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
-    return sections_of_encoder(asked, sizes, options, choices, recipe)
+    return sections_of_encoder(spec, sizes, options, choices, recipe)
 
 
-def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
+def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
     """
     Args:
-        sections: of `encoder_sections`, as the user changed them.
+        sections: of `encoder_sections`, with the user's changes.
     Raises:
-        ValueError: when labels cannot be read, or a photo is to be trained on and judged.
-        OSError: when labels cannot be read.
+        ValueError: if labels cannot be read, or a photo is both trained on and evaluated.
+        OSError: if labels cannot be read.
     """
     chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
-        encoder = requested_choice(asked)
+        encoder = requested_choice(spec)
         part = _detector_part(
-            asked, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
+            spec, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
         )
-        return EndToEnd(config, encoder.conventions, encoder.weights, asked.images, detector=part, **chosen)
+        return EndToEnd(config, encoder.conventions, encoder.weights, spec.images, detector=part, **chosen)
     own, names = region_encoder_of(start.joint), Vocabulary()
     if isinstance(start.joint, JointDetector):
         names = Vocabulary(start.joint.class_names, start.joint.attribute_names or None)
-    part = _detector_part(asked, sections, names, own.conventions)
+    part = _detector_part(spec, sections, names, own.conventions)
     if part is not None and isinstance(start.joint, JointDetector):
         part = replace(part, start=start.joint.detection)
     if part is not None and part.start is None and part.rules.heads == "weights":
@@ -125,11 +125,11 @@ def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], star
             f"{start.source} has no detector's heads: it was trained without --labels; "
             f"--set labelled.heads=new draws heads for the labels"
         )
-    return EndToEnd(config, own.conventions, str(start.source), asked.images, start=own, detector=part, **chosen)
+    return EndToEnd(config, own.conventions, str(start.source), spec.images, start=own, detector=part, **chosen)
 
 
-def _check_brings_encoder(asked: RequestedEncoder, start: JointCheckpoint) -> None:
-    named = [name for name in ("detector", "weights", "conventions") if getattr(asked, name) is not None]
+def _check_brings_encoder(spec: RequestedEncoder, start: JointCheckpoint) -> None:
+    named = [name for name in ("detector", "weights", "conventions") if getattr(spec, name) is not None]
     if named:
         raise ValueError(
             f"--{named[0]}: {start.source} brings its region encoder; leave it out, or start from a model alone"
@@ -137,17 +137,17 @@ def _check_brings_encoder(asked: RequestedEncoder, start: JointCheckpoint) -> No
 
 
 def _detector_part(
-    asked: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary, conventions: Conventions
+    spec: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary, conventions: Conventions
 ) -> DetectorPart | None:
     judged = labelled = None
     exif = conventions.exif_orientation
-    if asked.judge_labels is not None:
-        photos = open_labelled_photos(asked.judge_labels, image_root=asked.judge_images, vocab=asked.labels_vocab)
-        most = asked.judge_photos
+    if spec.judge_labels is not None:
+        photos = open_labelled_photos(spec.judge_labels, image_root=spec.judge_images, vocab=spec.labels_vocab)
+        most = spec.judge_photos
         photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=most)
         judged = JudgedPhotos(photos, most)
-    if asked.labels is not None:
-        labelled = open_labelled_photos(asked.labels, image_root=asked.labels_images, vocab=asked.labels_vocab)
+    if spec.labels is not None:
+        labelled = open_labelled_photos(spec.labels, image_root=spec.labels_images, vocab=spec.labels_vocab)
         labelled = look_once(labelled, exif, is_trained_on=True, option="--labels-photos")
     if labelled is None:
         return None if judged is None else DetectorPart(None, judged, vocabulary=vocabulary)
@@ -166,15 +166,15 @@ logger = logging.getLogger(__name__)
 
 
 def run_pretraining(request: PretrainRequest) -> PretrainResult:
-    """Runs what is asked for, and writes the run folder.
+    """Runs a request, and writes the run folder.
 
-    A recipe that goes on from another one needs `from_run`; `run_stages` runs both.
+    A recipe that continues another one needs `from_run`; `run_stages` runs both.
 
     Returns:
         As of `pretrain`.
     Raises:
-        ValueError: whatever does not fit, named as the command's option, saying what to do.
-        OSError: when a file cannot be read.
+        ValueError: if a request does not fit, named as the command's option, with the remedy.
+        OSError: if a file cannot be read.
     """
     check_request(request)
     settings, choice, encoder = requested_parts(request)
@@ -184,24 +184,24 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
 
 
 def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
-    """How the run trains, which model, and end to end through which encoder: all but the data, which is not looked at.
+    """The training settings, the model and, end to end, the encoder of a run. The data are not read.
 
     Raises:
         ValueError: as `run_pretraining`.
     """
-    asked, training = request.model, request.training
+    spec, training = request.model, request.training
     recipe = recipe_of(request)
     system, build = _system(request, recipe)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     sections = default_sections(request, recipe, system.sampling)
-    start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
+    start = None if spec.from_run is None else load_model_or_joint(spec.from_run)
     for note in () if start is None else start.changes:
-        logger.warning("%s: %s", asked.from_run, note)
+        logger.warning("%s: %s", spec.from_run, note)
     if request.end_to_end and not isinstance(start, JointCheckpoint):
         request = replace(request, encoder=encoder_of(request, recipe))
     request = with_masking(request, recipe, system.named)
-    for note in _notes_of_begun(request, recipe, system) if is_main_process() else ():
+    for note in _recorded_notes(request, recipe, system) if is_main_process() else ():
         logger.warning("%s", note)
     training = request.training
     if request.end_to_end:
@@ -210,11 +210,11 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         _refuse_joint_start(request, start)
     sections = changed_sections(sections, training.settings)
     train_config = train_config_of(request, recipe)
-    train_config(1)  # what is wrong with --set is said before anything is read
+    train_config(1)  # errors in --set come before anything is read
     overrides = model_overrides(training.settings)
-    if recipe is not None and asked.from_run is not None:
+    if recipe is not None and spec.from_run is not None:
         overrides = {**recipe.changes, **overrides}
-    from_bert = _bert(asked, recipe)
+    from_bert = _bert(spec, recipe)
     encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
     settings = RunSettings(
         train_config,
@@ -228,12 +228,12 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         system=system,
         build_config=build,
         overrides=overrides,
-        tokenizer_spec=asked.tokenizer or own_tokenizer or from_bert or "captions",
+        tokenizer_spec=spec.tokenizer or own_tokenizer or from_bert or "captions",
         bert=None if from_bert is None else read_bert(from_bert),
         start=start,
-        background=asked.background,
-        recipe=asked.recipe or "",
-        features=None if recipe is None or asked.toy else recipe.features,
+        background=spec.background,
+        recipe=spec.recipe or "",
+        features=None if recipe is None or spec.toy else recipe.features,
     )
     return settings, choice, encoder
 
@@ -251,9 +251,9 @@ def _pretrain_on_stores(
     min_match = MIN_MATCH if data.min_match is None else data.min_match
     with (
         given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,
-        validated.opened(sources[0], images_of=data.images_of, min_match=min_match) as asked,
+        validated.opened(sources[0], images_of=data.images_of, min_match=min_match) as evaluated,
     ):
-        read = [each.store for each in (*sources, asked) if each is not None]
+        read = [each.store for each in (*sources, evaluated) if each is not None]
         for line in unfinished_lines(dict.fromkeys(read)) if is_main_process() else ():
             logger.warning("%s", line)
         return pretrain(
@@ -264,7 +264,7 @@ def _pretrain_on_stores(
             text_files=data.text_corpus,
             guard=LeakGuard(rules, data.leave_out_held_out) if data.held_out else None,
             end_to_end=encoder,
-            validation=asked,
+            validation=evaluated,
             num_classes=data.num_classes,
             objects=data.objects,
         )
@@ -272,41 +272,41 @@ def _pretrain_on_stores(
 
 def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, ModelFields]:
     """The system, and its model's configuration."""
-    asked = request.model
+    spec = request.model
     if recipe is not None:
-        return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
+        return system_named(recipe.system), recipe.toy_build if spec.toy else recipe.build
     name = chosen_system(request)
-    return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
+    return system_named(name), model_size(name, spec.size or DEFAULT_SIZE)
 
 
-def _notes_of_begun(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
-    """Where the run in the folder goes on as it began: before its recipe's masking was kept end to end, or by another
-    recipe of that name."""
+def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
+    """Notes that the run in the folder keeps its recorded settings: from before its recipe's masking was kept end to
+    end, or of another recipe of that name."""
     notes = notes_of_begun(request)
-    begun = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
+    recorded = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
     published = system.named.masking.get(recipe.masking) if recipe is not None else None
-    if begun is None or published in (None, begun) or f"{APPEARANCE}={begun}" not in request.training.settings:
+    if recorded is None or published in (None, recorded) or f"{APPEARANCE}={recorded}" not in request.training.settings:
         return notes
     return [
         *notes,
-        f"{request.out} goes on as it began, with {APPEARANCE}={begun}; {request.model.recipe} has {published}: for "
+        f"{request.out} goes on as it began, with {APPEARANCE}={recorded}; {request.model.recipe} has {published}: for "
         f"that, begin a new run",
     ]
 
 
 def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
-    """Raises ValueError where a run on stored features is asked for, and one end to end to go on from."""
+    """Raises ValueError if a run on stored features is to continue an end-to-end one."""
     if isinstance(start, JointCheckpoint):
         raise ValueError(
             f"--from-run {request.model.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
         )
 
 
-def _bert(asked: RequestedModel, recipe: Recipe | None) -> str | None:
-    """Where the BERT is that the model starts from; None for new weights, or for those of a run."""
-    if asked.from_bert is not None:
-        return None if asked.from_bert == NO_BERT else asked.from_bert
-    published = recipe is not None and not asked.toy and asked.from_run is None and recipe.start
+def _bert(spec: RequestedModel, recipe: Recipe | None) -> str | None:
+    """Location of the BERT that the model starts from; None for new weights, or for those of a run."""
+    if spec.from_bert is not None:
+        return None if spec.from_bert == NO_BERT else spec.from_bert
+    published = recipe is not None and not spec.toy and spec.from_run is None and recipe.start
     return f"hf:google-bert/{published}" if published else None
 
 
@@ -321,10 +321,10 @@ def run_stages(
 
     Args:
         resume: of every stage, in place of its request's.
-        tell: is called with each stage that ran, as it was run, and its result.
+        tell: called with the request and the result of each stage that ran.
     Raises:
-        ValueError: what a later stage would stop at, as far as it is known, before the first has trained; what
-            `StagedRun` and `run_pretraining` raise.
+        ValueError: known faults of later stages, before the first one has trained; and those of `StagedRun` and
+            `run_pretraining`.
     """
     run = StagedRun(out, [stage.options for stage in stages])
     done = {number for number in range(1, len(stages) + 1) if resume is not False and run.is_done(number)}
@@ -349,18 +349,18 @@ def run_stages(
 
 
 def _placed(request: PretrainRequest, folder: Path, before: str | None, resume: bool | None) -> PretrainRequest:
-    """The request of a stage in its folder, from the run before."""
+    """The request of a stage in its folder, continuing the run before."""
     model = request.model if before is None else replace(request.model, from_run=before)
     return replace(request, out=folder, model=model, training=replace(request.training, resume=resume))
 
 
 def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folders: Callable[[int], Path]) -> None:
-    """Says before the first stage has trained for days what a later one would stop at: settings that are none, files or
-    local stores that are not there, stores with features of different spaces or without the boxes that words name.
+    """Checks later stages before the first one has trained for days: invalid settings, missing files or local stores,
+    stores with features of different spaces or without the boxes that words name.
 
     Args:
-        done: stages whose data is read no more, and may be gone.
-        folders: number of a stage -> its folder, in which it may have begun.
+        done: stages whose data are not read again, and may be gone.
+        folders: number of a stage -> its folder, which may hold a started run.
     Raises:
         ValueError: naming the stage.
     """
@@ -387,9 +387,9 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
 
 
 def _check_settings(request: PretrainRequest) -> bool:
-    """Whether --set makes words be aligned with the regions that they name; ValueError for a setting that is none.
+    """Whether --set aligns words with the regions that they name; ValueError for an invalid setting.
 
-    `check_request` looks at the others, before this or when the stage begins.
+    `check_request` checks the others, before this or when the stage starts.
     """
     recipe = recipe_of(request)
     system = system_named(recipe.system if recipe else chosen_system(request))

@@ -40,7 +40,7 @@ HEADS = ("weights", "new")
 
 @dataclass(frozen=True)
 class PhotoRules:
-    """How photos become batches; what they hide is said by `EndToEndChoices`.
+    """Rules that make batches of photos; `EndToEndChoices` has what they hide.
 
     Attributes:
         flip: whether every other photo, by chance, is mirrored left to right, its boxes with it.
@@ -76,7 +76,7 @@ class PhotoRules:
             raise ValueError("PhotoRules: fixed_size is of one size; leave short_edges out")
 
     def draw(self, random: np.random.Generator, short_edge: int) -> tuple[int, bool]:
-        """What chance does to one photo: pixels of its short edge, and whether it is mirrored.
+        """Random choices for one photo: pixels of its short edge, and whether it is mirrored.
 
         Args:
             short_edge: the encoder's own, pixels.
@@ -87,14 +87,14 @@ class PhotoRules:
 
 @dataclass(frozen=True)
 class LabelledRules:
-    """Which labelled photos come, and how.
+    """Number and preparation of labelled photos.
 
     Attributes:
         photos_per_caption: labelled photos for each caption. 0.25 is one for each four.
         flip: whether every other photo, by chance, is mirrored left to right.
         short_edges: pixels; each photo is resized to one of these, by chance. () means the encoder's own short edge.
-        heads: where proposal network and heads come from: "weights", the file that the encoder starts from, or "new":
-            drawn, for as many classes and attributes as the labels have.
+        heads: source of proposal network and heads: "weights", the file that the encoder starts from, or "new":
+            drawn, with as many classes and attributes as the labels have.
 
     Raises:
         ValueError: naming the field.
@@ -122,16 +122,16 @@ _LEARNS_FROM_TASK_TEXT = "visualbert"
 
 
 def chosen_system(request: PretrainRequest) -> str:
-    """The system that is asked for. Else, in this order: that of the run in `out`, so that the same command goes on,
-    whatever the default was when it began; that of `from_run`; the one that can read what is given; the default.
+    """The system of a request, in this order: 1. the requested one; 2. that of the run in `out` (so a repeated command
+    resumes); 3. that of `from_run`; 4. the one that can read the inputs; 5. the default.
     """
-    asked, data = request.model, request.data
-    if asked.system is not None:
-        return asked.system
-    begun = None if request.training.resume is False else system_of_folder(request.out)
-    if begun is not None:
-        return begun
-    started_from = None if asked.from_run is None else system_of_folder(Path(asked.from_run))
+    spec, data = request.model, request.data
+    if spec.system is not None:
+        return spec.system
+    recorded = None if request.training.resume is False else system_of_folder(request.out)
+    if recorded is not None:
+        return recorded
+    started_from = None if spec.from_run is None else system_of_folder(Path(spec.from_run))
     if started_from is not None:
         return started_from
     if data.task_texts:
@@ -142,10 +142,10 @@ def chosen_system(request: PretrainRequest) -> str:
 
 
 def system_of_folder(folder: Path) -> str | None:
-    """The system of a run's or model's folder; None where there is none, or it does not tell."""
+    """The system of a run's or model's folder; None without one, or if it is not recorded."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # what is wrong with it is said by whoever needs it whole
+    except (OSError, ValueError, RecursionError):  # faults are reported where the whole file is needed
         return None
     for part in ("task", "model"):  # a run's folder has its model's configuration inside
         config = config.get(part, config) if isinstance(config, dict) else {}
@@ -154,23 +154,23 @@ def system_of_folder(folder: Path) -> str | None:
     return named.get(architectures[0]) if isinstance(architectures, list) and architectures else None
 
 
-def requested_choice(asked: RequestedEncoder) -> ChosenDetector:
-    """The detector whose encoder a run begins with that goes on from no other one.
+def requested_choice(spec: RequestedEncoder) -> ChosenDetector:
+    """The detector whose encoder a new run starts from.
 
     Raises:
         ValueError: as `choose_encoder`.
     """
-    return choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+    return choose_encoder(spec.detector or DEFAULT_ENCODER, spec.weights, spec.conventions)
 
 
 def encoder_of(request: PretrainRequest, recipe: Recipe | None) -> RequestedEncoder:
-    """What is asked for, with the detector of the recipe, or the toy's, where none is named."""
+    """The requested encoder, by default with the detector of the recipe or the toy."""
     published = TOY_ENCODER if request.model.toy else "" if recipe is None else recipe.detector
     return replace(request.encoder, detector=request.encoder.detector or published or None)
 
 
 def sections_of_encoder(
-    asked: RequestedEncoder,
+    spec: RequestedEncoder,
     sizes: DetectorConfig,
     options: EncoderOptions,
     choices: EndToEndChoices,
@@ -178,14 +178,14 @@ def sections_of_encoder(
 ) -> dict[str, Any]:
     """
     Args:
-        sizes, options, choices: those of the run that this one goes on from, if any.
+        sizes, options, choices: those of the run that this one continues, if any.
         recipe: a published run; None for none.
     """
-    photos = PhotoRules(skip_broken=asked.skip_missing_photos)
+    photos = PhotoRules(skip_broken=spec.skip_missing_photos)
     if recipe is not None:
         options, photos = replace(options, **recipe.encoder), replace(photos, **recipe.photos)
     found = {"detector": sizes, "encoder": options, "photos": photos, "end_to_end": choices}
-    if asked.labels is None:
+    if spec.labels is None:
         return found
     return found | {
         "labelled": LabelledRules(),
@@ -195,16 +195,16 @@ def sections_of_encoder(
     }
 
 
-OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
+OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings with code of their own
 MASKING, APPEARANCE, PIXELS = "end_to_end.masking", "model.masked_appearance", "end_to_end.masked_pixels"
 
 
 def recipe_of(request: PretrainRequest) -> Recipe | None:
-    """The recipe that a request names. Of a run that goes on, its rules of samples are those that the run began with,
-    where the recipe was another then; what the user sets wins over both.
+    """The recipe that a request names. A resumed run keeps its recorded rules of samples, if the recipe was different
+    then; the user's settings win over both.
 
     Raises:
-        ValueError: for a name of none.
+        ValueError: for an unknown name.
     """
     name = request.model.recipe
     recipe = None if name is None else recipe_named(name)
@@ -221,7 +221,7 @@ def recipe_of(request: PretrainRequest) -> Recipe | None:
 
 
 def notes_of_begun(request: PretrainRequest) -> list[str]:
-    """In what a run goes on as it began, and its recipe is another by now."""
+    """Notes of settings that a resumed run keeps although its recipe has changed."""
     kept, fresh = recipe_of(request), recipe_of(replace(request, training=replace(request.training, resume=False)))
     if kept is None or fresh is None:
         return []
@@ -242,13 +242,13 @@ def batch_size_of(request: PretrainRequest, recipe: Recipe | None) -> int:
 
 
 def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable[[int], TrainConfig]:
-    """What makes the training settings from the number of captions; ValueError there for a setting that is none."""
-    asked, batch_size = request.training, batch_size_of(request, recipe)
-    options = {"steps": asked.steps, "learning_rate": asked.learning_rate, "warmup_steps": asked.warmup_steps}
+    """Function from the number of captions to the training settings; it raises ValueError for an invalid one."""
+    spec, batch_size = request.training, batch_size_of(request, recipe)
+    options = {"steps": spec.steps, "learning_rate": spec.learning_rate, "warmup_steps": spec.warmup_steps}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if asked.steps is None and (begun := begun_steps(request.out)) is not None:
-        given["steps"] = begun
-    of_train = [setting for setting in asked.settings if setting.startswith(OF_TRAIN)]
+    if spec.steps is None and (recorded := begun_steps(request.out)) is not None:
+        given["steps"] = recorded
+    of_train = [setting for setting in spec.settings if setting.startswith(OF_TRAIN)]
 
     def train_config(num_captions: int) -> TrainConfig:
         if recipe is None:
@@ -257,19 +257,18 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
             config = recipe.toy_config(micro_batch=batch_size, **given)
         else:
             config = recipe.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
-        paced = _paced(config, asked, evaluates=bool(request.data.validation))
+        paced = _paced(config, spec, evaluates=bool(request.data.validation))
         return with_settings(paced, of_train)
 
     return train_config
 
 
 def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> PretrainRequest:
-    """The request of a run end to end with the two settings that `end_to_end.masking` stands for in its place; the
-    same of a recipe, where the user names none, and of the run that the folder holds, which goes on as it began. What
-    the user sets by itself wins.
+    """The request of an end-to-end run with `end_to_end.masking` replaced by the two settings that it stands for.
+    Without it, those of the recipe, or of the run in the folder, which it keeps. The user's own two settings win.
 
     Raises:
-        ValueError: for a masking that is none, or of a system that masks no regions.
+        ValueError: for an unknown masking, or a system that masks no regions.
     """
     if not request.end_to_end:
         return request
@@ -292,7 +291,7 @@ def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedS
 
 
 def begun_masking(run: Path) -> dict[str, str]:
-    """Of the run that the folder holds: one that began when the mode decided alone, say. None of any other."""
+    """Recorded masking settings of the end-to-end run in the folder. Empty for any other."""
     if not (run / CONFIG_NAME).is_file():
         return {}
     described = saved_config(run)["task"].get("model")
@@ -317,7 +316,7 @@ def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: 
 
 
 def changed_sections(defaults: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The sections but for train, whose defaults are known later, as the settings change them.
+    """The sections other than train, whose defaults are known later, with the changes of the settings.
 
     Raises:
         ValueError: as `apply_overrides`.
@@ -341,13 +340,13 @@ def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def _paced(config: TrainConfig, asked: RequestedTraining, *, evaluates: bool) -> TrainConfig:
-    """How often a run of its length is kept and evaluated."""
+def _paced(config: TrainConfig, spec: RequestedTraining, *, evaluates: bool) -> TrainConfig:
+    """The config with intervals of checkpoints and evaluations that fit the run's length."""
     pause = max(1, min(1000, config.steps // 10))
     return replace(
         config,
-        device=asked.device,
-        seed=asked.seed,
+        device=spec.device,
+        seed=spec.seed,
         checkpoint_every=pause,
         evaluate_every=config.evaluate_every or (pause if evaluates else 0),
     )

@@ -64,19 +64,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """What each evaluation of a run asks.
+    """An evaluation during a run.
 
     Attributes:
-        task: the model that is trained, on the held-out captions: its losses and accuracies, with masks that training
-            does not draw.
-        search: what is searched beside; None for nothing.
+        task: the trained model on the held-out captions: its losses and accuracies, with masks that training does
+            not draw.
+        search: retrieval in addition; None for none.
     """
 
     task: PretrainTask | EndToEndTask
     search: Search | None = None
 
     def evaluate(self) -> Judged:
-        """By name; retrieval as in `roibeam evaluate`, such as "text_to_image_r1"."""
+        """Figures by name; retrieval as in `roibeam evaluate`, such as "text_to_image_r1"."""
         found = evaluate(self.task, max_samples=self.task.num_samples)
         return found if self.search is None else Judged([*found.figures, *self.search.recalls()])
 
@@ -86,11 +86,11 @@ class Search:
     """Zero-shot retrieval among held-out images, by the weights of the moment.
 
     Attributes:
-        model: with a match head.
+        model: a model with a match head.
         num_classes: as of `EvaluationSamples`.
         chosen: images and captions; the first of the search's seed.
         batch_size: pairs at once.
-        joint, photos: end to end, the model with its encoder, and where the photos are.
+        joint, photos: end to end, the model with its encoder, and the photos.
         as_read: as of `EvaluationSamples`.
     """
 
@@ -106,14 +106,14 @@ class Search:
     def check(self) -> None:
         """
         Raises:
-            ValueError: when the model cannot tell which pairs match.
+            ValueError: if the model cannot predict which pairs match.
         """
         with self._samples() as (samples, _, device):
             if not has_match_head(self.model, samples, self.chosen, device):
                 raise ValueError(f"data.validation_retrieval: {NO_MATCH_HEAD}; leave it at 0, or train one of those")
 
     def recalls(self) -> list[Figure]:
-        """R@1, R@5, R@10 of each way, as `roibeam evaluate` gives them."""
+        """R@1, R@5, R@10 of each way, as in `roibeam evaluate`."""
         with self._samples() as (samples, scratch, device):
             directions = retrieve(
                 self.model,
@@ -130,7 +130,7 @@ class Search:
 
     @contextmanager
     def _samples(self) -> Iterator[tuple[EvaluationSamples, Path, torch.device]]:
-        """Made for the weights of the moment, while the model is in evaluation mode; with a scratch folder."""
+        """Samples for the current weights, while the model is in evaluation mode; with a scratch folder."""
         whole: torch.nn.Module = self.model if self.joint is None else self.joint
         device, was_training = next(self.model.parameters()).device, whole.training
         whole.eval()
@@ -149,13 +149,13 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class KeptOut:
-    """The photos that evaluations ask about: nothing of them is trained on, by whatever id (`image_identity`).
+    """Photos of the evaluations: nothing of them is trained on, by any of their ids (`image_identity`).
 
     Attributes:
-        keys: what the photos are known by.
-        ids: of them, as their store has them. The same id is the same photo, too, unless both of two data sets are
-            known and differ.
-        data_set: of the photos, None where that is not known.
+        keys: identities of the photos.
+        ids: of the photos, as in their store. Equal ids mean the same photo, unless both data sets are known and
+            differ.
+        data_set: of the photos, None if it is not known.
     """
 
     keys: Set[Key]
@@ -163,36 +163,36 @@ class KeptOut:
     data_set: str | None = None
 
     @classmethod
-    def of(cls, asked: JoinedSource) -> KeptOut:
-        ids, data_set = asked.rows.captioned_ids(), asked.source.data_set
+    def of(cls, evaluated: JoinedSource) -> KeptOut:
+        ids, data_set = evaluated.rows.captioned_ids(), evaluated.source.data_set
         return cls({key for each in ids for key in image_keys(each, data_set)}, frozenset(ids), data_set)
 
     def without(self, source: JoinedSource) -> JoinedSource:
-        """What is left of a source.
+        """The source without these photos.
 
         Raises:
-            ValueError: when that is nothing.
+            ValueError: if nothing is left.
         """
         captioned = source.rows.captioned_ids()
-        asked = self._among(captioned, source.source.data_set)
-        if not asked:
+        ids = self._among(captioned, source.source.data_set)
+        if not ids:
             return source
-        if len(asked) == len(captioned):
+        if len(ids) == len(captioned):
             raise ValueError(
-                f"{source.store.path}: all of {len(asked):,} captioned images are validated on; nothing is left to "
+                f"{source.store.path}: all of {len(ids):,} captioned images are validated on; nothing is left to "
                 f"train on: give --captions and --validation-captions of different images"
             )
-        note = f"{counted(len(asked), 'image')} not trained on: the evaluations ask about images of the same file"
-        return dataclasses.replace(source, rows=source.rows.without(asked), notes=(*source.notes, note))
+        note = f"{counted(len(ids), 'image')} not trained on: the evaluations use images of the same file"
+        return dataclasses.replace(source, rows=source.rows.without(ids), notes=(*source.notes, note))
 
     def without_labelled(self, photos: LabelledPhotos, data_set: str | None) -> LabelledPhotos:
-        """What is left of labelled photos; `data_set` is that of the store. ValueError when that is nothing."""
-        asked = set(self._among((image.image_id for image in photos.images), data_set))
-        kept = tuple(image for image in photos.images if image.image_id not in asked)
+        """Labelled photos without these; `data_set` is that of the store. ValueError if none is left."""
+        ids = set(self._among((image.image_id for image in photos.images), data_set))
+        kept = tuple(image for image in photos.images if image.image_id not in ids)
         if not kept:
-            raise ValueError(f"all of {len(asked):,} labelled photos of {photos.root} are validated on; none is left")
-        if asked:
-            logger.info("%s not trained on: the evaluations ask about them", counted(len(asked), "labelled photo"))
+            raise ValueError(f"all of {len(ids):,} labelled photos of {photos.root} are validated on; none is left")
+        if ids:
+            logger.info("%s not trained on: the evaluations use them", counted(len(ids), "labelled photo"))
         return dataclasses.replace(photos, images=kept)
 
     def _among(self, image_ids: Iterable[str], data_set: str | None) -> list[str]:
@@ -203,15 +203,15 @@ class KeptOut:
 def join_validation(
     source: CaptionedStore, stores: Sequence[FeatureStore], *, most_pieces: int | None, captions: int
 ) -> tuple[JoinedSource, KeptOut]:
-    """The captions that evaluations ask about, and what is not trained on for it: all images of their file.
+    """The captions for evaluations, and the images that are not trained on: all of their file.
 
     Args:
-        source: of the feature space of those that are trained on; the same store may be among them.
+        source: of the same feature space as the training data; the same store may be among them.
         stores: of the run.
         most_pieces: as of `UsableCaptions`.
-        captions: about so many are asked about, of images drawn by a fixed seed; 0 = all.
+        captions: about how many are evaluated, of images drawn by a fixed seed; 0 = all.
     Raises:
-        ValueError: when stores do not fit.
+        ValueError: if stores do not fit.
     """
     check_stores_agree([stores[0], source.store])
     (found,) = join_sources([source], most_pieces=most_pieces, guard=None)
@@ -219,11 +219,11 @@ def join_validation(
     kept_out = KeptOut.of(found)
     if captions and captions < len(found.rows):
         found = dataclasses.replace(found, rows=found.rows.share_of_images(captions / len(found.rows), 0))
-    logger.info("evaluations ask about %s", told(found.rows))
+    logger.info("evaluations use %s", counts_of(found.rows))
     return found, kept_out
 
 
-def told(rows: CaptionTable) -> str:
+def counts_of(rows: CaptionTable) -> str:
     return f"{counted(len(rows), 'held-out caption')} of {counted(len(rows.captioned_ids()), 'image')}"
 
 
@@ -232,23 +232,23 @@ class RunData:
     """
     Attributes:
         joined: the sources that are trained on; their features mean the same.
-        end_to_end: as it was given, with the labelled photos that may be trained on.
+        end_to_end: as given, with the labelled photos that may be trained on.
         photos: of the images of `joined`, end to end.
-        asked: the held-out captions that evaluations ask about, None for none; `asked_photos` of their images.
-        searched: those of them that evaluations search among; None for no search.
+        evaluated: the held-out captions for evaluations, None for none; `evaluated_photos` of their images.
+        searched: those of them for retrieval; None for no search.
         texts: the text corpus beside.
-        notes: what was left out of captions and text, and what the system treats otherwise.
-        missing: ids of images whose photo cannot be used, each with why, as far as that is known.
-        choices: what differs between the stores, and from those of the model's run, and may: boxes, dtype, mode; a line
-            each.
-        objects: classes and outlines of the objects in the images; None where they are not read.
+        notes: parts of captions and text that were left out, and what the system treats otherwise.
+        missing: ids of images whose photo cannot be used, each with the reason, as far as known.
+        choices: allowed differences between the stores, and from those of the model's run: boxes, dtype, mode; a
+            line each.
+        objects: classes and outlines of the objects in the images; None if they are not read.
     """
 
     joined: Sequence[JoinedSource]
     end_to_end: EndToEnd | None
     photos: RecordPhotos | None
-    asked: JoinedSource | None
-    asked_photos: RecordPhotos | None
+    evaluated: JoinedSource | None
+    evaluated_photos: RecordPhotos | None
     searched: EvaluationSet | None
     texts: TextCorpus | None
     notes: list[str]
@@ -258,21 +258,21 @@ class RunData:
 
     @property
     def store(self) -> FeatureStore:
-        """The first one: what holds for its features holds for all."""
+        """The first store; all have features of the same meaning."""
         return self.joined[0].store
 
     @property
     def lines(self) -> Sequence[str] | None:
-        """Of the text corpus."""
+        """Lines of the text corpus."""
         return None if self.texts is None else self.texts.lines
 
     def texts_by_source(self) -> list[tuple[str, Sequence[str]]]:
-        """Where they are from, and captions: of each source that is trained on; then the lines of the text corpus."""
+        """Name and captions of each source that is trained on; then the lines of the text corpus."""
         corpus = [] if self.lines is None else [("the text corpus", self.lines)]
         return [*((each.source.where, each.rows.captions) for each in self.joined), *corpus]
 
     def trained_keys(self) -> Iterator[Key]:
-        """What the images are known by that are trained on, those of labelled photos among them."""
+        """Identities of the images that are trained on, those of labelled photos among them."""
         for each in self.joined:
             for image_id in each.rows.captioned_ids():
                 yield from known_keys(image_id, each.source.data_set)
@@ -281,7 +281,7 @@ class RunData:
                 yield from known_keys(image_id, self.joined[0].source.data_set)
 
     def described(self) -> dict[str, Any]:
-        """What of it a resumed run must have alike."""
+        """Facts of the data that must match on resume."""
         found: dict[str, Any] = {
             "captions": digest_of_captions(each.rows for each in self.joined),
             "text_corpus": None if self.texts is None else self.texts.digest,
@@ -290,13 +290,13 @@ class RunData:
         spaces = [each.store.fingerprint.feature_space for each in self.joined]
         if len(set(spaces)) > 1:
             found["feature_spaces"] = spaces
-        # Of imported features nobody knows who made them: their bytes have to do.
+        # Imported features do not record who made them: compare their bytes.
         stores = [each.store for each in self.joined]
         imported = [store for store in stores if store.fingerprint.feature_space.startswith(IMPORTED_PREFIX)]
         if imported:
             found["imported_features"] = [store.manifest.content_digest for store in imported]
-        if self.asked is not None:
-            found["validation"] = digest_of_captions([self.asked.rows])
+        if self.evaluated is not None:
+            found["validation"] = digest_of_captions([self.evaluated.rows])
         if len(self.joined) > 1:
             found["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in self.joined]
         if self.objects is not None:
@@ -307,7 +307,7 @@ class RunData:
         """Facts that may differ on resume."""
         found = {
             "sources": [each.to_json() for each in self.joined],
-            "validation": None if self.asked is None else self.asked.to_json(),
+            "validation": None if self.evaluated is None else self.evaluated.to_json(),
             "notes": self.notes,
             "classes": digest_of_classes(self.store),
             "features": self._features(),
@@ -316,7 +316,7 @@ class RunData:
         return found if self.end_to_end is None else found | self.end_to_end.recorded(self.missing)
 
     def _features(self) -> list[dict[str, Any]]:
-        """The different fingerprints, from which a later run, evaluation or probe tells what must match."""
+        """The different fingerprints, which later runs, evaluations and probes compare."""
         found: list[dict[str, Any]] = []
         for each in self.joined:
             fingerprint = each.store.fingerprint.to_json()
@@ -337,7 +337,7 @@ def gather(
     validation: CaptionedStore | None,
     objects: Sequence[str] = (),
 ) -> RunData:
-    """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
+    """Joins the data, leaves out held-out images and checks; arguments and errors as of `pretrain`."""
     system, most_pieces = choice.system, choice.most_pieces(sampling)
     check_kinds(
         system.named,
@@ -349,20 +349,20 @@ def gather(
     )
     check_search(data, has_validation=validation is not None)
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
-    asked: JoinedSource | None = None
+    evaluated: JoinedSource | None = None
     kept_out: KeptOut | None = None
     for each in joined:
         if isinstance(each.rows, TaskTable) and system.aligns_words(sampling):
             check_named_regions(each.store, each.rows)
     if validation is not None:
         stores = [each.store for each in joined]
-        asked, kept_out = join_validation(
+        evaluated, kept_out = join_validation(
             validation, stores, most_pieces=most_pieces, captions=data.validation_captions
         )
         joined = [kept_out.without(each) for each in joined]
     missing: dict[str, str] = {}
     photos: RecordPhotos | None = None
-    asked_photos: RecordPhotos | None = None
+    eval_photos: RecordPhotos | None = None
     if end_to_end is not None:
         if isinstance(joined[0].rows, TaskTable) and joined[0].rows.has_pairs:
             raise ValueError(
@@ -372,24 +372,24 @@ def gather(
         end_to_end = _with_labelled(end_to_end, guard, kept_out, joined[0].source.data_set)
         photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
         joined = [dataclasses.replace(joined[0], rows=rows)]
-        if asked is not None:
-            asked_photos, rows, not_asked = end_to_end.find_photos(asked.store, asked.rows)
-            asked, missing = dataclasses.replace(asked, rows=rows), missing | not_asked
+        if evaluated is not None:
+            eval_photos, rows, unusable = end_to_end.find_photos(evaluated.store, evaluated.rows)
+            evaluated, missing = dataclasses.replace(evaluated, rows=rows), missing | unusable
     searched: EvaluationSet | None = None
-    if asked is not None and data.validation_retrieval:
-        asked, searched, broken = _searched(asked, data.validation_retrieval, asked_photos, end_to_end)
+    if evaluated is not None and data.validation_retrieval:
+        evaluated, searched, broken = _searched(evaluated, data.validation_retrieval, eval_photos, end_to_end)
         missing |= broken
-    told_of = joined if asked is None else [*joined, asked]
+    all_joined = joined if evaluated is None else [*joined, evaluated]
     notes = [] if guard is not None else held_out_hints(sources)
-    notes += [note for each in told_of for note in (*each.told(each.all_notes()), *_review(system, each, sampling))]
+    notes += [note for each in all_joined for note in (*each.told(each.all_notes()), *_review(system, each, sampling))]
     notes += [*_in_several_stores(joined), *_not_held_out(joined, end_to_end)]
     texts = TextCorpus(text_files) if text_files else None
     notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
-    choices = choice_notes([each.store for each in told_of])
-    known = _objects(objects, told_of, sampling)
-    return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing, choices, known)
+    choices = choice_notes([each.store for each in all_joined])
+    known = _objects(objects, all_joined, sampling)
+    return RunData(joined, end_to_end, photos, evaluated, eval_photos, searched, texts, notes, missing, choices, known)
 
 
 def _objects(files: Sequence[str], sources: Sequence[JoinedSource], sampling: Any) -> ImageObjects | None:
@@ -407,22 +407,22 @@ def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
 
 
 def _in_several_stores(joined: Sequence[JoinedSource]) -> list[str]:
-    """How many captioned images are of one id in more than one store: one photo may count twice."""
+    """A note of how many image ids are in more than one store: one photo may count twice."""
     stores = Counter(chain.from_iterable(each.rows.captioned_ids() for each in joined)) if len(joined) > 1 else {}
     shared = [image_id for image_id, number in stores.items() if number > 1]
     if not shared:
         return []
-    told = f"{counted(len(shared), 'image id')}, such as {printable(shared[0], 80)}"
-    return [f"in more than one store: {told}; if these are the same photos, they are trained on once for each store"]
+    ids = f"{counted(len(shared), 'image id')}, such as {printable(shared[0], 80)}"
+    return [f"in more than one store: {ids}; if these are the same photos, they are trained on once for each store"]
 
 
 def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -> list[str]:
-    """What can be known without further files of images that are trained on and that results are reported on."""
+    """Notes, without further files, of images that are trained on and that results are reported on."""
     captioned = chain.from_iterable(each.rows.captioned_ids() for each in joined)
     labelled = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
     by_name = reported_by_name(chain(captioned, labelled))
     notes = [] if by_name is None else [by_name]
-    # Of a Karpathy file its own images of val and test are left out; another source may have captions of them.
+    # A Karpathy file's own images of val and test are left out; another source may have captions of them.
     elsewhere = {key for each in joined for name in each.source.other_splits for key in image_keys(name, FLICKR)}
     for each in joined if elsewhere else ():
         shared = [
@@ -441,7 +441,7 @@ def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -
 def _with_labelled(
     end_to_end: EndToEnd, guard: LeakGuard | None, kept_out: KeptOut | None, data_set: str | None
 ) -> EndToEnd:
-    """With those labelled photos alone that may be trained on."""
+    """The settings with those labelled photos alone that may be trained on."""
     part = end_to_end.detector
     if part is None or part.labelled is None:
         return end_to_end
@@ -454,34 +454,34 @@ def _with_labelled(
 
 
 def _searched(
-    asked: JoinedSource, images: int, photos: RecordPhotos | None, end_to_end: EndToEnd | None
+    evaluated: JoinedSource, images: int, photos: RecordPhotos | None, end_to_end: EndToEnd | None
 ) -> tuple[JoinedSource, EvaluationSet, dict[str, str]]:
-    """Held-out captions, those of them that are searched among, and whose photo cannot be used: a search needs all.
+    """Held-out captions, those of them that are searched, and photos that cannot be used: a search needs all.
 
     Raises:
-        ValueError: when no two images are left.
+        ValueError: if no two images are left.
     """
     left_out: dict[str, str] = {}
     while True:
-        chosen = evaluation_set(corpus_of([asked]), max_images=images)
+        chosen = evaluation_set(corpus_of([evaluated]), max_images=images)
         if end_to_end is None or photos is None:
-            return asked, chosen, left_out
-        broken = end_to_end.broken_photos(asked.store, photos, chosen.image_ids)
+            return evaluated, chosen, left_out
+        broken = end_to_end.broken_photos(evaluated.store, photos, chosen.image_ids)
         if not broken:
-            return asked, chosen, left_out
+            return evaluated, chosen, left_out
         left_out |= broken
-        rows = asked.rows.without(broken)
+        rows = evaluated.rows.without(broken)
         if len(rows.captioned_ids()) < 2:
             raise ValueError(
-                f"{asked.store.path}: {len(left_out):,} photos of the held-out captions cannot be used, so a search "
+                f"{evaluated.store.path}: {len(left_out):,} photos of held-out captions cannot be used, so a search "
                 f"has no two images; the first: {next(iter(left_out.values()))}; give --validation-captions of "
                 f"others, or leave data.validation_retrieval at 0"
             )
-        asked = dataclasses.replace(asked, rows=rows)
+        evaluated = dataclasses.replace(evaluated, rows=rows)
 
 
 def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
-    """What the rules treat otherwise in one source; pairs are drawn inside it, so each must be usable by itself."""
+    """Notes of what the rules treat otherwise in one source; pairs are drawn inside it, so each is checked alone."""
     try:
         return one.told(system.review(corpus_of([one]), sampling))
     except ValueError as error:

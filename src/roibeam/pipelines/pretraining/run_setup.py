@@ -60,12 +60,12 @@ AnyTask = RowsTask | EndToEndTask
 
 @dataclass(frozen=True, eq=False)
 class RunSettings:
-    """How a run trains, whatever model.
+    """Training settings of a run of any model.
 
     Attributes:
-        train_config: or what makes it from the number of captions, for runs that count in epochs.
+        train_config: or a function that makes it from the number of captions, for runs that count in epochs.
         data, sampling: how samples are made and batched; None for the defaults of the system's own class.
-        inspect_rows: so many rows of the first batch are written to batch.html in the run folder, before any step.
+        inspect_rows: number of rows of the first batch to write to batch.html in the run folder, before any step.
         resume, stop_at_step: see `train`.
     """
 
@@ -81,18 +81,19 @@ class RunSettings:
 class PretrainResult:
     """Attributes:
     run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
-    sources: what each store and its captions turned out to be.
-    notes: what was left out of captions and text, what is not held out, what the tokenizer does not know, and what the
-        system treats otherwise; logged before the first step, and kept in config.json.
+    sources: facts of each store and its captions.
+    notes: data left out of captions and text, data that are not held out, words that the tokenizer does not know,
+        and what the system treats otherwise; logged before the first step, and kept in config.json.
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
-        run that does not ask for it.
-    training: where the loop ended.
+        run without region classes.
+    training: final state of the loop.
     figures: of `evaluate` on the final weights, each beside chance.
-    asked: what it was asked about, for people.
-    left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
-    detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
-    encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py; None
-        on stored features, and in other processes than the main one.
+    asked: data of the evaluation, for people.
+    left_out: end to end, ids of images whose photo could not be used, each with the reason, as far as this process
+        met them.
+    detector: content of the run folder's detector.json; None if no detector was evaluated, or not by this process.
+    encoder: end to end, what is masked and how far each stage of the region encoder moved, see encoder_change.py;
+        None on stored features, and outside the main process.
     """
 
     run_dir: Path
@@ -113,7 +114,7 @@ class PretrainResult:
         return {figure.name: figure.value for figure in self.figures}
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Values as JSON."""
         return {
             "run": str(self.run_dir),
             "checkpoint": str(self.training.checkpoint),
@@ -139,13 +140,13 @@ class PretrainResult:
 
 @dataclass(frozen=True, eq=False)
 class RunModel:
-    """What a run trains, and the words and rules that its samples are made with.
+    """The model of a run, with the words and rules of its samples.
 
     Attributes:
-        num_classes: foreground classes of the detector that the rules know; 0 where they do not ask.
+        num_classes: foreground classes of the detector that the rules know; 0 if they use none.
         seed: of the run.
-        joint, heads: end to end, the model with its encoder, and the detector's heads where they are trained or judged.
-        notes: what of the published objectives is left out, and why.
+        joint, heads: end to end, the model with its encoder, and the detector's heads if they are trained or evaluated.
+        notes: published objectives that are left out, and why.
     """
 
     model: Any
@@ -168,10 +169,10 @@ class RunFrame:
 
     @classmethod
     def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunFrame:
-        """With the sampling of the chosen system, where none is given.
+        """The setup, with the sampling of the chosen system by default.
 
         Raises:
-            ValueError: when no run may begin or go on in the folder, or the model to start from is another system's.
+            ValueError: if no run may start or resume in the folder, or the model to start from is another system's.
         """
         run_dir = Path(run_dir)
         settings = replace(settings, sampling=settings.sampling or choice.system.sampling())
@@ -180,20 +181,20 @@ class RunFrame:
         return cls(run_dir, settings, choice)
 
     def train_config(self, num_samples: int) -> TrainConfig:
-        """For so many captions, or lines of text."""
+        """Training settings for a number of captions, or lines of text."""
         given = self.settings.train_config
         return given if isinstance(given, TrainConfig) else given(num_samples)
 
     @waiting("making the vocabulary")
     def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
-        """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there;
-        and what it does not know of them, which is told.
+        """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts`, saved
+        there; and notes of words that it does not know, which are logged.
 
         Args:
-            texts: from where, and themselves.
+            texts: their source, and the texts.
         Raises:
-            ValueError: when it has other words than the model or BERT to start from or, in a new run, than most of the
-                texts; or would be made anew although nobody knows those of the start.
+            ValueError: if it has other words than the model or BERT to start from or, in a new run, than most of the
+                texts; or if it would be made anew although the words of the start are unknown.
         """
         saved = self.run_dir / "tokenizer"
         goes_on = bool(self.settings.resume) and saved.is_dir()
@@ -231,7 +232,7 @@ class RunFrame:
             logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, given)
 
     def note_trained_images(self, keys: Iterable[Key]) -> None:
-        """What is trained on, and what the run that this one goes on from was."""
+        """Writes the identities of images that are trained on, with those of the run that this one continues."""
         if is_main_process():
             start = self.choice.start
             earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
@@ -240,10 +241,10 @@ class RunFrame:
     def described(
         self, task: AnyTask, made: RunModel, *, data: Mapping[str, Any], sampling: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """What a resumed run must have alike, whatever it reads.
+        """Settings that must match on resume, for any data.
 
         Args:
-            data, sampling: those of the settings that change what is trained.
+            data, sampling: settings that change what is trained.
         """
         return {
             "model": task.model_config(),
@@ -261,10 +262,10 @@ class RunFrame:
         stores: Sequence[FeatureStore] = (),
         change: EncoderChange | None = None,
     ) -> None:
-        """Writes batch.html, where it is asked for, and end to end what the encoder is shown.
+        """Writes batch.html, if requested, and end to end the input of the encoder.
 
         Args:
-            stores: that are trained on; the first names the detector's classes.
+            stores: training stores; the first names the detector's classes.
             change: end to end, in the main process.
         """
         rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
@@ -277,13 +278,13 @@ class RunFrame:
             boxes = [None if record is None else torch.from_numpy(record.boxes) for record in stored]
             change.before(first.rows, first.images, names, boxes)
         if rows:
-            shown = first.rows if isinstance(first, EndToEndBatch) else first
+            displayed = first.rows if isinstance(first, EndToEndBatch) else first
             layout = self.choice.system.layout(made.model.config)
             warnings = (warning_of_store(store.manifest) for store in stores)
             banner = next((each for each in warnings if each is not None), None)
-            photos = _first_photos(first, made, stores, min(rows, shown.batch_size))
+            photos = _first_photos(first, made, stores, min(rows, displayed.batch_size))
             as_read = isinstance(first, EndToEndBatch)
-            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner, as_read)
+            inspected = InspectedBatch(displayed, rows, layout, task.counts(first), photos, banner, as_read)
             classes = stores[0].vocabulary["classes"] if stores else None
             write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
 
@@ -319,14 +320,14 @@ class RunFrame:
         of: str,
         held_out: bool,
     ) -> tuple[Figure, ...]:
-        """Writes down what the last evaluation found beside chance and words alone, and the run's page with it.
+        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them.
 
         Args:
-            hidden_words: that it asked for; `of`: about what it asked, for people.
+            hidden_words: words that it predicted. `of`: its data, for people.
             texts: that the run was trained on, source by source.
-            held_out: whether the run was not trained on what was asked.
+            held_out: whether the run was not trained on these data.
         Returns:
-            what it found; in the main process with words alone.
+            The figures; in the main process with words alone.
         """
         if not is_main_process():
             return evaluation.figures
@@ -357,7 +358,7 @@ class RunFrame:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """To people, from one process."""
+    """Logs notes from the main process."""
     for note in notes if is_main_process() else ():
         logger.warning("%s", note)
 
@@ -365,18 +366,18 @@ def tell(notes: Iterable[str]) -> None:
 def _first_photos(
     first: VLBatch | EndToEndBatch, made: RunModel, stores: Sequence[FeatureStore], rows: int
 ) -> dict[tuple[int, int], Shown]:
-    """Photos of the rows that are shown, by row and image of the row."""
+    """Photos of the displayed rows, by row and image of the row."""
     if isinstance(first, EndToEndBatch):
         assert made.joint is not None
         conventions = region_encoder_of(made.joint).conventions
-        return {(row, 0): shown for row, shown in batch_photos(first.rows, first.images, conventions).items()}
+        return {(row, 0): photo for row, photo in batch_photos(first.rows, first.images, conventions).items()}
     ids = first.sample_ids[:rows]
     found = stored_photos(stores, dict.fromkeys(ids))
     return {(row, 0): found[image_id] for row, image_id in enumerate(ids) if image_id in found}
 
 
 def _first_batch(task: Any, accumulation: int) -> Any:
-    """The first that the main process trains on."""
+    """The first batch of the main process."""
     if isinstance(task, BudgetedTask):
         step_samples = task.batch_size * accumulation * num_processes()
         return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]

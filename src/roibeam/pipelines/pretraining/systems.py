@@ -64,11 +64,11 @@ class System:
         aligns_words: settings of the rules -> whether a row depends on which regions its words name.
         object_fields: settings of the rules, and the number of classes of `--objects` -> fields of the model's
             configuration that follow from it.
-        most_pieces: settings of the rules, and what tells a field of the model's configuration by name -> how many
-            pieces of a caption are read, [CLS] and [SEP] counted.
-        review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
-            cannot be used.
-        notes_of_cuts: its rules and the captions -> what hangs on words that are cut, for people.
+        most_pieces: settings of the rules, and a function from the name of a field of the model's configuration to
+            its value -> number of pieces of a caption that are read, [CLS] and [SEP] counted.
+        review: captions and settings of the rules -> notes on what the rules treat otherwise, for people;
+            ValueError if they cannot be used.
+        notes_of_cuts: its rules and the captions -> notes on consequences of cut words, for people.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
             keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
         whole_image: `EndToEndChoices.whole_image` of such a run.
@@ -89,7 +89,7 @@ class System:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Title, for people."""
         return self.named.title
 
     @property
@@ -104,28 +104,28 @@ class System:
 
     @property
     def class_objective(self) -> ClassObjective | None:
-        """As of the named system."""
+        """See `NamedSystem.class_objective`."""
         return self.named.class_objective
 
     @property
     def text_only_fields(self) -> Mapping[str, Any] | None:
-        """As of the named system."""
+        """See `NamedSystem.text_only_fields`."""
         return self.named.text_only_fields
 
     @property
     def text_only_sampling(self) -> tuple[str, ...]:
-        """As of the named system."""
+        """See `NamedSystem.text_only_sampling`."""
         return self.named.text_only_sampling
 
     @property
     def reads_task_text(self) -> bool:
-        """As of the named system."""
+        """See `NamedSystem.reads_task_text`."""
         return self.named.reads_task_text
 
     @property
     def end_to_end_fields(self) -> Mapping[str, Any]:
-        """Fields of the model's configuration that a run through the region encoder has where neither preset nor user
-        says otherwise."""
+        """Default fields of the model's configuration in a run through the region encoder, below those of preset and
+        user."""
         masking = self.named.masking
         return {"masked_appearance": masking[DEFAULT_MASKING]} if masking else {}
 
@@ -216,13 +216,13 @@ _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.de
 
 @dataclass(frozen=True)
 class ClassChoice:
-    """What a run makes of the classes that its stores know.
+    """A run's use of the classes that its stores know.
 
     Attributes:
-        number: foreground classes; 0 where the rules are not to ask.
+        number: foreground classes; 0 if the rules use none.
         fields: of a new model's configuration that follow from it.
         changes: fields that a model to start from must have too.
-        note: what a user should know of it; "" for nothing.
+        note: a note for the user; "" for nothing.
     """
 
     number: int
@@ -233,10 +233,10 @@ class ClassChoice:
 
 @dataclass(frozen=True, eq=False)
 class ModelChoice:
-    """Which model a run trains, and what it starts from.
+    """The model of a run, and what it starts from.
 
     Attributes:
-        system: whose model and rules.
+        system: of model and rules.
         build_config: makes the model's configuration from keyword fields; None for the system's small one. Vocabulary,
             feature width and region labels are filled in.
         overrides: further fields of the configuration.
@@ -259,17 +259,17 @@ class ModelChoice:
     features: Features | None = None
 
     def check_start(self) -> None:
-        """Raises ValueError when `start` is a model of another system."""
+        """Raises ValueError if `start` is a model of another system."""
         if self.start is not None:
             check_system(self.start, self.system)
 
     def model(
         self, fields: Mapping[str, Any], *, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
     ) -> nn.Module:
-        """The model as the run begins with it; its parameters are drawn from torch's random state.
+        """The initial model of the run; its parameters are drawn from torch's random state.
 
         Args:
-            fields: of a new model's configuration, as data and rules ask for them.
+            fields: of a new model's configuration, as data and rules require.
             changes: fields that the model of `start` must have too.
         Raises:
             ValueError: as `new_model` and `continued_model`.
@@ -281,15 +281,14 @@ class ModelChoice:
         return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
 
     def class_choice(self, classes: StoreClasses, *, width: int, given: int | None) -> ClassChoice:
-        """Whether masked regions are predicted by their class: where the stores do not tell enough, they are not.
+        """Decides whether masked regions are predicted by class: not if the stores lack the number of classes.
 
         Args:
             classes: of the run's stores.
             width: D of their features.
-            given: number of classes that the user says.
+            given: number of classes given by the user.
         Raises:
-            ValueError: when the user asks for classes that the stores do not have, or says a number that nothing asks
-                for.
+            ValueError: if the user sets classes that the stores do not have, or a number that nothing uses.
         """
         system, objective = self.system, self.system.class_objective
         fields = {} if classes.number is None else system.region_label_fields(classes.number)
@@ -306,10 +305,10 @@ class ModelChoice:
         if loss != objective.on or classes.number is not None:
             return ClassChoice(classes.number or 0, fields, note=self._note_of_a_missing_head(objective, loss, fields))
         asking = (objective.field, objective.labels, *objective.read_with_it)
-        asked = [name for name in asking if name in self.overrides]
-        if asked:
+        named = [name for name in asking if name in self.overrides]
+        if named:
             raise ValueError(
-                f"--set model.{asked[0]}={self.overrides[asked[0]]} is for predicting classes of masked regions, but "
+                f"--set model.{named[0]}={self.overrides[named[0]]} is for predicting classes of masked regions, but "
                 f"{classes.missing}; {classes.remedy}, or leave the setting out"
             )
         if self.start is not None and classes.has_ids:
@@ -321,7 +320,7 @@ class ModelChoice:
         return ClassChoice(0, off, off, f"{system.name} predicts no classes of masked regions: {why}")
 
     def _note_of_a_missing_head(self, objective: ClassObjective, loss: Any, fields: Mapping[str, Any]) -> str:
-        """Of a model to start from, whose own stores had no classes; "" where the user wants it so."""
+        """A note for a model to start from whose own stores had no classes; "" if the user sets it so."""
         if self.start is None or loss == objective.on or objective.field in self.overrides or not fields:
             return ""
         settings = {objective.field: str(objective.on).lower(), **fields}
@@ -329,7 +328,7 @@ class ModelChoice:
         return f"{self.start.source} predicts no classes of masked regions; {adding} adds that"
 
     def field_of_model(self, name: str) -> Any:
-        """Its value in the configuration: the user's, of the model or BERT to start from, or of the preset."""
+        """Value of a field in the configuration: the user's, of the model or BERT to start from, or of the preset."""
         if name in self.overrides:
             return self.overrides[name]
         if self.start is not None:
@@ -339,11 +338,11 @@ class ModelChoice:
         return getattr((self.build_config or self.system.sizes["small"])(), name)
 
     def most_pieces(self, sampling: Any) -> int:
-        """How many pieces of a caption the model reads, [CLS] and [SEP] counted."""
+        """Number of pieces of a caption that the model reads, [CLS] and [SEP] counted."""
         return self.system.most_pieces(sampling, self.field_of_model)
 
     def recorded(self) -> dict[str, Any]:
-        """For the folder of the run: facts that may differ on resume."""
+        """Facts of the run folder that may differ on resume."""
         return {
             "tokenizer_spec": self.tokenizer_spec,
             "bert": None if self.bert is None else self.bert.spec,
@@ -361,14 +360,13 @@ def new_model(
     bert: PublishedBert | None,
     overrides: Mapping[str, Any],
 ) -> nn.Module:
-    """A model as drawn, filled from BERT where one is given.
+    """A new model, filled from BERT if one is given.
 
     Args:
         build: makes its configuration.
-        fields: of that, as data and rules ask for them.
-        bert: its sizes, that of the vocabulary among them, take the place of the preset's, but see
-            `System.as_deep_as_bert`.
-        overrides: further fields, as a user sets them.
+        fields: of the configuration, as data and rules require.
+        bert: its sizes, with that of the vocabulary, replace the preset's, but see `System.as_deep_as_bert`.
+        overrides: further fields, set by the user.
     Raises:
         ValueError: as `built_config`.
     """
@@ -385,7 +383,7 @@ def new_model(
 def check_system(start: ModelCheckpoint, system: System) -> None:
     """
     Raises:
-        ValueError: when it is a model of another system.
+        ValueError: if it is a model of another system.
     """
     if not isinstance(start.model, system.model_class):
         raise wrong_start(start.source, type(start.model).__name__, system.named)
@@ -394,16 +392,16 @@ def check_system(start: ModelCheckpoint, system: System) -> None:
 def continued_model(
     start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background: str | None = None
 ) -> nn.Module:
-    """The model of an earlier stage, with its weights, as this stage wants it.
+    """The model of an earlier stage, with its weights, changed for this stage.
 
     Args:
-        overrides: fields of its configuration that change. Parameters that come with them are as they were drawn,
-            those that go with them are dropped.
-        background: where the classes of its region head have background (first, last or none), if it is not a run's:
-            those of our stores have it last, so it is moved there. Published models have it first, most of them.
+        overrides: fields of its configuration that change. New parameters keep their initial values, unused ones
+            are dropped.
+        background: position of background in the classes of its region head (first, last or none), if it is not a
+            run's: those of roibeam's stores have it last, so it is moved there. Most published models have it first.
     Raises:
-        ValueError: when it is a model of another system, a parameter that stays would have another shape, or nobody
-            says where background is.
+        ValueError: if it is a model of another system, a parameter that stays would have another shape, or the position
+            of background is unknown.
     """
     check_system(start, system)
     state = start.model.state_dict()
@@ -426,8 +424,8 @@ def _has_background_first(start: ModelCheckpoint, background: str | None) -> boo
         raise ValueError(f"--background {background}: {start.source}: {why}; leave it out")
     if background is None and with_background and not of_run:
         raise ValueError(
-            f"{start.source} does not tell whether its {objective.labels if objective else 0} classes of regions begin "
-            f"with background, as those of most published models do, or end with it, as in our stores: say "
+            f"{start.source} does not record if its {objective.labels if objective else 0} region classes start "
+            f"with background, as those of most published models do, or end with it, as in our stores: give "
             f"--background first or --background last"
         )
     return background == "first"

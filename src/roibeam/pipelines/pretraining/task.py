@@ -33,12 +33,12 @@ from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.sample_order import SampleOrder, SourceMixture
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
-_TEXT_ONLY = "text_only"  # losses and accuracies of rows without an image begin so
+_TEXT_ONLY = "text_only"  # losses and accuracies of rows without an image have this prefix
 _ORDER, MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
 
 
 class RowsTask(ABC):
-    """What the tasks of pre-training share: batches of samples by number, and the losses of a model on them.
+    """Base of pre-training tasks: batches of samples by number, and the losses of a model on them.
 
     Args:
         model: one of the five with its pre-training heads (`PreTrainingModel`).
@@ -46,10 +46,10 @@ class RowsTask(ABC):
         pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         mixture: of sources, see `SampleOrder`.
-        validation: of held-out captions, takes the place of its own first ones in `evaluate`.
+        validation: evaluation on held-out captions, in place of the first own ones in `evaluate`.
 
     Attributes:
-        hidden_words: that the last evaluation of it asked for; None before one.
+        hidden_words: words that the last evaluation predicted; None before one.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class RowsTask(ABC):
 
     @abstractmethod
     def samples(self, epoch: int, row: int) -> list[PretrainSample]:
-        """What one number brings into a batch, with its masks of an epoch; rows of text alone come last."""
+        """The samples of one number, with its masks of an epoch; rows of text alone come last."""
 
     def evaluation_rows(self, max_samples: int) -> Sequence[int]:
-        """So many numbers of samples, or all, the first ones."""
+        """The first `max_samples` numbers of samples, or all."""
         return range(min(max_samples, self._num_samples))
 
     @property
@@ -139,7 +139,7 @@ class RowsTask(ABC):
         return collate(samples, pad_id=self._pad_id)
 
     def _number(self, epoch: int, row: int) -> tuple[int, int, int]:
-        """What everything random about a sample follows from."""
+        """Seed of everything random about a sample."""
         return self._seed, 0 if self._config.fixed_masks else epoch, row
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
@@ -156,8 +156,8 @@ class PretrainTask(RowsTask):
         lines: a text corpus, for a sampler that is a `TextSampler`.
         weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
     Raises:
-        ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
-            none.
+        ValueError: if the first record of a source, or the size of a batch, does not fit the model, or weights are
+            invalid.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class PretrainTask(RowsTask):
         """See `RowsTask`; `row` is that of a caption.
 
         Args:
-            corpus: a view of the task's own with other words; None for that itself.
+            corpus: a view of the task's own with other words; None for the task's own.
         """
         number = self._number(epoch, row)
         random = np.random.default_rng([MASKS, *number])
@@ -245,7 +245,7 @@ class Evaluates(Protocol):
 
 
 class HasEvaluationBatches(Protocol):
-    """What evaluation asks of a task, and leaves with it."""
+    """Members that an evaluation reads of a task, and sets."""
 
     hidden_words: HiddenWords | None
 
@@ -256,13 +256,12 @@ class HasEvaluationBatches(Protocol):
         """Batches of the task's own type, of its first samples, with masks that training does not draw."""
 
     def encoded(self, batch: Any) -> tuple[VLBatch, VLOutput]:
-        """Rows of such a batch, on the model's device, as the model reads them, and the states that it makes of
-        them."""
+        """Rows of such a batch, on the model's device, as the model reads them, and its hidden states."""
 
 
 def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> Judged:
     """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on; each with
-    its interval over images, or over texts that have none, and what chance reaches. None where nothing was predicted.
+    its interval over images, or over texts that have none, and the level of chance. None if nothing was predicted.
     """
     model, device = task.model, next(task.model.parameters()).device
     was_training = model.training
@@ -286,7 +285,7 @@ def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> Judged:
 
 
 def _figures(of_images: ImageTerms, of_texts: ImageTerms, levels: Mapping[str, float]) -> Iterator[Figure]:
-    """Those of texts without an image by these texts, all others by images."""
+    """Figures of texts without an image by these texts, all others by images."""
     bootstraps = [Bootstrap(terms.num_images) for terms in (of_images, of_texts)]
     found = [{each.name: each for each in terms.measures(levels)} for terms in (of_images, of_texts)]
     for name in {**found[0], **found[1]}:
@@ -298,7 +297,7 @@ def _figures(of_images: ImageTerms, of_texts: ImageTerms, levels: Mapping[str, f
 
 
 def _predicted(config: Any, rows: VLBatch) -> VLBatch:
-    """The rows with those labels alone that the model of this configuration is scored on."""
+    """The rows with only those labels that the model of this configuration is scored on."""
     if rows.match_labels is None:
         return rows
     if getattr(config, "masked_loss_pairs", "all") == "matched":
@@ -309,13 +308,13 @@ def _predicted(config: Any, rows: VLBatch) -> VLBatch:
     return rows
 
 
-# Into so many bands of alike region counts a step is cut before its words are looked at; what pads least is taken.
+# Numbers of bands of alike region counts that a step is cut into before words are read; the least padded wins.
 _BANDS = (1, 2, 4, 8)
 _UNKNOWN = -1
 
 
 class RowLengths:
-    """Captions are cut into pieces when their length is first asked for, and their number is kept: 4 bytes a row.
+    """Lengths of captions and records. A caption is cut into pieces on first use, and its length kept: 4 bytes a row.
 
     Args:
         num_regions: (rows,) int, of each row's record, see `count_regions`.
@@ -327,23 +326,23 @@ class RowLengths:
 
     @property
     def most_regions(self) -> int:
-        """Of any record."""
+        """Largest number of regions of any record."""
         return int(self._num_regions.max())
 
     def pieces(self, row: int) -> int:
-        """Of the row's caption, first and last special token counted."""
+        """Number of pieces of the row's caption, first and last special token counted."""
         if self._pieces[row] == _UNKNOWN:
             self._pieces[row] = self._tokenizer.count_pieces(self._corpus.caption(row))
         return int(self._pieces[row])
 
     def regions(self, row: int) -> int:
-        """Of the row's record."""
+        """Number of regions of the row's record."""
         return int(self._num_regions[row])
 
 
 def count_regions(sources: Iterable[tuple[FeatureStore, CaptionTable]]) -> np.ndarray:
-    """(rows,) int32, of the record of each row, or of several together, source behind source; from the stores' offset
-    indexes alone."""
+    """(rows,) int32: number of regions of each row's record, or of several together, source behind source; from the
+    stores' offset indexes alone."""
     counts = []
     for store, rows in sources:
         counts.append(rows.by_row(store.num_regions_of(rows.captioned_ids())))
@@ -402,7 +401,7 @@ def _orders(sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def _greedy(sizes: np.ndarray, order: np.ndarray, max_tokens: int, max_captions: int) -> list[np.ndarray]:
-    """Cuts where the next caption would be too much."""
+    """Starts a new batch where the next caption would exceed the budget."""
     cuts, first, rows, pieces, regions = [], 0, 0, 0, 0
     listed = sizes[order].tolist()
     for at, (own_rows, own_pieces, own_regions) in enumerate(listed):
@@ -431,7 +430,7 @@ _Place = tuple[int, int]  # epoch and row
 
 
 class _Part(NamedTuple):
-    """A micro-batch, or what it is made of, and whether it is the last of its step."""
+    """A micro-batch, or its places, and whether it is the last of its step."""
 
     of: Any
     ends_step: bool
@@ -497,14 +496,14 @@ class BudgetedTask(PretrainTask):
         return part._replace(of=self._batch(part.of))
 
     def _planned(self, places: Sequence[_Place], num_ranks: int) -> list[list[list[_Place]]]:
-        """Of each process the micro-batches of a step."""
+        """The micro-batches of a step, for each process."""
         sizes = np.array([self._size(epoch, row) for epoch, row in places], np.int64)
         config = self._config
         shares = plan_step(sizes, max_tokens=config.max_tokens, max_captions=config.batch_size, processes=num_ranks)
         return [[[places[number] for number in batch] for batch in share] for share in shares]
 
     def _size(self, epoch: int, row: int) -> tuple[int, int, int]:
-        """Rows that a caption brings into a batch, and the most pieces and regions of one."""
+        """Number of rows that a caption brings into a batch, and the most pieces and regions of one."""
         number = self._number(epoch, row)
         sizes = self._sampler.sizes(self._corpus, row, self._lengths, np.random.default_rng([MASKS, *number]))
         if self._texts is not None:

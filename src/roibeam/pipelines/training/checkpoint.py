@@ -49,7 +49,7 @@ _REMOVING = ".removing-"
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is: optimizer steps done, and the number of the first sample not yet used."""
+    """Position in a run: optimizer steps done, and the number of the first sample not yet used."""
 
     step: int = 0
     next_sample: int = 0
@@ -57,12 +57,12 @@ class Position:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What a run changes from step to step.
+    """State of a run that changes from step to step.
 
     Attributes:
         model: not wrapped for several devices.
-        average: of its weights, where the run keeps one.
-        scaler: of the loss, where the run is in fp16.
+        average: of its weights, if the run keeps one.
+        scaler: of the loss, if the run is in fp16.
     """
 
     model: nn.Module
@@ -71,7 +71,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler | None = None
 
     def model_to_use(self) -> AbstractContextManager[None]:
-        """Inside the block the model is the one to judge and to use: the average, where there is one."""
+        """Context in which the model has the weights to evaluate and to use: the average, if there is one."""
         return nullcontext() if self.average is None else self.average.applied(self.model)
 
 
@@ -86,7 +86,7 @@ def save_checkpoint(
     """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only.
 
     Raises:
-        OSError: naming the folder, when it cannot be written, such as on a full disk; what was written of it goes away.
+        OSError: naming the folder, if it cannot be written, as on a full disk; the partial folder is removed.
     """
     final = checkpoint_folder(run_dir, position.step)
     aside = final.with_name(f".writing-{final.name}")
@@ -99,9 +99,9 @@ def save_checkpoint(
 
 
 def _cannot_write(final: Path, error: Exception) -> OSError:
-    """An error of writing with the number that its text tells: safetensors hands over the text alone."""
-    told = re.search(r"os error (\d+)", str(error))
-    number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+    """An error of writing with the number that its text contains: safetensors passes on the text alone."""
+    match = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
     if number is None:
         return OSError(f"cannot write the checkpoint {final}: {error}")
     return OSError(number, f"{os.strerror(number)}: cannot write the checkpoint", str(final))
@@ -139,20 +139,20 @@ def _write(
 
 def _described(state: TrainingState) -> dict[str, Any]:
     average, scaler = state.average, state.scaler
-    told = {"loss_scale": None if scaler is None else scaler.state_dict()}
+    facts = {"loss_scale": None if scaler is None else scaler.state_dict()}
     if average is None:
-        return {"model": "as trained", **told}
+        return {"model": "as trained", **facts}
     from_words = "the first update on" if average.start == FIRST_UPDATE else "the initial weights on"
     words = f"exponential average of the weights, rate {average.rate}, from {from_words}"
-    return {"model": words, "averaged_updates": average.updates, **told}
+    return {"model": words, "averaged_updates": average.updates, **facts}
 
 
 def put_in_place(aside: Path, final: Path) -> None:
-    """Makes a folder durable, then renames it; one that is there already gives way."""
+    """Makes a folder durable, then renames it; an existing one is replaced."""
     for path in sorted(aside.rglob("*"), reverse=True):
         sync_to_disk(path)
     sync_to_disk(aside)
-    if final.exists():  # a run that went back to an older checkpoint comes by again
+    if final.exists():  # a run that resumed from an older checkpoint gets here again
         replaced = final.with_name(f".replaced-{final.name}")
         shutil.rmtree(replaced, ignore_errors=True)
         final.rename(replaced)
@@ -164,7 +164,7 @@ def put_in_place(aside: Path, final: Path) -> None:
 
 
 def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Position:
-    """Restores `state` and the random state of process `rank`; returns where the run stood.
+    """Restores `state` and the random state of process `rank`; returns the run's position.
 
     Raises:
         ValueError: if a file of the checkpoint is missing or damaged. Files are not compared with their sums here, see
@@ -185,7 +185,7 @@ def _load(folder: Path, state: TrainingState, rank: int) -> Position:
         raise ValueError(f"{folder}/state.json was written by another version of roibeam")
     load_model(state.model, folder / "model" / "model.safetensors")
     if state.average is not None:
-        # Averages of before these were counted are from the initial weights on, see `as_begun`: they need no count.
+        # Older averages, without a count, are from the initial weights on, see `as_begun`: they need none.
         updates = written["averaged_updates"] if state.average.start == FIRST_UPDATE else 0
         state.average.load_state_dict(state.model.state_dict(), updates=updates)
         load_model(state.model, folder / _TRAINED)
@@ -236,7 +236,7 @@ def _restore_random_state(state: Mapping[str, Tensor]) -> None:
 
 
 def way_back(run_dir: Path | None, step: int, config: TrainConfig) -> str:
-    """What to do when the weights before `step` are spoiled; "" for the first step, which has the weights of the start.
+    """Advice if the weights before `step` are spoiled; "" for the first step, which has the initial weights.
 
     A checkpoint of the step right before holds the same weights. After an earlier one a step was finite.
     """
@@ -252,17 +252,16 @@ def way_back(run_dir: Path | None, step: int, config: TrainConfig) -> str:
 
 
 def set_later_aside(run_dir: Path, step: int) -> None:
-    """Checkpoints after `step`, from which a run goes on, are none of it any more: `remove_old_checkpoints` removes
-    them."""
+    """Renames checkpoints after `step`, where the run resumes, so that `remove_old_checkpoints` removes them."""
     for folder in sorted((run_dir / CHECKPOINTS).glob("step-*"), reverse=True):
         if checkpoint_step(folder) > step:
             folder.rename(folder.with_name(f"{_REMOVING}{folder.name}"))
 
 
 def remove_old_checkpoints(run_dir: Path, keep: int, best_step: int | None) -> None:
-    """Removes all but the `keep` newest (0 = all stay) and that of `best_step`, and what a killed run left half done.
+    """Removes all but the `keep` newest (0 = all stay), that of `best_step`, and unfinished ones of a killed run.
 
-    A folder gets another name first: one called step-* is complete at any time.
+    A folder gets another name first: a folder called step-* is complete at any time.
     """
     parent = run_dir / CHECKPOINTS
     old = sorted(parent.glob("step-*"))[:-keep] if keep else []

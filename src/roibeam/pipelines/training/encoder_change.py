@@ -1,10 +1,10 @@
-"""What a run end to end shows its region encoder, and what it does to it.
+"""Region encoder of an end-to-end run: its input, and how far it moves.
 
 RUN/encoder.json
     masking   what is masked of photos, and how, in words
     photo     the first photo of the first batch with a masked region, as the network reads it: a JPEG and its boxes
-    stages    of the network: whether each is trained, and |w - w0| / |w0|, where w0 are the weights that the run began
-              with; null while it is not measured, or where w0 is not known
+    stages    of the network: whether each is trained, and |w - w0| / |w0|, where w0 are the weights that the run
+              started from; null while not measured, or if w0 is unknown
     digests   of w0, stage by stage: a run that goes on is measured against the same weights, or not at all
 """
 
@@ -55,8 +55,8 @@ class EncoderChange:
 
     Args:
         run_dir: of the run; the file is written there.
-        joint: as it is before the loop loads any checkpoint: with the weights that a new run begins with.
-        weights: what these are, as the run's configuration records them.
+        joint: in its state before the loop loads any checkpoint: with the weights that a new run starts from.
+        weights: source of these weights, as the run's configuration records it.
     """
 
     def __init__(self, run_dir: Path, joint: EndToEndModel, weights: str) -> None:
@@ -67,7 +67,7 @@ class EncoderChange:
 
     @property
     def needs_batch(self) -> bool:
-        """Whether the run has not looked at its first batch yet. ValueError for a damaged file of one that has."""
+        """Whether the run has yet to read its first batch. ValueError for a damaged file."""
         check_run_file(self._run_dir / ENCODER_NAME, f"{RESTORE}, or remove it")
         return not (self._run_dir / ENCODER_NAME).is_file()
 
@@ -80,13 +80,11 @@ class EncoderChange:
         *,
         masks: bool = True,
     ) -> None:
-        """Writes down what is known before the first step, and says what is masked.
+        """Writes the facts before the first step, and logs what is masked.
 
         Args:
-            rows, images: of the first batch; boxes of `rows` as they are in `images`, mirrored where these are.
-            names: of the images of `rows`.
-            boxes: (R, 4) of each of them in the photo as it is, which say whether it is mirrored; None where they are
-                not known.
+            rows, images: of the first batch; boxes of `rows` are as in `images`, mirrored with them.
+            boxes: (R, 4) of each of them in the original photo, which reveal mirroring; None if unknown.
             masks: whether the run ever masks a region.
         """
         masked = bool((rows.masked_regions & rows.region_mask).any())
@@ -104,7 +102,7 @@ class EncoderChange:
         )
 
     def after(self) -> dict[str, Any]:
-        """Measures, and gives what the file holds, but for the photo."""
+        """Measures, and returns the content of the file without the photo."""
         path = self._run_dir / ENCODER_NAME
         found = read_json_object(path)
         found["stages"] = self._moved(found["digests"])
@@ -112,15 +110,15 @@ class EncoderChange:
         return {name: found[name] for name in ("masking", "stages")}
 
     def _begins_with_these(self) -> bool:
-        """Whether the run began with these weights: a new one does; of one that was begun before there was this file,
-        its configuration may say so."""
+        """Whether the run started from these weights: a new one does; the configuration of one from before this file
+        existed may record it."""
         if latest_checkpoint(self._run_dir) is None:
             return True
         return bool(saved_config(self._run_dir)["recorded"].get("encoder_weights") == self._weights)
 
     def _moved(self, digests: Mapping[str, str]) -> list[dict[str, Any]]:
         """Args:
-        digests: of the weights that the run began with; of a stage that is not among them nothing is known.
+        digests: of the weights that the run started from; a stage without one is not measured.
         """
         trained = {name for name, parameter in self._encoder.named_parameters() if parameter.requires_grad}
         return [
@@ -136,7 +134,7 @@ class EncoderChange:
 
 
 def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool) -> str:
-    """What of photos is masked, and what stands for it.
+    """The masking of photos, and the replacement of masked regions, in words.
 
     Args:
         config: of the model; None for a run that masks no region.
@@ -155,10 +153,10 @@ def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool)
 
 
 def _stages(encoder: RegionEncoder, *, copied: bool) -> dict[str, dict[str, Tensor]]:
-    """Tensors of each stage by their names in the encoder, of its norms apart, and of what reads outlines.
+    """Tensors of each stage by their names in the encoder, of its norms apart, and of the layers that read outlines.
 
     Args:
-        copied: to the CPU; else as they are.
+        copied: whether they are copied to the CPU.
     """
     prefixes = {place.rpartition(".")[2]: f"{place}." for place in STAGES.values()} | {OUTLINES: "mask_conv."}
     state = {
@@ -175,7 +173,7 @@ def _stages(encoder: RegionEncoder, *, copied: bool) -> dict[str, dict[str, Tens
 
 
 def _relative_change(first: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float | None:
-    """|now - first| / |first| over all tensors; 0 where nothing changed, None where that is no number."""
+    """|now - first| / |first| over all tensors; 0 if nothing changed, None if it is not finite."""
     moved = size = 0.0
     for name, before in first.items():
         after = now[name].to("cpu", torch.float64)
@@ -203,22 +201,22 @@ def _first_photo(
     place = places[0]
     photo = place if rows.text_only is None else int((~rows.text_only[:place]).sum())
     real, (height, width) = rows.region_mask[place], rows.image_hw[place].tolist()
-    shown, own = rows.region_boxes[place][real], boxes[place]
+    input_boxes, own = rows.region_boxes[place][real], boxes[place]
     return {
         "name": names[place],
         "image_hw": [height, width],
-        "mirrored": own is not None and _is_mirrored(shown, own.to(shown), width),
-        "boxes": [[round(edge, 2) for edge in box] for box in shown.tolist()],
+        "mirrored": own is not None and _is_mirrored(input_boxes, own.to(input_boxes), width),
+        "boxes": [[round(edge, 2) for edge in box] for box in input_boxes.tolist()],
         "masked": rows.masked_regions[place][real].tolist(),
         "jpeg": base64.b64encode(input_photo(rows, images, place, photo, encoder.conventions)).decode("ascii"),
     }
 
 
-def _is_mirrored(shown: Tensor, own: Tensor, width: float) -> bool:
+def _is_mirrored(input_boxes: Tensor, own: Tensor, width: float) -> bool:
     """Whether boxes lie nearer to those of the photo's mirror image than to those of the photo."""
     if not len(own):
         return False
     turned = own.clone()
     turned[:, [0, 2]] = width - own[:, [2, 0]]
-    far, near = ((shown[:, None] - each[None]).abs().sum(dim=-1).amin(dim=1).sum() for each in (own, turned))
+    far, near = ((input_boxes[:, None] - each[None]).abs().sum(dim=-1).amin(dim=1).sum() for each in (own, turned))
     return bool(near < far)

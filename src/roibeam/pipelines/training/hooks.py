@@ -34,13 +34,12 @@ class TrainResult:
     step: last step that ran.
     checkpoint: folder of the newest checkpoint.
     last: the last line of log.jsonl.
-    seconds: that the steps of log.jsonl took, those of earlier calls with them; of this call, where this process has
-        no log.
-    new_steps: how many of the steps this call took.
+    seconds: time of the steps in log.jsonl, with those of earlier calls; of this call, if this process has no log.
+    new_steps: number of steps in this call.
     ended_early: by `TrainConfig.patience`, so that the run is finished although steps are left.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
-    best_evaluation: that of this checkpoint, as evaluation.jsonl has it; both are the main process's alone.
-    evaluation: after the last step, each number beside chance where its task knows it; None where this call made none
+    best_evaluation: evaluation of this checkpoint, as in evaluation.jsonl; both are only known in the main process.
+    evaluation: after the last step, each number beside chance if its task knows it; None if this call made none
         there.
     device: of the main process, as torch names it.
     """
@@ -57,7 +56,7 @@ class TrainResult:
     device: str = "cpu"
 
     def done(self) -> str:
-        """For people: how many steps in which time."""
+        """Number of steps and their time, for people."""
         if self.ended_early and not self.new_steps:
             return f"the run has ended after {counted(self.step, 'step')}, by train.patience; nothing to do"
         if not self.new_steps:
@@ -68,7 +67,7 @@ class TrainResult:
 
 
 class RunInWork:
-    """What happens in one run beside the steps themselves."""
+    """Actions of a run beside its steps."""
 
     def __init__(
         self,
@@ -86,20 +85,19 @@ class RunInWork:
         self.ended_early = False  # by `patience`
 
     def _where(self, position: Position) -> dict[str, float]:
-        """What every line of a log begins with."""
+        """First fields of every line of a log."""
         samples = position.next_sample
         return {"step": position.step, "samples": samples, "epoch": round(samples / self._task.num_samples, 4)}
 
     def evaluate_the_start(self, position: Position, last_step: int) -> None:
-        """Of a run that evaluates: what the first step, or the checkpoint that it goes on from, has to be compared
-        with."""
+        """Evaluates the start of a run, the first step or the checkpoint that it resumes from, for later comparison."""
         if last_step and self._is_due(self._config.evaluate_every, position) and self._lacks_evaluation(position):
             self._evaluate(position)
             self._tidy()
         self._look_whether_it_ends(position)
 
     def _look_whether_it_ends(self, position: Position) -> None:
-        """By `patience`; all processes get the answer of the main one, which tells it."""
+        """Ends the run by `patience`; all processes get the answer of the main one, which logs it."""
         config = self._config
         if not config.patience or position.step == config.steps:
             return
@@ -111,7 +109,7 @@ class RunInWork:
             logger.info("%s", folded(f"{words} after step {position.step:,} of {config.steps:,}"))
 
     def set_learning_rate(self, position: Position) -> float:
-        """The optimizer's rate for the step that `position` is the end of."""
+        """The learning rate of the step that ends at `position`."""
         config = self._config
         rate = learning_rate_at(position.step, config, falls=self._plateau_falls(position))
         for group in self._state.optimizer.param_groups:
@@ -119,14 +117,14 @@ class RunInWork:
         return rate
 
     def _plateau_falls(self, position: Position) -> int:
-        """By the evaluations before this step; all processes get those of the main one."""
+        """Number of falls by the evaluations before this step; all processes get that of the main one."""
         if self._config.schedule != "plateau":
             return 0
         lines = [] if self._log is None else self._log.evaluations
         scores = [line[self._config.best_by] for line in lines if 0 < line["step"] < position.step]
         falls = plateau_falls([score for score in scores if score is not None], self._config)
-        told = torch.tensor(float(falls if self._log is not None else 0), device=self._accelerator.device)
-        return int(self._accelerator.reduce(told, "sum"))
+        own = torch.tensor(float(falls if self._log is not None else 0), device=self._accelerator.device)
+        return int(self._accelerator.reduce(own, "sum"))
 
     def add_to_average(self, outcome: StepOutcome) -> None:
         if self._state.average is not None and outcome.moved:
@@ -137,11 +135,11 @@ class RunInWork:
             self._log.step(self._where(position), {"learning_rate": rate, **outcome.values})
 
     def save_and_evaluate(self, position: Position, *, ends: bool, stopped: int) -> Path | None:
-        """What is due after a step, `ends` being the last one of this call; the checkpoint, where one was written."""
+        """Saves and evaluates if due after a step, `ends` being the last one of this call; returns a new checkpoint."""
         config, checkpoint = self._config, None
         if self._is_due(config.checkpoint_every, position) or ends or stopped:
             checkpoint = self._save(position)
-        # It may take its time: what comes after a signal or a crash in it goes on from the checkpoint, with it.
+        # It may take long: after a signal or a crash in it, the run resumes from this checkpoint.
         if self._is_due(config.evaluate_every, position) and (ends or not stopped):
             is_best = self._evaluate(position)
             self._look_whether_it_ends(position)
@@ -152,7 +150,7 @@ class RunInWork:
         return checkpoint
 
     def finish(self) -> None:
-        """The model becomes the average, where there is one, and the page is written."""
+        """The model becomes the average, if there is one, and the page is written."""
         if self._state.average is not None:
             self._task.model.load_state_dict(self._state.average.state_dict())
         if self._log is not None and self._log.last_line:
@@ -182,15 +180,15 @@ class RunInWork:
         return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
 
     def _lacks_evaluation(self, position: Position) -> bool:
-        """Whether none is written down yet: the run begins, or was ended after this step's checkpoint."""
+        """Whether no evaluation of this step is logged yet: in a new run, or one that ended after its checkpoint."""
         lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
         return self._any_process(lacks)
 
     def _evaluate(self, position: Position) -> bool:
-        """Evaluates and logs; whether it is the best so far, by `best_by`."""
+        """Evaluates and logs; returns whether it is the best so far, by `best_by`."""
         config, task, device = self._config, self._task, self._accelerator.device
         assert isinstance(task, EvaluatedTask)
-        # What evaluating draws must not change the training after it.
+        # Random draws of the evaluation must not change the training after it.
         devices = [device] if device.type == "cuda" else []
         with waiting("evaluating"), torch.random.fork_rng(devices=devices), self._state.model_to_use():
             values = Judged.of(task.evaluate())
@@ -205,11 +203,11 @@ class RunInWork:
         return self._any_process(is_best)
 
     def _best(self) -> Mapping[str, Any] | None:
-        """The best evaluation so far; None in all but the main process."""
+        """The best evaluation so far; None outside the main process."""
         return None if self._log is None else best_evaluation(self._run_dir, self._log.evaluations, self._config)
 
     def _save(self, position: Position) -> Path:
-        """Writes a checkpoint, and tidies up."""
+        """Writes a checkpoint, and removes old ones."""
         if self._log is not None:
             self._log.sync()
         with waiting("writing a checkpoint"):
@@ -225,7 +223,7 @@ class RunInWork:
             best = self._best()
             remove_old_checkpoints(self._run_dir, self._config.keep, None if best is None else best["step"])
 
-    def _any_process(self, told: bool) -> bool:
-        """Whether any process says so: all get one answer."""
-        said = self._accelerator.reduce(torch.tensor(float(told), device=self._accelerator.device), "sum")
-        return bool(said > 0)
+    def _any_process(self, own: bool) -> bool:
+        """Whether `own` is true in any process: all get one answer."""
+        total = self._accelerator.reduce(torch.tensor(float(own), device=self._accelerator.device), "sum")
+        return bool(total > 0)

@@ -1,4 +1,4 @@
-"""The training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
+"""Training loop. It trains a `TrainTask`, such as that of a detector or of pre-training.
 
     micro-batches -> a step (pipelines/training/train_step.py) -> log -> evaluation -> checkpoint
 
@@ -60,7 +60,7 @@ from roibeam.pipelines.training.train_step import TrainStep
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
-    """Device, precision and processes of a run, by its settings; ValueError where the machine has no such device."""
+    """Device, precision and processes of a run, by its settings; ValueError if the machine has no such device."""
     if config.device.startswith("cuda"):
         name = choose_device(config.device).name
         if ":" in name and num_processes() > 1:
@@ -75,7 +75,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     if config.precision == "fp16" and not torch.accelerator.is_available():
         raise ValueError("precision fp16 needs an accelerator, and this machine has none; choose bf16 or fp32")
     return Accelerator(
-        # Without being told so, accelerate does not join processes of a machine that has no accelerator.
+        # By default accelerate does not join processes of a machine that has no accelerator.
         cpu=config.device == "cpu" or not torch.accelerator.is_available(),
         mixed_precision="no" if config.precision == "fp32" else config.precision,
         # A loss, and with it a head, may have no sample in one process and some in another.
@@ -103,16 +103,16 @@ def train(
 
     Args:
         description: the task's resolved configuration; a resumed run must have the same one.
-        defaults: of its sections, what settings were in runs of before they existed.
+        defaults: of its sections, values of settings in runs from before these existed.
         recorded: facts worth keeping that may differ on resume (paths, versions, store numerics).
-        resume: True goes on from the newest checkpoint in `run_dir`; from the start, with a warning, when there is none
-            yet. "auto" is for a command that is given again and again: goes on where `run_dir` holds this run, else
-            starts. The name of a checkpoint, such as "step-100", goes on from it; later ones are removed.
+        resume: True resumes from the newest checkpoint in `run_dir`; from the start, with a warning, if there is
+            none yet. "auto" is for a repeated command: resumes if `run_dir` holds this run, else starts. The name of a
+            checkpoint, such as "step-100", resumes from it; later ones are removed.
         stop_at_step: stops (with a checkpoint) before `config.steps`; the schedule is not changed by it.
     Raises:
-        ValueError: when `run_dir` holds a run and `resume` is False, when its configuration differs, when another
-            training writes there, when a file of the checkpoint is damaged (naming it), or when a loss or gradient is
-            not finite (naming the samples; the last checkpoint is kept).
+        ValueError: if `run_dir` holds a run and `resume` is False, if its configuration differs, if another
+            training writes there, if a file of the checkpoint is damaged (naming it), or if a loss or gradient is not
+            finite (naming the samples; the last checkpoint is kept).
         StoppedBySignalError: after a SIGTERM or Ctrl-C.
     """
     run_dir = Path(run_dir)
@@ -132,22 +132,22 @@ def _train(
     resume: Resume,
     stop_at_step: int | None,
 ) -> TrainResult:
-    """As `train`, in a folder that no other training writes to."""
+    """See `train`, in a folder that no other training writes to."""
     last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
     _check_task(task, config)
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
-    newest, begun = _newest_checkpoint(run_dir, resume=resume)
-    config = config if begun is None else as_begun(begun, config)
+    newest, earlier = _newest_checkpoint(run_dir, resume=resume)
+    config = config if earlier is None else as_begun(earlier, config)
     resolved = _resolved(config, description, recorded, global_batch)
     is_done = newest is not None and _is_done(run_dir, newest, config, last_step)
-    if begun is not None:
-        check_same_run(begun, resolved, defaults, goes_on=not is_done)
+    if earlier is not None:
+        check_same_run(earlier, resolved, defaults, goes_on=not is_done)
     model, prepared_optimizer, state = _prepared(task, config, accelerator)
     position = _start(run_dir, newest, state, config, accelerator, resume=resume)
     log = _opened_log(run_dir, config, None if is_done else resolved, accelerator, after_step=position.step)
     if not is_done:
-        _tell_what_comes(task, config, accelerator, global_batch)
+        _log_start(task, config, accelerator, global_batch)
 
     run = RunInWork(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
@@ -186,7 +186,7 @@ def _train(
 
 
 def _is_done(run_dir: Path, newest: Path, config: TrainConfig, last_step: int) -> bool:
-    """Whether no step is left after the checkpoint to go on from: the run was complete there, or ended early."""
+    """Whether no step is left after the checkpoint to resume from: the run was complete there, or ended early."""
     step = checkpoint_step(newest)
     lines = [line for line in read_evaluations(run_dir) if line["step"] <= step]
     is_last = newest == latest_checkpoint(run_dir)
@@ -194,7 +194,7 @@ def _is_done(run_dir: Path, newest: Path, config: TrainConfig, last_step: int) -
 
 
 def _check_task(task: TrainTask, config: TrainConfig) -> None:
-    """Whether the task offers what the settings ask of it; its model is told of activation checkpointing."""
+    """Checks that the task supports the settings; turns on activation checkpointing in its model."""
     if config.evaluate_every and not isinstance(task, EvaluatedTask):
         raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
     if config.activation_checkpointing:
@@ -204,25 +204,25 @@ def _check_task(task: TrainTask, config: TrainConfig) -> None:
 def _resolved(
     config: TrainConfig, description: Mapping[str, Any], recorded: Mapping[str, Any] | None, global_batch: int
 ) -> dict[str, Any]:
-    """The configuration as it will be when read back: tuples become lists."""
+    """The configuration as it reads back from the file: tuples become lists."""
     resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
     return json.loads(json.dumps(resolved | {"global_batch": global_batch}))
 
 
 def _newest_checkpoint(run_dir: Path, *, resume: Resume) -> tuple[Path | None, Path | None]:
-    """The checkpoint to go on from, and the folder with the configuration that the run has; None for what is not."""
+    """The checkpoint to resume from, and the folder with the run's configuration; None for what is missing."""
     newest = checkpoint_to_resume(run_dir, resume)
     if newest is not None:
         with waiting("checking the checkpoint"):
             check_sums(newest)
-    begun = run_dir if resume == "auto" and (run_dir / CONFIG_NAME).exists() else None
-    return newest, newest or begun
+    earlier = run_dir if resume == "auto" and (run_dir / CONFIG_NAME).exists() else None
+    return newest, newest or earlier
 
 
 def _prepared(
     task: TrainTask, config: TrainConfig, accelerator: Accelerator
 ) -> tuple[nn.Module, AcceleratedOptimizer, TrainingState]:
-    """Model and optimizer as the accelerator takes them, and what changes from step to step."""
+    """Model and optimizer as the accelerator takes them, and the state that changes from step to step."""
     groups = chosen_groups(task.model, task.parameter_groups, config)
     optimizer = build_optimizer(groups, config, device=accelerator.device)
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
@@ -241,7 +241,7 @@ def _start(
     *,
     resume: Resume,
 ) -> Position:
-    """Seeds this process; with a checkpoint, `state` and position are its."""
+    """Seeds this process; with a checkpoint, restores `state` and position."""
     rank = accelerator.process_index
     torch.manual_seed(np.random.SeedSequence([config.seed, rank]).generate_state(1)[0].item())
     if newest is not None:
@@ -256,10 +256,10 @@ def _start(
 def _opened_log(
     run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any] | None, accelerator: Accelerator, *, after_step: int
 ) -> TrainLog | None:
-    """Of the main process, which also writes the configuration; all wait for it.
+    """The log of the main process, which also writes the configuration; all wait for it.
 
     Args:
-        resolved: None where no step is left: the folder keeps the configuration that its steps were trained with.
+        resolved: None if no step is left: the folder keeps the configuration that its steps were trained with.
     """
     log = None
     if accelerator.is_main_process:
@@ -272,7 +272,7 @@ def _opened_log(
     return log
 
 
-def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
+def _log_start(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
     device = accelerator.device
     name = "cpu" if device.type == "cpu" else str(device)  # "cpu:0" in a process of several
     logger.info("%s", choose_device(name).words if device.type in ("cpu", "cuda") else f"on {device}")
@@ -296,7 +296,7 @@ def _stop_message(stopped_by: int, position: Position, config: TrainConfig, chec
 
 @runtime_checkable
 class _CheckpointingModel(Protocol):
-    """As models of transformers are."""
+    """Protocol of transformers' models."""
 
     def activation_checkpointing_enable(self) -> None: ...
 

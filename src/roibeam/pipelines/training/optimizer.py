@@ -1,7 +1,7 @@
 """Optimizer and learning rate of a run: its parameters, clipping, schedule, and the published codes' optimizers.
 
-Which parameters are in which group is the task's choice. A part of a model is the beginning of parameters' names, up to
-a dot: "embeddings", "encoder.layers.0", "head". What wraps a model and the name of its system may be left out:
+The task chooses the groups of parameters. A part of a model is a prefix of parameters' names, up to a dot:
+"embeddings", "encoder.layers.0", "head". Wrappers of a model and the name of its system may be left out:
 "model.vlbert.encoder" is "encoder". "model" is all of a pre-trained model but its heads.
 
 The published optimizers stand here where torch has none that takes the same steps. Neither clips gradients nor
@@ -33,12 +33,12 @@ def learning_rate_at(step: int, config: TrainConfig, *, falls: int = 0) -> float
     own WarmupMultiStepLR already falls in the step that a milestone names: its milestone is `decay_steps` + 1.
 
     Args:
-        falls: of the schedule "plateau", from `plateau_falls`.
+        falls: for the schedule "plateau", from `plateau_falls`.
     """
     if config.starts_at_zero:
         step -= 1
     steps, every = config.steps, config.updates_per_schedule_step
-    rounds = step // every  # that are over: the schedule goes on with the first update of a round, epochs with the last
+    rounds = step // every  # finished ones: the schedule goes on with the first update of a round, epochs with the last
     if every > 1:
         step, steps = math.ceil(step / every), math.ceil(steps / every)
     if config.warmup_overwritten_every:
@@ -65,8 +65,8 @@ def _decay(step: int, config: TrainConfig) -> float:
 def _overwritten_scale(step: int, rounds: int, config: TrainConfig) -> float:
     """facebookresearch/vilbert-multi-task, `--lr_scheduler mannul`: two schedules set the same rate in turn.
 
-    That of the epochs sets it without the rise, at the start and at each epoch's end. That of the rise sets it without
-    the falls, after the first update of each round until the rise is over. The later one counts.
+    The schedule of epochs sets it without the rise, at the start and at each epoch's end. That of the rise sets it
+    without the falls, after the first update of each round until the rise is over. The later one counts.
     """
     epoch_start = rounds - rounds % config.warmup_overwritten_every
     risen = math.ceil(config.warmup_steps)
@@ -76,10 +76,10 @@ def _overwritten_scale(step: int, rounds: int, config: TrainConfig) -> float:
 
 
 def plateau_falls(scores: Sequence[float], config: TrainConfig) -> int:
-    """How often the rate has fallen after these evaluations, by the rule of torch's ReduceLROnPlateau.
+    """Number of falls of the rate after these evaluations, by the rule of torch's ReduceLROnPlateau.
 
-    A score is better when it beats the best one by `plateau_threshold` of that. After more than `plateau_patience` in a
-    row that are not, the rate falls; the next `plateau_cooldown` then do not count.
+    A score is better if it beats the best one by `plateau_threshold` of that. After more than `plateau_patience` worse
+    ones in a row, the rate falls; the next `plateau_cooldown` then do not count.
 
     Args:
         scores: of all evaluations behind the first step, in their order.
@@ -101,14 +101,14 @@ def plateau_falls(scores: Sequence[float], config: TrainConfig) -> int:
 logger = logging.getLogger(__name__)
 
 _MODEL = "model."
-_BESIDE = ("head", "_score", "region_encoder", "detection")  # how first parts of names end that "model" leaves out
+_BESIDE = ("head", "_score", "region_encoder", "detection")  # ends of first parts of names that "model" leaves out
 
 
 def freeze_parts(model: nn.Module, parts: Sequence[str]) -> None:
-    """Takes the gradients of these parts away, so that no step changes them.
+    """Turns off the gradients of these parts, so that no step changes them.
 
     Raises:
-        ValueError: for a part of which nothing is trained, or when nothing is left.
+        ValueError: for a part without trained parameters, or if nothing is left.
     """
     if not parts:
         return
@@ -128,10 +128,10 @@ def freeze_parts(model: nn.Module, parts: Sequence[str]) -> None:
 def rated_groups(
     groups: Iterable[ParameterGroup], model: nn.Module, rates: Mapping[str, float]
 ) -> Sequence[ParameterGroup]:
-    """The groups; parameters of a part have their rate times its factor, those of several the most exact one's.
+    """The groups, with the rate of parameters of a part times its factor; the longest matching part wins.
 
     Raises:
-        ValueError: for a part of which nothing is trained.
+        ValueError: for a part without trained parameters.
     """
     names, groups = _spellings(model), list(groups)
     for part in rates:
@@ -161,13 +161,13 @@ def _check_part(field: str, part: str, names: Mapping[str, Collection[str]]) -> 
 
 
 def _rest(part: str, spelled: Collection[str]) -> str | None:
-    """What of a parameter's name follows that of a part; None where it is not of it."""
+    """The parameter's name without that of a part; None if it is not of the part."""
     found = [name[len(part) :] for name in spelled if name == part or name.startswith(f"{part}.")]
     return min(found, key=len) if found else None
 
 
 def _spellings(model: nn.Module) -> dict[str, set[str]]:
-    """Each parameter that is trained -> the names that it may be called by."""
+    """Names in use for each trained parameter."""
     inner: object = model
     while inner is not None and not getattr(inner, "base_model_prefix", ""):
         inner = getattr(inner, "model", None)
@@ -223,7 +223,7 @@ class BertAdam(Optimizer):
 
 
 class TransformersAdamW(Optimizer):
-    """Adam's step first, then p -= lr * wd * p on what it made of p.
+    """Adam's step, then p -= lr * wd * p on its result.
 
     pytorch_transformers optimization.py, AdamW: that of jackroos/VL-BERT (common/nlp/bert/optimization.py) and of
     facebookresearch/vilbert-multi-task. It differs from `torch.optim.AdamW` in two things: that one decays before the
@@ -292,7 +292,7 @@ def build_optimizer(
     """The optimizer of a run; each of its groups keeps its "learning_rate_scale".
 
     Args:
-        device: where the parameters will be when it takes its steps.
+        device: of the parameters when it takes its steps.
     """
     options: list[dict[str, Any]] = [
         {
@@ -321,19 +321,19 @@ def build_optimizer(
 def chosen_groups(
     model: nn.Module, own: Callable[[], Sequence[ParameterGroup]], config: TrainConfig
 ) -> Sequence[ParameterGroup]:
-    """The parameter groups that `config` asks for; what it freezes has no gradient from now on.
+    """The parameter groups of `config`; frozen parameters have no gradient from now on.
 
     Args:
-        own: gives the task's.
+        own: returns the task's groups.
     Raises:
-        ValueError: when the model is not the one that the named rule is for, or has no part of a name.
+        ValueError: if the model is not of the named rule's system, or has no part of a name.
     """
     freeze_parts(model, config.frozen)
     if config.parameter_groups == TASK_GROUPS:
         groups = own()
     else:
         groups = group_parameters(model, config.parameter_groups, learning_rate=config.learning_rate)
-    if config.frozen:  # a task may give what is not trained, too
+    if config.frozen:  # a task's groups may hold frozen parameters, too
         trained = [[each for each in group["params"] if each.requires_grad] for group in groups]
         groups = [{**group, "params": left} for group, left in zip(groups, trained, strict=True) if left]
     return rated_groups(groups, model, config.rates) if config.rates else groups

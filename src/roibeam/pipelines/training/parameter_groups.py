@@ -1,7 +1,7 @@
-"""Which parameters a run trains, how fast, and which of them decay; and the published codes' rules by name.
+"""Parameter groups of a run: trained parameters, their rates and decay; and the published codes' rules by name.
 
 A rule reads the names that a parameter has in the official code, translated by the tables that read checkpoints: so a
-rule says what the release's own lines say, with their accidents.
+rule states what the release's own lines do, with their accidents.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ParameterGroup(_GroupOptions):
 
 
 class Treatment(NamedTuple):
-    """How one parameter is trained.
+    """Training of one parameter.
 
     Attributes:
         decays: by the run's weight decay, else not at all.
         scale: its rate relative to the run's.
-        rate: its peak rate whatever the run's is; None to go by `scale`.
+        rate: its own peak rate; None to use `scale`.
     """
 
     decays: bool
@@ -42,7 +42,7 @@ class Treatment(NamedTuple):
     rate: float | None = None
 
 
-# From our name to what happens to the parameter; None for one that the release does not train.
+# From roibeam's name to the treatment of the parameter; None for one that the release does not train.
 Rule = Callable[[str], Treatment | None]
 
 BERT_SCALE = 0.1
@@ -75,7 +75,7 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
 
 
 def _inside(name: str) -> str:
-    """The name that a parameter has in the model, of a `TaskModel` and of one beside a region encoder too."""
+    """Name of a parameter inside the model, without the prefixes of a `TaskModel` or a region encoder."""
     while name.startswith(_MODEL):
         name = name.removeprefix(_MODEL)
     return name
@@ -89,7 +89,7 @@ def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> Parame
 def with_scaled_part(
     groups: Sequence[ParameterGroup], part: Iterable[nn.Parameter], scale: float
 ) -> list[ParameterGroup]:
-    """The groups; the parameters of a part of the model have their rate times this, in groups of their own."""
+    """The groups, with the rate of the parameters of a part multiplied by `scale`, in groups of their own."""
     if scale == 1:
         return list(groups)
     of_part, split = {id(each) for each in part}, list[ParameterGroup]()
@@ -105,10 +105,10 @@ def with_scaled_part(
 # --- the rules ---
 
 _FIRST_ANSWER_HEAD = ("answer_head.expand.", "answer_head.decoder.scale", "answer_head.decoder.direction")
-# Parameters of a `TaskModel`: those of the model in it, and of a head of ours, which no release names. It is treated as
-# the release treats its own new heads.
+# Parameters of a `TaskModel`: those of its model, and of a roibeam head that no release names, treated like the
+# release's own new heads.
 _MODEL, _HEAD = "model.", "head."
-# What R2C's "detector" is in UCLA's release: the encoder of regions, and what brings classes to their features.
+# UCLA's "detector" of R2C: the encoder of regions, and the layers that add classes to their features.
 _OF_R2C = ("region_encoder.", "visualbert.embeddings.classed.")
 
 
@@ -120,7 +120,7 @@ def _vl_bert(name: str) -> Treatment:
 def _vilbert_release(name: str) -> Treatment:
     """jiasenlu/vilbert_beta train_concap.py, when it starts from BERT.
 
-    Biases and LayerNorms decay and matrices do not: swapped. What BERT brought gets a tenth of the rate. (There that
+    Biases and LayerNorms decay and matrices do not: swapped. BERT's parameters get a tenth of the rate. (There that
     only acts behind the prefix "module." of a data-parallel run; on one GPU all get the full rate.)
     """
     official = _vilbert_name(name, "release")
@@ -135,25 +135,25 @@ def _vilbert_release_tasks(name: str) -> Treatment:
 
 
 def _vilbert_tasks(name: str) -> Treatment:
-    """What jiasenlu/vilbert_beta train_tasks.py means: matrices decay; the answer classifier has a rate of its own."""
+    """Intended rule of jiasenlu/vilbert_beta train_tasks.py: matrices decay; the answer classifier has its own rate."""
     return _vilbert_release_tasks(name)._replace(decays=not _vilbert_release_tasks(name).decays)
 
 
 def _single_stream_tasks(name: str) -> Treatment:
-    """The same of ViLBERT's single-stream baseline (train_tasks.py `--baseline`), by our names, which no file has."""
+    """The same of ViLBERT's single-stream baseline (train_tasks.py `--baseline`), by roibeam's names."""
     without_decay = name.endswith((".bias", "norm.weight"))
     return Treatment(decays=not without_decay, rate=NEW_HEAD_RATE if name.startswith("answer_head.") else None)
 
 
 def _single_stream_release_tasks(name: str) -> Treatment:
-    """What train_tasks.py does to the baseline: swapped."""
+    """Rule of train_tasks.py for the baseline: swapped."""
     return _single_stream_tasks(name)._replace(decays=not _single_stream_tasks(name).decays)
 
 
 def _vilbert_release_mt(name: str) -> Treatment:
     """facebookresearch/vilbert-multi-task train_concap.py: matrices decay, and all have one rate.
 
-    The tenth for what BERT brought stands in the code and never acts: names are looked up by what follows
+    The tenth for BERT's parameters stands in the code and never acts: names are looked up by their part after
     "module.bert.", before the model is wrapped.
     """
     return Treatment(decays=not _named_without_decay(_vilbert_name(name, "release-mt")))
@@ -173,7 +173,7 @@ def _vilbert_release_mt_tasks(name: str) -> Treatment:
 def _vilbert_release_mt_vision_scratch(name: str) -> Treatment:
     """facebookresearch/vilbert-multi-task train_tasks.py, `--vision_scratch`: the heads' rate for everything.
 
-    It was meant for what BERT did not bring; names are looked up as in its pre-training, so none is found.
+    It was meant for parameters that BERT lacks; names are looked up as in its pre-training, so none is found.
     """
     return _vilbert_release_mt_tasks(name)._replace(rate=NEW_HEAD_RATE)
 
@@ -199,7 +199,7 @@ def _interbert_release_tasks(name: str) -> Treatment:
     return Treatment(decays=_named_without_decay(_interbert_name(name)))
 
 
-# Those that know the parameters of a region encoder; the other releases have none.
+# Rules that know the parameters of a region encoder; the other releases have none.
 ENCODER_RULES = frozenset(
     {"vl-bert", "visualbert-ucla", "vilbert-single-stream-tasks", "vilbert-single-stream-release-tasks"}
 )
@@ -222,7 +222,7 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
 
 
 def _named_without_decay(official: str) -> bool:
-    """By the list `no_decay` that all these codes share.
+    """Whether the list `no_decay` that all these codes share holds a name.
 
     The weights of a co-attention's LayerNorm1 and LayerNorm2 escape it, so they are treated as matrices.
     """

@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 def shared_out(
     items: Sequence[Item], batch_size: int, work: Callable[[Sequence[Item]], Iterable[Found]]
 ) -> list[Found]:
-    """What `work` finds for each item, in their order. Every process calls it alike, and gets the same.
+    """Results of `work` for each item, in order. Every process calls it alike, and gets the same.
 
     Batches of `batch_size` fall to the processes in turn. So a batch has the items that it has in one process alone,
     and numbers that depend on what shares a batch are the same to the bit.
@@ -58,7 +58,7 @@ def shared_out(
 logger = logging.getLogger(__name__)
 
 _SECONDS = 0.2  # between two looks
-_TOLD_AFTER, _TOLD_AGAIN = 60.0, 600.0  # seconds until it is told what is waited for
+_WARN_AFTER, _WARN_AGAIN = 60.0, 600.0  # seconds until a warning names the missing files
 _GONE_AFTER = 600.0  # seconds without the process that writes a file: launched ones come within seconds of each other
 
 
@@ -69,19 +69,19 @@ def wait_for_files(
 ) -> None:
     """Returns when all are whole; a launcher ends this process when another one fails.
 
-    After a minute a warning tells what is waited for and where: machines that share no disk would wait for ever.
+    After a minute a warning names the missing files: machines that share no disk would wait for ever.
 
     Args:
-        is_at_work: whether the process that writes a file is there.
+        is_at_work: whether the process that writes a file exists.
     Raises:
-        ValueError: when the process of a missing file was not there for ten minutes.
+        ValueError: if the process of a missing file was gone for ten minutes.
     """
     begin = seen_at = time.monotonic()
-    told_at, missing = begin + _TOLD_AFTER, list(files)
+    warn_at, missing = begin + _WARN_AFTER, list(files)
     while missing := [file for file in missing if not is_whole(file)]:
         now = time.monotonic()
-        if now >= told_at:
-            told_at += _TOLD_AGAIN
+        if now >= warn_at:
+            warn_at += _WARN_AGAIN
             logger.warning(
                 "waiting for %s of %s that other processes write, such as %s; of several machines all must share this "
                 "folder", f"{len(missing):,}", counted(len(files), "file"), missing[0].absolute(),

@@ -1,6 +1,6 @@
-"""Order of samples: which of a data set make up which batch, for any batch size and number of processes.
+"""Order of samples: the samples of a data set in each batch, for any batch size and number of processes.
 
-Sources may be mixed by weight: `SourceMixture` says which of them the n-th sample comes from, and which of its own.
+Sources may be mixed by weight: `SourceMixture` gives the source of the n-th sample, and its number there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SourceMixture:
         Args:
             seed: two numbers.
         Returns:
-            rounds: (n,) int64, how often the sample's source was read to its end before.
+            rounds: (n,) int64, number of finished rounds of the sample's source.
             places: (n,) int64, the sample.
         """
         sources = np.repeat(np.arange(len(self._sizes)), self.counts)
@@ -70,7 +70,7 @@ class SourceMixture:
 
 
 def _shared_out(total: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers of this sum, as the weights are; what is left over goes to the largest remainders."""
+    """Whole numbers with this sum, in proportion to the weights; the rest goes to the largest remainders."""
     exact = [Fraction(weight) for weight in weights]
     shares = [total * each / sum(exact) for each in exact]
     counts = [int(share) for share in shares]
@@ -103,8 +103,8 @@ class SampleOrder:
         mixture: SourceMixture | None = None,
     ) -> None:
         if num_samples < 1 or (likeness is not None and len(likeness) != num_samples):
-            told = "" if likeness is None else f" and {len(likeness)} numbers of likeness"
-            raise ValueError(f"an order needs samples and a likeness for each or none, got {num_samples} samples{told}")
+            rest = "" if likeness is None else f" and {len(likeness)} numbers of likeness"
+            raise ValueError(f"an order needs samples and a likeness for each or none, got {num_samples} samples{rest}")
         self._num_samples, self._seed = num_samples, tuple(seed)
         self._likeness = None if likeness is None else np.asarray(likeness, np.float64)
         self._mixture = mixture
@@ -133,7 +133,7 @@ class SampleOrder:
             first += batch_size * num_ranks
 
     def places(self, count: int) -> np.ndarray:
-        """(count,) int64: the first so many samples, as places in the data set."""
+        """(count,) int64: the first samples, as positions in the data set."""
         epochs = range(-(-count // self._num_samples))
         return np.concatenate([self._epoch(epoch)[1] for epoch in epochs])[:count]
 

@@ -1,10 +1,10 @@
-"""What releases do to their steps: the settings of each, which of them are accidents, and the rules of a run.
+"""Settings of the releases' steps, the accidents among them, and the step rules of a run.
 
     TrainConfig(steps=..., learning_rate=1e-4, warmup_steps=..., **release_settings("vilbert-release"))
 
     RELEASE_SETTINGS  fields of `TrainConfig` that the code of a release sets
-    ACCIDENTS         those that nobody meant
-    STEP_RULES        what a fine-tuning run chooses by `steps.rule`: the correct rule, or that of a release
+    ACCIDENTS         those that are mistakes of the release
+    STEP_RULES        choices of a fine-tuning run by `steps.rule`: the correct rule, or that of a release
 
 Steps, peak rate, epochs and length of the rise belong to an experiment, so they are arguments here.
 """
@@ -36,7 +36,7 @@ _VL_BERT: Mapping[str, Any] = MappingProxyType(
         "parameter_groups": "vl-bert",
     }
 )
-# Of fine-tuning: the mean of micro-batches' means.
+# Loss of fine-tuning: the mean of micro-batches' means.
 _MICRO_BATCHES: Mapping[str, Any] = MappingProxyType({"loss_mean": "micro_batch"})
 RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -90,7 +90,7 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-# Fields by which a release does what nobody meant. Everything else is a choice.
+# Fields by which a release deviates from its intention. Everything else is a choice.
 ACCIDENTS = (
     "loss_mean",  # the mean of micro-batches' means: every release (train_step.py)
     "step_gradients",  # set to zero in each micro-step, so that the last one's are left: VisualBERT (train_step.py)
@@ -104,12 +104,12 @@ ACCIDENTS = (
 
 
 class UpdatesApart(NamedTuple):
-    """How a release that learns several problems in turn makes an update for each, with what gradients are left.
+    """A release's updates for each of several problems in turn, with the gradients that are left.
 
     Attributes:
-        where: fields of the task's options by which one model learns several.
+        where: fields of the task's options by which one model learns several problems.
         fields: those by which each has its own update (`AlternatingTask`).
-        problems: how many.
+        problems: number of problems.
     """
 
     where: Mapping[str, Any]
@@ -122,16 +122,16 @@ VCR_UPDATES_APART = UpdatesApart({"problem": "both"}, {"updates": "task"}, 2)
 
 @dataclass(frozen=True)
 class StepRule:
-    """How a run makes the steps of a recipe.
+    """Rules by which a run makes the steps of a recipe.
 
     Attributes:
         words: for people.
-        as_released: whether the recipe's accidents come about; of the correct rule alone they do not.
-        settings: fields of `TrainConfig` in place of the recipe's, where another code than the recipe's is followed.
-        systems: whose recipes it is for; () for all that have accidents.
-        falls_after: epochs behind which the rate falls; None takes the recipe's.
+        as_released: whether the recipe's accidents are kept; False for the correct rule alone.
+        settings: fields of `TrainConfig` that replace the recipe's, if it follows another code.
+        systems: systems of its recipes; () for all that have accidents.
+        falls_after: epochs after which the rate falls; None takes the recipe's.
         is_overwritten: whether the rate is the full one at the start of each epoch, although it still rises.
-        by_evaluations: whether the rate falls behind two epochs in a row whose evaluations are no better.
+        by_evaluations: whether the rate falls after two epochs in a row whose evaluations are no better.
         is_shared: whether problems with updates of their own take one step of the schedule together.
     """
 
@@ -184,7 +184,7 @@ class PublishedSchedule(NamedTuple):
     epochs: of the whole run.
     warmup: steps, or below 1 the share of all steps.
     decays_at: shares of all steps after which the rate falls.
-    judged_by: measure of the evaluations that a run is judged by; "" where nobody says.
+    judged_by: measure of the evaluations that chooses the best; "" if it is not published.
     """
 
     epochs: float
@@ -199,9 +199,9 @@ def schedule_fields(
     """The fields of `TrainConfig` that count steps.
 
     Args:
-        steps: updates of the run. A short one may end before the published rise does, which then ends with it.
+        steps: updates of the run. The published rise ends with a shorter run.
         lags: `TrainConfig.starts_at_zero`: falls come at the ends of epochs all the same.
-        problems: with updates of their own, whose number the length of a release's rise does not know.
+        problems: with updates of their own; a release's rise ignores their number.
     """
     is_share = published.warmup < 1
     rise = published.warmup * steps if is_share else published.warmup
@@ -228,11 +228,11 @@ def schedule_fields(
 def parted_settings(
     name: str, *, meant: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of a release without its accidents, and these.
+    """The settings of a release without its accidents, and the accidents.
 
     Args:
         name: as of `release_settings`.
-        meant: fields that count in the first of them in place of an accident, or of a field that is none.
+        meant: fields that replace an accident, or another field, in the first of them.
     """
     every = release_settings(name)
     accidents = {field: value for field, value in every.items() if field in ACCIDENTS and meant.get(field) != value}

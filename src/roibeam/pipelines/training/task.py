@@ -1,4 +1,4 @@
-"""Training tasks: what the loop needs to know about what is trained, and what a task may offer besides.
+"""Training tasks: protocols of the loop, and their optional parts.
 
 `AlternatingTask` is several tasks that one model learns in turn, as ViLBERT learns both problems of VCR. `rehearse`
 runs the largest batch first, so that a run that does not fit into memory fails in its first minute: a forward and a
@@ -22,7 +22,7 @@ from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
 class LossOutput(Protocol):
-    """What one micro-batch gave: the means of `losses` add up to the total loss, those of `metrics` are only reported.
+    """Output of one micro-batch: the means of `losses` add up to the total loss, those of `metrics` are only reported.
 
     Each by name, a sum over the micro-batch as a scalar with a gradient graph (float), and the number of its elements.
     """
@@ -35,7 +35,7 @@ class LossOutput(Protocol):
 
 
 class TrainTask(Protocol):
-    """What the loop needs to know about a task; docs/train.md has one of forty lines.
+    """Members of a task that the loop needs; docs/train.md has one of forty lines.
 
     Batches are the task's own type with `to(device)`, which gives the batch on a torch.device.
 
@@ -46,7 +46,7 @@ class TrainTask(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """What is trained, on the CPU before the run begins; its state_dict is what checkpoints hold."""
+        """The trained model, on the CPU before the run starts; its state_dict is saved in checkpoints."""
 
     @property
     def batch_size(self) -> int:
@@ -64,8 +64,8 @@ class TrainTask(Protocol):
         """
 
     def counts(self, batch: Any) -> Mapping[str, int]:
-        """Elements each loss is averaged over, a whole number by its name, known before the model runs: the names that
-        `losses` has, each in every batch, perhaps with 0."""
+        """Elements each loss is averaged over, a whole number by its name, known before the model runs: the names of
+        `losses`, each in every batch, perhaps with 0."""
 
     def losses(self, model: nn.Module, batch: Any) -> LossOutput:
         """Sums over one micro-batch; `model` is `self.model`, perhaps wrapped for several devices, and must be called
@@ -78,15 +78,15 @@ class TrainTask(Protocol):
         """Names of the samples for an error message, as many as the batch has."""
 
     def model_config(self) -> Mapping[str, Any]:
-        """What is needed to build the model again, of what JSON holds; written beside its weights."""
+        """Arguments to build the model again, as JSON values; written beside its weights."""
 
 
 @runtime_checkable
 class EvaluatedTask(Protocol):
-    """What a `TrainTask` may offer beside."""
+    """Optional evaluation of a `TrainTask`."""
 
     def evaluate(self) -> Mapping[str, float | None]:
-        """Numbers that tell how good `model` is now; None where there was nothing to measure.
+        """Quality of `model` as numbers by name; None for those that could not be measured.
 
         Every process calls it at the same step and must come to the same names; the main process's values are kept. It
         may draw from torch's random state, which is put back.
@@ -95,17 +95,17 @@ class EvaluatedTask(Protocol):
 
 @runtime_checkable
 class PlannedTask(Protocol):
-    """A `TrainTask` that says itself which samples of a step share a micro-batch, and how many micro-batches it has."""
+    """A `TrainTask` that plans the micro-batches of its steps, and their samples."""
 
     def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[Sequence[Any]]:
-        """Endless steps from sample `start_sample` on: of each the micro-batches of one process, as many as any other
-        has. All processes together have the next `step_samples` samples in each."""
+        """Endless steps from sample `start_sample` on: the micro-batches of one process, as many as in any other. All
+        processes together have the next `step_samples` samples in each."""
 
 
 def steps_of(
     task: TrainTask, start_sample: int, *, accumulation: int, rank: int, num_ranks: int
 ) -> Iterator[Sequence[Any]]:
-    """The micro-batches of each step in one process, without end."""
+    """Yields the micro-batches of each step in one process, without end."""
     if isinstance(task, PlannedTask):
         step_samples = task.batch_size * accumulation * num_ranks
         yield from task.steps(start_sample, step_samples=step_samples, rank=rank, num_ranks=num_ranks)
@@ -123,7 +123,7 @@ _STATE_TENSORS = 2  # that Adam keeps for each parameter, from its first step on
 class WorstBatch:
     """Attributes:
     batch: of the task's own type.
-    what: it, for people.
+    what: description, for people.
     remedies: settings of the task that need less memory.
     """
 
@@ -134,7 +134,7 @@ class WorstBatch:
 
 @runtime_checkable
 class RehearsedTask(Protocol):
-    """A `TrainTask` that knows how large its batches get."""
+    """A `TrainTask` that knows the size of its largest batch."""
 
     def worst_batch(self) -> WorstBatch: ...
 
@@ -145,10 +145,10 @@ def rehearse(
     """Runs the worst batch of a task that has one.
 
     Args:
-        model: in training mode, as it will be trained.
+        model: in training mode, ready for training.
         accumulation: micro-batches of a step: with several, gradients are held while the next one runs.
     Raises:
-        ValueError: when memory does not suffice, saying what to do.
+        ValueError: if memory does not suffice, with the remedy.
     """
     if not isinstance(task, RehearsedTask):
         return
@@ -217,8 +217,8 @@ class AlternatingTask:
 
     Args:
         tasks: by name, over one model and with one batch size. Losses are named "<task>/<loss>".
-        loss_scales: by name, what a task's losses are multiplied by; 1 where there is none (the releases of ViLBERT:
-            the task's rate over the smallest of all).
+        loss_scales: by name, factors of a task's losses; 1 by default (the releases of ViLBERT: the task's rate
+            over the smallest of all).
         updates: "step": one update a step, of `accumulation` micro-batches of each task. "task", as both releases of
             ViLBERT do: in the last round each task makes an update of its own. The first one's has the gradients of all
             micro-batches before, the others' only that of their last one. `TrainConfig.steps` then counts those
@@ -246,7 +246,7 @@ class AlternatingTask:
 
     @property
     def batch_size(self) -> int:
-        """Samples of one micro-batch; of one of every task, where they make one update together."""
+        """Samples of one micro-batch; of one of every task, if they make one update together."""
         return self._first.batch_size * (len(self._tasks) if self._updates == "step" else 1)
 
     @property
@@ -260,7 +260,7 @@ class AlternatingTask:
             yield from (PartBatch(name, next(stream)) for name, stream in streams.items())
 
     def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[PartBatch]]:
-        """As `PlannedTask.steps`."""
+        """See `PlannedTask.steps`."""
         accumulation = step_samples // (self.batch_size * num_ranks)
         done, count = start_sample // step_samples, len(self._tasks)
         if self._updates == "task":
@@ -296,7 +296,7 @@ class AlternatingTask:
         )
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
-        """Those of the first task."""
+        """Groups of the first task."""
         return self._first.parameter_groups()
 
     def sample_ids(self, batch: PartBatch) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Settings of a training run, whatever its task; and the number type in which a trained model computes."""
+"""Settings of a training run of any task; and the number type in which a trained model computes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BY_NAME = "auto"  # of `best_is`
 BEST_IS = (BY_NAME, "highest", "lowest")
 AVERAGE_STARTS = ("first_update", "initial")
 TASK_GROUPS = "task"
-# Settings that options of the commands say, too: by the option's name.
+# Settings that options of the commands also set: by the option's name.
 OPTIONS = {f"train.{name}": name for name in ("steps", "learning_rate", "warmup_steps", "device", "seed")}
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train, whatever the task.
+    """Settings of the training of any task.
 
     Attributes:
         steps: optimizer steps; the schedule ends there.
@@ -51,7 +51,7 @@ class TrainConfig:
             fall, those that do not count behind one, and the share of the best by which a better one beats it.
         optimizer: "adamw" (torch's), "sgd" with momentum, or one of a release: "bert-adam", "adamw-transformers",
             "adamw-transformers-uncorrected" (pipelines/training/optimizer.py).
-        weight_decay: on every parameter unless its group says otherwise; decoupled in all but SGD.
+        weight_decay: on every parameter unless its group has its own; decoupled in all but SGD.
         parameter_groups: "task" takes the task's own; a name of `PARAMETER_RULES` groups as that release does.
         frozen: parts of the model that are not trained, by the beginnings of their parameters' names, such as
             "embeddings" or "encoder.layers.0" (pipelines/training/optimizer.py). Their dropout stays.
@@ -61,8 +61,8 @@ class TrainConfig:
         clip_norm: largest gradient norm; 0 = no clipping.
         clip_scope: whether that is the norm of "all" gradients together, or of "each" tensor by itself.
         accumulation: micro-batches per step and process.
-        loss_mean: over what a loss is averaged: all elements of a "step"; or each "micro_batch" by itself, whose means
-            are then averaged, as all releases do.
+        loss_mean: elements that a loss is averaged over: all of a "step"; or each "micro_batch" by itself, whose
+            means are then averaged, as in all releases.
         step_gradients: of "all" micro-batches of a step; or only of the "last" one, as VisualBERT's release does, which
             still divides by their number.
         precision: "fp32"; or "bf16" or "fp16" (autocast; weights stay fp32). fp16 needs an accelerator and scales the
@@ -74,7 +74,7 @@ class TrainConfig:
         average_start: of that average: weights count from the "first_update" on, those from before not at all; or the
             "initial" ones are averaged too, as InterBERT's release does (model/common/exponential_average.py).
         device: "auto" (an accelerator if there is one), "cpu", "cuda" or, for a single process, "cuda:<n>".
-        seed: of dropout; tasks take theirs from here too.
+        seed: of dropout; tasks use it too.
         checkpoint_every: steps between two checkpoints; 0 = only at the end.
         keep: newest checkpoints that stay; 0 = all.
         evaluate_every: steps between two evaluations of a task that offers them; 0 = none. Else there is one before the
@@ -211,7 +211,7 @@ class TrainConfig:
 
     @property
     def highest_is_best(self) -> bool:
-        """Of evaluations by `best_by`."""
+        """Whether the highest number of evaluations by `best_by` is best."""
         return not less_is_better(self.best_by) if self.best_is == BY_NAME else self.best_is == "highest"
 
 
@@ -221,7 +221,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def with_settings(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
-    """The config as "train.field=value" of a command line change it.
+    """The config with the changes of "train.field=value" of a command line.
 
     Raises:
         ValueError: as `apply_overrides`, and for a value other than the default that nothing reads.
@@ -236,7 +236,7 @@ def with_settings(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
 
 
 def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that nothing reads beside these others, each with what it is for.
+    """The fields that nothing reads beside these others, each with its purpose.
 
     Args:
         train: the fields of a `TrainConfig`, by name.
@@ -259,37 +259,37 @@ def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
 
 
 FLOAT32 = "float32"
-# As --precision says it -> as `TrainConfig.precision`.
+# Names of --precision -> values of `TrainConfig.precision`.
 NAMES: Mapping[str, str] = MappingProxyType({FLOAT32: "fp32", "bf16": "bf16", "fp16": "fp16"})
 
 
-def check_precision(asked: str | None) -> None:
-    """Raises ValueError for a name that is none; None leaves it to `precision_of`."""
-    if asked is not None and asked not in NAMES:
-        raise ValueError(f"--precision {asked!r}: choose one of {', '.join(NAMES)}")
+def check_precision(requested: str | None) -> None:
+    """Raises ValueError for an unknown name; None leaves the choice to `precision_of`."""
+    if requested is not None and requested not in NAMES:
+        raise ValueError(f"--precision {requested!r}: choose one of {', '.join(NAMES)}")
 
 
 def learned_in(train: Mapping[str, Any]) -> str:
-    """By the settings of a run, as `NAMES` call it."""
+    """Precision by the settings of a run, as named in `NAMES`."""
     kept = train.get("precision", "fp32")
     return next((name for name, value in NAMES.items() if value == kept), FLOAT32)
 
 
-def precision_of(asked: str | None, learned: str, device: str) -> str:
-    """What is computed in: as asked, else on CUDA as the run learned and judged itself, elsewhere in float32.
+def precision_of(requested: str | None, learned: str, device: str) -> str:
+    """Precision to compute in: the requested one, else on CUDA that of the run's training, elsewhere float32.
 
     Args:
         device: its name for torch.
     Raises:
         ValueError: for fp16 on a CPU.
     """
-    if asked == "fp16" and device == "cpu":
+    if requested == "fp16" and device == "cpu":
         raise ValueError("--precision fp16 needs an accelerator, device is cpu; choose bf16 or float32")
-    return asked or (learned if device.startswith("cuda") else FLOAT32)
+    return requested or (learned if device.startswith("cuda") else FLOAT32)
 
 
 def computing_in(precision: str, device: str) -> AbstractContextManager[Any]:
-    """Where a model computes so; its weights stay float32."""
+    """Context in which a model computes in this precision; its weights stay float32."""
     import torch
 
     if precision == FLOAT32:

@@ -1,6 +1,6 @@
 """One optimizer step of the loop, over the micro-batches of all processes.
 
-counts of all -> losses over them -> backward -> clip -> is it finite? -> optimizer -> means of all
+counts of all -> losses over them -> backward -> clip -> check finite -> optimizer -> means of all
 
 Where a loss or a gradient is not finite, `blame` finds the weights or the samples, each tried alone.
 """
@@ -29,8 +29,8 @@ from roibeam.pipelines.training.train_config import TrainConfig
 class SumsOverProcesses:
     """Adds up rows of `width` numbers by name.
 
-    A process may have names that others lack, such as the loss of a kind of sample that its batch has none of. The
-    list of names is agreed on when one of them has a new name; after that it takes one reduction, whatever is in it.
+    A process may have names that others lack, such as the loss of a kind of sample that its batch has none of. The list
+    of names is updated if a process has a new one; otherwise one reduction suffices.
     """
 
     def __init__(self, accelerator: Accelerator, width: int) -> None:
@@ -41,8 +41,8 @@ class SumsOverProcesses:
         """
         Args:
             own: by name (width,) numbers of this process, exact in float64.
-        Returns:
-            by name (width,) float64 on the accelerator's device, for all names that any process has; every process
+        by name (width,) float64 on the accelerator's device, for all names that any process has; every process calls
+        it, and gets the same.
             calls it, and gets the same.
         """
         device = self._accelerator.device
@@ -50,7 +50,7 @@ class SumsOverProcesses:
         if self._accelerator.num_processes == 1:
             return mine
         sums = self._reduce(mine)
-        if sums[-1, 0] > 0:  # somebody has a name that is not in the list
+        if sums[-1, 0] > 0:  # some process has a name that is not in the list
             known = set(self._names)
             self._names += sorted({name for name in gather_object(list(own)) if name not in known})
             sums = self._reduce(mine)
@@ -75,18 +75,18 @@ _FEW = 3  # samples that may all be bad
 
 @runtime_checkable
 class SplitsBatches(Protocol):
-    """What a `TrainTask` may offer beside: its batches sample by sample, so that one bad sample can be named."""
+    """Optional splitting of a `TrainTask`'s batches into samples, so that one bad sample can be named."""
 
     def one_by_one(self, batch: Any) -> Iterator[Any]:
         """Batches of one sample each, in the order of `sample_ids`."""
 
 
 def blame(task: Any, micro_batches: Sequence[Any], accelerator: Accelerator, *, remedy: str = "") -> str:
-    """A clause that says who is to blame for a step of all processes that came out not finite; every process calls it.
+    """A clause with the cause of a step that is not finite, over all processes; every process calls it.
 
     Args:
         task: a `TrainTask`, whose model has the weights from before the step. Its gradients are dropped.
-        remedy: what to do where the weights are to blame; "" before any step, which cannot have spoiled them.
+        remedy: for bad weights; "" before any step, which cannot have spoiled them.
     """
     broken = [name for name, weight in task.model.named_parameters() if not bool(weight.isfinite().all())]
     if broken:
@@ -140,7 +140,7 @@ class StepOutcome:
     """Attributes:
     values: loss, gradient norm, and the mean over all processes of every loss and metric; None where none was counted.
     moved: whether the optimizer took its step; False when fp16 gradients overflowed.
-    stop: the signal by which any process was told to stop, or 0.
+    stop: the stop signal that any process received, or 0.
     """
 
     values: dict[str, float | None]
@@ -153,8 +153,8 @@ class TrainStep:
 
     Args:
         model, optimizer: as the accelerator prepared them.
-        told_to_stop: asked at the end of each step; the signal that this process was told to stop by, or 0.
-        run_dir: whose checkpoints are named where the weights are to blame.
+        told_to_stop: called at the end of each step; returns the stop signal that this process received, or 0.
+        run_dir: folder of the checkpoints to name if the weights are to blame.
     """
 
     def __init__(
@@ -169,9 +169,9 @@ class TrainStep:
         run_dir: Path | None = None,
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
-        self._accelerator, self._config, self._told_to_stop = accelerator, config, told_to_stop
+        self._accelerator, self._config, self._stop_signal = accelerator, config, told_to_stop
         self._run_dir = run_dir
-        # A release may leave parameters out that a loss reads: what nobody applies must not shrink what is applied.
+        # Clip only parameters that the optimizer has; some releases leave out parameters that get gradients.
         grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._trained = [parameter for parameter in model.parameters() if id(parameter) in grouped]
         self._add_counts = SumsOverProcesses(accelerator, 1)
@@ -182,7 +182,7 @@ class TrainStep:
         Args:
             step: for messages.
         Raises:
-            ValueError: when loss or gradients are not finite, naming who is to blame; the weights stay as they were.
+            ValueError: if loss or gradients are not finite, naming the cause; the weights stay unchanged.
         """
         accelerator, config = self._accelerator, self._config
         counts = [self._task.counts(batch) for batch in micro_batches]
@@ -214,7 +214,7 @@ class TrainStep:
             clip_each(self._trained, config.clip_norm)
         if scaler is not None:
             values |= {"gradient_norm": float(norm) if moved else None, "loss_scale": scaler.get_scale()}
-        self._optimizer.step()  # with a scaler: nothing but another scale, where gradients are not finite
+        self._optimizer.step()  # with a scaler: only changes the scale if gradients are not finite
         self._model.zero_grad()  # the optimizer's own would let gradients pile up in parameters that it does not have
         return StepOutcome(values, moved, stop)
 
@@ -238,8 +238,8 @@ class TrainStep:
             if not isinstance(term, SumCount):
                 raise ValueError(f"task gave {name!r} as {type(term).__name__}; expected a SumCount of sum and count")
         config, processes = self._config, self._accelerator.num_processes
-        told = {name: reported(term, config) for name, term in output.losses.items()}
-        for name, term in {**told, **{name: term.detach() for name, term in output.metrics.items()}}.items():
+        losses = {name: reported(term, config) for name, term in output.losses.items()}
+        for name, term in {**losses, **{name: term.detach() for name, term in output.metrics.items()}}.items():
             sums[name] = sums[name] + term if name in sums else term
         shares = (
             share_of_step(term, denominators[name], config, num_processes=processes)
@@ -248,34 +248,34 @@ class TrainStep:
         return sum(shares, start=torch.zeros((), device=device))
 
     def _means(self, sums: dict[str, SumCount]) -> tuple[dict[str, float | None], int]:
-        """Means over all processes, None (null in the log) when nothing was counted: 0 would read as a perfect loss or
-        as no hit at all; and the signal that any of them was told to stop by."""
+        """Means over all processes, None (null in the log) if nothing was counted: 0 would read as a perfect loss or as
+        no hit at all; and the stop signal that any of them received."""
         # An epsilon counts as often as there are elements: a process may know a loss only from the others.
         rows = {
             name: torch.stack([term.total.double(), term.count.double(), term.count.double() * term.epsilon])
             for name, term in sums.items()
         }
-        stop = self._told_to_stop()
+        stop = self._stop_signal()
         rows[_STOP] = torch.tensor([stop, bool(stop), 0])
         added = self._add_sums(rows)
         totals = dict(zip(added, torch.stack(list(added.values())).tolist(), strict=True))
-        signals, told, _ = totals.pop(_STOP)
+        signals, count, _ = totals.pop(_STOP)
         means = {
             name: total / (count + epsilons / count) if count else None
             for name, (total, count, epsilons) in totals.items()
         }
-        return means, int(signals // told) if told else 0
+        return means, int(signals // count) if count else 0
 
 
 def share_of_step(term: SumCount, denominator: Tensor, config: TrainConfig, *, num_processes: int) -> Tensor:
-    """What one micro-batch adds to the loss of a step, all processes' shares together being that loss.
+    """One micro-batch's share of the loss of a step; all processes' shares add up to that loss.
 
     Args:
         denominator: elements of this loss in the whole step, in all processes.
     """
     if config.loss_mean == "step":
         return term.over(denominator)
-    # The releases divide by the accumulation that was asked for, however many micro-batches an update has.
+    # The releases divide by the configured accumulation, for any number of micro-batches in an update.
     return term.mean / (config.accumulation * num_processes)
 
 

@@ -27,7 +27,7 @@ _OPEN = (
     "boxes, 1,600 classes; the family of VisualBERT's on VQA, and not the Caffe ResNet-101 of bottom-up attention. The "
     "preset imagebert keeps as many regions of that one.",
 )
-# Of the 100, runs with fewer show the best.
+# Number of regions of the best runs, of the 100.
 _FEATURES = Features(detector="pythia-x152-fpn")
 _SETTINGS = {"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 1.0}
 _MIXED = (

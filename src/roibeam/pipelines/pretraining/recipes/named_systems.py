@@ -30,8 +30,8 @@ from roibeam.pipelines.pretraining.samples.sampling import (
     VLBertSampling,
 )
 
-# ImageBERT decides whether a caption belongs to a picture, finds pictures by captions, and learns from one caption at a
-# time. VL-BERT's release can do neither; of those that can, ImageBERT gains most from its picture (docs/evidence.md).
+# ImageBERT predicts whether a caption belongs to an image, finds images by captions, and learns from one caption at a
+# time. VL-BERT's release can do neither; of those that can, ImageBERT gains most from its image (docs/evidence.md).
 DEFAULT_SYSTEM, DEFAULT_SIZE = "imagebert", "small"
 
 
@@ -39,13 +39,13 @@ DEFAULT_SYSTEM, DEFAULT_SIZE = "imagebert", "small"
 class ClassObjective:
     """The objective of a system that predicts the detector's classes of masked regions.
 
-    Attributes:
-        field: of the model's configuration, which has the value `on` with it and `off` without any objective of regions
+    field: of the model's configuration; its value is `on` with the objective and `off` without any objective of
+        regions in its place.
             in its place.
-        labels: field of the configuration: how many classes the model's head has.
-        read_with_it: fields that nothing else reads.
+        labels: field of the configuration: number of classes of the model's head.
+        read_with_it: fields that only this objective reads.
         feature_losses: values of `field` that predict features in place of classes.
-        instead: what the model learns of regions without it, or may be told to, for people; "" for nothing.
+        instead: other objectives of regions that the model learns or can be set to learn, for people; "" for none.
         background: whether background is one of the labels.
     """
 
@@ -68,14 +68,14 @@ class NamedSystem:
         sampling: dataclass of the settings of its rules for samples.
         fields: of the model's configuration.
         sizes: name of a preset -> the model's configuration.
-        class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
+        class_objective: use of the number of the detector's classes; None for a system that predicts none.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
         text_only_sampling: settings of the rules that rows of text alone follow.
         reads_task_text: whether the rules make samples of a `TaskCorpus`.
         masking: name of a masking end to end (`MASKINGS`) -> `masked_appearance` of the model's configuration; none
             for a system that masks no regions.
-        reads_objects: whether they can tell a model classes and outlines of `ImageObjects`.
+        reads_objects: whether the model can read classes and outlines of `ImageObjects`.
     """
 
     title: str
@@ -211,7 +211,7 @@ def model_size(system: str, size: str) -> ModelFields:
 
 
 def wrong_start(source: object, architecture: str, system: NamedSystem) -> ValueError:
-    """The error of a run of `system` that is to start from a model of another."""
+    """The error of a run of `system` that was to start from a model of another."""
     return ValueError(
         f"{source} holds {_with_article(architecture)}; {system.title} starts from "
         f"{_with_article(system.architecture)}: choose its --system"
@@ -228,7 +228,7 @@ _OF_IMAGES = (  # fields of `DataConfig`
 
 
 def text_alone_settings(section: Any) -> dict[str, Any]:
-    """Of `DataConfig`, those that a run on text alone looks at."""
+    """Fields of `DataConfig` that a run on text alone reads."""
     return {each.name: getattr(section, each.name) for each in fields(section) if each.name not in _OF_IMAGES}
 
 
@@ -241,7 +241,7 @@ def check_kinds(
     is_end_to_end: bool,
     has_validation: bool,
 ) -> None:
-    """Raises ValueError for a text corpus, texts of a task, stores and held-out captions that do not go together."""
+    """Raises ValueError if a text corpus, texts of a task, stores and held-out captions do not go together."""
     if has_text_corpus and system.text_only_fields is None:
         if not num_stores:
             raise ValueError(f"{system.title} reads no text without images; name a --store, or train a VL-BERT")
@@ -258,7 +258,7 @@ def check_kinds(
 
 
 def check_search(data: Any, *, has_validation: bool) -> None:
-    """Raises ValueError where `data`, a `DataConfig`, asks for a search and there is nothing to search in."""
+    """Raises ValueError if `data`, a `DataConfig`, sets a search and there is nothing to search in."""
     if data.validation_retrieval and not has_validation:
         raise ValueError(
             "data.validation_retrieval searches among held-out images: name them with --validation-captions"
@@ -266,7 +266,7 @@ def check_search(data: Any, *, has_validation: bool) -> None:
 
 
 def check_text_alone(system: NamedSystem, data: Any, sampling: Any) -> None:
-    """Raises ValueError for a setting that a run on text alone would not look at."""
+    """Raises ValueError for a setting that a run on text alone would not read."""
     _check_read(data, "data", _OF_IMAGES)
     unread = (each.name for each in fields(sampling) if each.name not in system.text_only_sampling)
     _check_read(sampling, "sampling", unread)

@@ -66,7 +66,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def stages_before(name: str) -> list[str]:
-    """The recipes whose runs come before that one, in their order."""
+    """The recipes whose runs come before it, in order."""
     after = RECIPES[name].after
     return [*stages_before(after), after] if after else []
 

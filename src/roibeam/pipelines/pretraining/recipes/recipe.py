@@ -15,15 +15,15 @@ from roibeam.pipelines.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from roibeam.model.common.bert import BertSizes
 
-# Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
+# Settings of every toy variant: some minutes on 2 cores, see bench/toy_recipes.py.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
 TOY_STEPS_END_TO_END = 40
 
 
 @dataclass(frozen=True)
 class ModelFields:
-    """A model's configuration as plain data. Called with fields that differ, it builds the configuration, for which
-    torch is imported.
+    """A model's configuration as plain data. Called with other fields, it builds the configuration, which imports
+    torch.
 
     Attributes:
         config_class: module and name.
@@ -38,7 +38,7 @@ class ModelFields:
         return cast("BertSizes", getattr(importlib.import_module(module), name)(**{**self.fields, **overrides}))
 
     def changed(self, **fields: Any) -> ModelFields:
-        """With these fields too."""
+        """The configuration with these fields too."""
         return replace(self, fields={**self.fields, **fields})
 
 
@@ -51,7 +51,7 @@ class Recipe:
         source: paper section, or file of the released code, that the settings are from.
         system: a name of `SYSTEMS`.
         build: the model's configuration.
-        changes: fields of the model's configuration that a run which goes on from another one has otherwise.
+        changes: fields of the model's configuration that differ in a run which continues another one.
         toy_build: the same choices at a size that trains on 2 cores.
         sampling: of the system's own class.
         settings: fields of `TrainConfig` beside steps, rate and warm-up.
@@ -60,21 +60,21 @@ class Recipe:
         epochs: over the captions.
         warmup: steps, or below 1 the share of all steps.
         start: the BERT it starts from; "" for none.
-        after: the recipe whose run it goes on from; "" for none.
-        data: what it was trained on, for people.
-        features: that it needs of the images; None for a run on texts alone.
-        task_text: whether that is a task's own text, see `TaskTexts`, and no captions.
+        after: the recipe whose run it continues; "" for none.
+        data: training data, for people.
+        features: required features of the images; None for a run on texts alone.
+        task_text: whether it trains on a task's own text, see `TaskTexts`, and no captions.
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
         masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.
-        on_stored: of such a run, whether it may be trained on stored features too; its network then stays as it is, and
-            outlines are not told.
+        on_stored: of such a run, whether it may also be trained on stored features; its network then stays as it
+            is, and outlines are not read.
         detector: of such a run, the preset of its network; "" for the usual one.
         encoder: of such a run, fields of `EncoderOptions`.
         photos: of such a run, fields of `PhotoRules`.
-        figures: what was printed for it, of paper_figures.csv.
-        left_open: what the source does not say or says differently elsewhere, and what is done here.
+        figures: results printed for it, of paper_figures.csv.
+        left_open: settings that the source omits or contradicts elsewhere, and the choice made here.
     """
 
     summary: str
@@ -106,8 +106,7 @@ class Recipe:
     left_open: tuple[str, ...] = field(default=())
 
     def at_once(self, processes: int, *, most: int = 32) -> int:
-        """Captions that each process takes at once where the user does not say: as many as divide the batch, up to
-        `most`."""
+        """Captions per process and micro-batch by default: the largest divisor of the batch, up to `most`."""
         fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
         return max(fitting, default=most)
 
@@ -115,10 +114,10 @@ class Recipe:
         """The run's training settings on a number of captions.
 
         Args:
-            micro_batch: captions that a process takes at once; the rest of the published batch is accumulated.
+            micro_batch: captions of a process and micro-batch; the rest of the published batch is accumulated.
             changes: fields that the user set.
         Raises:
-            ValueError: when the published batch is no multiple of what the processes take at once.
+            ValueError: if the published batch is no multiple of the captions of all processes' micro-batches.
         """
         at_once = micro_batch * processes
         if self.batch_size % at_once:
@@ -138,7 +137,7 @@ class Recipe:
         return TrainConfig(**(fields | changes))
 
     def toy_config(self, *, micro_batch: int, **changes: Any) -> TrainConfig:
-        """Training settings of the toy variant: same optimiser and groups, few steps, a rate that small models need."""
+        """Training settings of the toy variant: same optimiser and groups, few steps, a rate for small models."""
         steps = changes.get("steps", TOY_STEPS_END_TO_END if self.end_to_end else TOY_STEPS)
         fields: dict[str, Any] = {
             **self.settings,

@@ -35,7 +35,7 @@ _CUT_OPEN = (
     "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
-# Of VQA, and of NLVR2, whose ablations show the best of the 144 regions; Flickr30k's get six numbers of their box.
+# Datasets are VQA and NLVR2, whose ablations have the best of the 144 regions; Flickr30k has six box numbers more.
 _PYTHIA, _DETECTRON = Features(detector="pythia-x152-fpn"), Features(detector="mask-rcnn-r101-fpn")
 _BUTD = Features("butd-10-100")
 _VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."
@@ -82,8 +82,8 @@ def _phase(
 
 _TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
 # uclanlp/visualbert models/model.py (VisualBERTDetector) in both phases: R2C's network, whose first four stages
-# `freeze_detector` fixes where a configuration does not say otherwise; its last one, what tells outlines and what
-# takes classes are trained. Classes: COCO's 80, and the whole image.
+# `freeze_detector` fixes unless a configuration has another value; its last one, and the layers that read outlines and
+# classes, are trained. Classes: COCO's 80, and the whole image.
 _R2C: Mapping[str, Any] = MappingProxyType(
     {
         "end_to_end": True,
@@ -92,17 +92,17 @@ _R2C: Mapping[str, Any] = MappingProxyType(
         "encoder": {"frozen_stages": (1, 2, 3, 4), "mask_channels": 32},
         "photos": {"flip": False, "fixed_size": True, "aspect_buckets": False},
         "model": {"num_region_classes": 81},
-        "changes": {},  # how many classes there are, the data say; a start was told as many
+        "changes": {},  # the data give the number of classes; a start has the same
     }
 )
 _R2C_OPEN = (
-    "On stored features (extract --detector r2c-r50 --boxes) the ResNet-50 stays as it is, and outlines are not told.",
+    "On stored features (extract --detector r2c-r50 --boxes) the ResNet-50 stays as it is, and outlines are not read.",
     "R2C puts a photo somewhere into a black frame, 768 pixels wide and 384 high, by chance in training; here it "
     "stands at the top left, the mean beside it, and one that is higher than wide is as high as others are wide. "
     "R2C's norms take the statistics of the batch; here they are fixed.",
 )
 _RIGHT_OPEN = (
-    "The paper has masked words alone here (appendix A.3), the release also asks whether the text is right; "
+    "The paper has masked words alone here (appendix A.3), the release also predicts whether the text is right; "
     "model.with_match_head=false is the paper's way."
 )
 _STATEMENTS = "NLVR2, training statements, each with both of its images"
@@ -112,7 +112,7 @@ _RELATIONS = ("det", "pobj", "amod", "nsubj", "prep", "dobj", "punct", "partmod"
 
 
 def _relation(name: str) -> tuple[PaperFigure, ...]:
-    """Of Table 2, without the name of the best head."""
+    """Figures of Table 2, without the name of the best head."""
     task = f"syntactic grounding of {name}"
     return figures_of("VisualBERT", name, f"{task}, baseline", f"{task}, accuracy")
 
@@ -369,7 +369,7 @@ _ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
             model={"with_match_head": False},
             right_open=(
                 "The second phase has masked words alone, as the paper's always has (appendix A.3); the release would "
-                "also ask whether the statement is right.",
+                "also predict whether the statement is right.",
             ),
             left_open=("Whether the first phase still reads two captions is not said: one.",),
         ),
@@ -399,7 +399,7 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
         **{f"{name}-without-coco": _without_coco(name) for name in _TASKS},
         **_ABLATIONS,
         **_NUMBERS,
-        # Of the full run alone: its variants are not analysed.
+        # Figures of the full run alone: its variants are not analysed.
         "visualbert-task-flickr": replace(
             _FULL["visualbert-task-flickr"],
             summary=f"{_FULL['visualbert-task-flickr'].summary}; the model that section 3 analyses (roibeam attention)",

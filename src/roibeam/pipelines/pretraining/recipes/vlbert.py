@@ -61,7 +61,7 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
 
 
 def _ablation(summary: str, row: str, **model: Any) -> Recipe:
-    """A row of the later version's Table 4 that no released file is of."""
+    """A row of the later version's Table 4 that has no released file."""
     file = "base_prec_withouttextonly_4x16G_fp32.yaml"
     captions = _release(summary, file, size="base", end_to_end=False, text_corpus=False, half=False)
     return replace(

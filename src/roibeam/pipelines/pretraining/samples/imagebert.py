@@ -121,16 +121,16 @@ class ImageBertSampler:
         )
 
     def _targets(self, record: RegionRecord, chosen: np.ndarray, predicted: np.ndarray) -> ClassTargets | Tensor:
-        """Classes where there is a head for them; a model reads the features that it predicts itself."""
+        """Classes, if the model has a head for them; a model reads the features that it predicts itself."""
         if self._config.with_region_class_head:
             return ClassTargets.of(record, chosen, predicted, self._num_classes)
         return as_float32(record.features[chosen])
 
     def _global_feature(self, record: RegionRecord) -> Tensor | None:
-        """(G,) for a model that reads one.
+        """(G,) float; None for a model without a global feature.
 
         Raises:
-            ValueError: naming the record, when it has none or one of another width.
+            ValueError: naming the record, if it has none or one of another width.
         """
         width = self._config.global_feature_size
         if not width:

@@ -67,7 +67,7 @@ class InterBertSampler:
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling = self._sampling
         pair = self._pair(corpus, row, random)
-        shown = CaptionAndRegions.of(
+        inputs = CaptionAndRegions.of(
             corpus.record(pair.image_row),
             corpus.caption(pair.caption_row),
             self._tokenizer,
@@ -75,18 +75,18 @@ class InterBertSampler:
             max_regions=sampling.max_regions,
             matched=pair.matched,
         )
-        text_ids, text_labels = self._mask_text(shown, random)
+        text_ids, text_labels = self._mask_text(inputs, random)
         if not self._predicts_regions:
-            nothing = np.zeros(len(shown.boxes), bool)
-            return shown.sample(text_ids, text_labels, nothing, nothing, None)
-        masked, predicted = self._mask_image(shown, random)
-        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
+            nothing = np.zeros(len(inputs.boxes), bool)
+            return inputs.sample(text_ids, text_labels, nothing, nothing, None)
+        masked, predicted = self._mask_image(inputs, random)
+        targets = inputs.class_targets(predicted, self._num_classes) if self._classifies else inputs.features.float()
         if not sampling.conditional_masking:
-            return shown.sample(text_ids, text_labels, masked, predicted, targets)
+            return inputs.sample(text_ids, text_labels, masked, predicted, targets)
         nothing = np.zeros_like(predicted)
-        of_words = shown.sample(text_ids, text_labels, nothing, nothing, targets)
+        of_words = inputs.sample(text_ids, text_labels, nothing, nothing, targets)
         no_labels = np.full_like(text_labels, IGNORE_INDEX)
-        return shown.sample(shown.caption.ids, no_labels, masked, predicted, targets, twin=of_words)
+        return inputs.sample(inputs.caption.ids, no_labels, masked, predicted, targets, twin=of_words)
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
         pair, sampling = self._pair(corpus, row, random), self._sampling
@@ -97,8 +97,8 @@ class InterBertSampler:
     def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
         return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
 
-    def _mask_text(self, shown: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        sampling, tokenizer, caption = self._sampling, self._tokenizer, shown.caption
+    def _mask_text(self, inputs: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        sampling, tokenizer, caption = self._sampling, self._tokenizer, inputs.caption
         pieces = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size}
         if sampling.masking == "groups_as_released":
             return mask_one_span(caption.ids, caption.word_ids, random, **pieces)
@@ -108,17 +108,17 @@ class InterBertSampler:
         probability = _or(sampling.word_probability, SINGLE_PROBABILITY)
         return mask_pieces(caption.ids, caption.word_ids >= 0, random, **pieces, probability=probability)
 
-    def _mask_image(self, shown: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def _mask_image(self, inputs: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         sampling = self._sampling
         if sampling.masking == "single":
             probability = _or(sampling.region_probability, SINGLE_PROBABILITY)
-            return mask_regions(len(shown.boxes), random, probability=probability)
+            return mask_regions(len(inputs.boxes), random, probability=probability)
         probability = _or(sampling.region_probability, ANCHOR_PROBABILITY)
         if sampling.masking == "groups":
-            masked = mask_region_groups(shown.boxes, random, probability=probability)
+            masked = mask_region_groups(inputs.boxes, random, probability=probability)
             return masked, masked
         return mask_region_groups_as_released(
-            shown.boxes, shown.features.float().numpy(), random, probability=probability
+            inputs.boxes, inputs.features.float().numpy(), random, probability=probability
         )
 
 

@@ -36,17 +36,17 @@ class RowSize(NamedTuple):
 
 
 class Lengths(Protocol):
-    """Of the captions and records of a corpus, by row."""
+    """Lengths of the captions and records of a corpus, by row."""
 
     def pieces(self, row: int) -> int:
-        """As the tokenizer cuts the caption, first and last special token counted."""
+        """Number of the tokenizer's pieces of the caption, first and last special token counted."""
 
     def regions(self, row: int) -> int:
-        """Of the row's record; of several together."""
+        """Number of regions of the row's record; of several together."""
 
 
 class Sampler(Protocol):
-    """A system's rules: how a caption and a record become one row of a batch. It keeps nothing between samples.
+    """A system's rules: makes a row of a batch from a caption and a record. It keeps nothing between samples.
 
     Rules are classes made with (sampling, tokenizer, model_config, num_classes); the first is a frozen dataclass of
     their own, section "sampling" of the command line.
@@ -56,21 +56,21 @@ class Sampler(Protocol):
 
     @property
     def draws_images(self) -> bool:
-        """Whether a row may show another image than that of its caption."""
+        """Whether a row may have another image than that of its caption."""
 
     def check(self, record: RegionRecord) -> None:
-        """Raises ValueError when records like this one do not fit the model."""
+        """Raises ValueError if records like this one do not fit the model."""
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
-        """Of the rows that `sample` makes with the same arguments, without reading captions or records: as large, or a
-        little larger."""
+        """Sizes of the rows that `sample` makes with the same arguments, exact or slightly larger, without reading
+        captions or records."""
 
 
 def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:
-    """The caption without what is beyond `max_pieces`, first and last special token counted; these two stay."""
+    """The caption without pieces beyond `max_pieces`, first and last special token counted; these two stay."""
     if len(encoded.ids) <= max_pieces:
         return encoded
     kept = np.append(np.arange(max_pieces - 1), len(encoded.ids) - 1)
@@ -79,14 +79,14 @@ def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:
 
 @dataclass(frozen=True, eq=False)
 class CaptionAndRegions:
-    """What one row shows before anything is hidden. T pieces, R regions, D feature width.
+    """Inputs of one row before anything is hidden. T pieces, R regions, D feature width.
 
     Attributes:
         record: of the image.
         caption: cut.
         regions: (R,) int64, those of the record's regions that are kept.
         features: (R, D), in the type of the store; boxes: (R, 4) float32, pixels.
-        matched: whether caption and image belong together; None where the model is not asked.
+        matched: whether caption and image belong together; None if the model has no match objective.
     """
 
     record: RegionRecord
@@ -112,7 +112,7 @@ class CaptionAndRegions:
         return cls(record, encoded, regions, as_tensor(record.features[regions]), record.boxes[regions], matched)
 
     def class_targets(self, predicted: np.ndarray, num_classes: int) -> ClassTargets:
-        """Of the regions in `predicted` (R,) bool; errors as `class_targets`."""
+        """Class targets of the regions in `predicted` (R,) bool; errors as `class_targets`."""
         return ClassTargets.of(self.record, self.regions, predicted, num_classes)
 
     def sample(
@@ -127,7 +127,7 @@ class CaptionAndRegions:
         whole_image: Tensor | None = None,
         twin: PretrainSample | None = None,
     ) -> PretrainSample:
-        """The row with these masks; all of them as in `PretrainSample`."""
+        """The row with these masks, as of `PretrainSample`."""
         return PretrainSample(
             sample_id=self.record.image_id,
             text_ids=text_ids,
@@ -160,7 +160,7 @@ class TextCorpus:
 
     Attributes:
         lines: their text.
-        notes: what was left out, for people.
+        notes: parts that were left out, for people.
         digest: SHA-256 (hex) of the lines.
     """
 
@@ -187,25 +187,25 @@ class TextCorpus:
 
 
 class TextSampler(Protocol):
-    """Of a system that reads text without images."""
+    """A `Sampler` of a system that reads text without images."""
 
     @property
     def most_text_pieces(self) -> int:
-        """Of such a row."""
+        """Most pieces of a row of text alone."""
 
     def text_sample(self, lines: Sequence[str], line: int, random: np.random.Generator) -> PretrainSample:
         """The sample that begins at `line`; everything random is drawn from `random`."""
 
 
 class TextRows:
-    """Which lines stand beside which captions: each caption of each epoch brings the next lines of the corpus with it.
+    """Lines that stand beside each caption: each caption of each epoch brings the next lines of the corpus with it.
 
     So batches of any size, on any number of processes, hold the same lines, and each line comes once before one comes
     again. The lines are taken by a stride that spreads any stretch of them over the whole corpus.
 
     Args:
         lines: of the corpus, at least one.
-        num_captions: of one epoch.
+        num_captions: captions of one epoch.
         per_caption: lines for each caption; the release has as many of both.
     """
 
@@ -219,7 +219,7 @@ class TextRows:
         self._first = int(np.random.default_rng([_TEXT_MASKS, seed]).integers(len(lines)))
 
     def samples(self, epoch: int, caption: int) -> list[PretrainSample]:
-        """Those that come with `caption` (a row of its table) in `epoch`."""
+        """Samples that come with `caption` (a row of its table) in `epoch`."""
         return [
             self._sampler.text_sample(
                 self._lines, self.line(number), np.random.default_rng([_TEXT_MASKS, self._seed, number])
@@ -228,7 +228,7 @@ class TextRows:
         ]
 
     def sizes(self, epoch: int, caption: int) -> list[RowSize]:
-        """Of those, at most: nearly all are as long as such a row may be."""
+        """Sizes of those, at most: nearly all are as long as such a row may be."""
         return [RowSize(self._sampler.most_text_pieces, 0)] * len(self._numbers(epoch, caption))
 
     def _numbers(self, epoch: int, caption: int) -> range:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """How samples become batches, whatever the system.
+    """Batch settings of any system.
 
     Attributes:
         batch_size: captions per micro-batch and process; rows of text alone come on top.
@@ -30,8 +30,8 @@ class DataConfig:
         texts_per_caption: rows of text alone for each caption, in a run with a text corpus.
         max_tokens: words and regions of a micro-batch, padding counted; 0 = any number. The captions of a step stay the
             same; those of alike lengths share a micro-batch, as many as the budget allows and at most `batch_size`.
-        validation_captions: of a run with held-out captions, how many of them each evaluation asks about, about: all
-            of as many images, the same ones each time; 0 = all.
+        validation_captions: of a run with held-out captions, about how many of them each evaluation uses: all of as
+            many images, the same ones each time; 0 = all.
         validation_retrieval: of their images, how many each evaluation searches through with all of their captions,
             both ways; the cost grows with the square. 0 = no search.
     """
@@ -74,7 +74,7 @@ NEGATIVES = ("caption", "image", "caption_or_image")
 
 
 class Pair(NamedTuple):
-    """Whose caption and whose image stand in a row of a batch, as rows of the corpus."""
+    """Rows of the corpus whose caption and whose image are in one row of a batch."""
 
     caption_row: int
     image_row: int
@@ -91,7 +91,7 @@ def draw_pair(
         negatives: one of `NEGATIVES`, what of it is another image's, each row of other images as likely;
             "caption_or_image" replaces one or the other, equally often.
     Raises:
-        ValueError: when there is no caption of another image.
+        ValueError: if there is no caption of another image.
     """
     if random.random() >= mismatched_probability:
         return Pair(row, row, True)
@@ -109,7 +109,7 @@ def draw_second_caption(
     The only caption of its image has no second one, so it always stands with one of another image.
 
     Raises:
-        ValueError: when there is no caption of another image.
+        ValueError: if there is no caption of another image.
     """
     matched = random.random() >= mismatched_probability
     own = corpus.rows_of_image(row)
@@ -121,7 +121,7 @@ def draw_second_caption(
 
 @dataclass(frozen=True)
 class ImageBertSampling:
-    """How samples are made; defaults are the paper's, where it says.
+    """Sample settings; defaults are the paper's, as far as it gives them.
 
     Attributes:
         max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted, the model's last [SEP] too where
@@ -131,9 +131,9 @@ class ImageBertSampling:
         word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
         region_masked_share: how many of the predicted regions are hidden; the others stay as they are.
         mismatched_probability: how often caption and image do not belong together, for a model with a match head.
-            Section 4.3 does not say.
-        negatives: what of such a pair is another image's, see `pairs`; the paper has both kinds, how many it does not
-            say.
+            Section 4.3 does not give it.
+        negatives: the part of such a pair that is another image's, see `pairs`; the paper has both kinds, without
+            their shares.
     """
 
     max_pieces: int = 44
@@ -161,7 +161,7 @@ MASKINGS = ("groups", "groups_as_released", "single")
 
 @dataclass(frozen=True)
 class InterBertSampling:
-    """How samples are made; defaults are the paper's masks in the release's lengths.
+    """Sample settings; defaults are the paper's masks in the release's lengths.
 
     Attributes:
         max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted.
@@ -204,7 +204,7 @@ OVERLAPPING_REGIONS = ("kept", "hidden", "uncounted")
 
 @dataclass(frozen=True)
 class ViLbertSampling:
-    """How samples are made; defaults are the first release's. (There a mismatched caption may be the image's own.)
+    """Sample settings; defaults are the first release's. (There a mismatched caption may be the image's own.)
 
     Attributes:
         max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted.
@@ -216,7 +216,7 @@ class ViLbertSampling:
         negatives: what of such a pair is another image's: "caption" (the releases), "caption_or_image" (the paper),
             equally often, or "image".
         overlapping_regions: regions with an IoU above 0.4 to a predicted one: "kept" as they are (first release),
-            "hidden" with a hidden one (what arXiv:1912.02315 says), or seen but not counted where IMG is averaged,
+            "hidden" with a hidden one (as in arXiv:1912.02315), or seen but not counted where IMG is averaged,
             "uncounted" (the code of that paper).
     """
 
@@ -245,16 +245,16 @@ ALL, NAMED = "all", "named"
 
 @dataclass(frozen=True)
 class VisualBertSampling:
-    """How samples are made; defaults are the release's on COCO, but for `cut`.
+    """Sample settings; defaults are the release's on COCO, but for `cut`.
 
     Attributes:
         text_form: "two_captions", the paper's second objective; "one_caption", which belongs to the image or not (the
             release with two_sentence off); "words_only", one caption and no question whether it fits; "task_text",
             pre-training on a task's own text, see `TaskTexts`: VQA's question and one of its answers in one text,
-            VCR's as two, NLVR2's statement. A model with a match head is asked whether VCR's choice is right and
-            NLVR2's statement true, as in the release; one without learns words alone, as the paper says.
+            VCR's as two, NLVR2's statement. A model with a match head predicts whether VCR's choice is right and
+            NLVR2's statement true, as in the release; one without learns words alone, as in the paper.
         max_pieces: most pieces of the text, [CLS] and [SEP] counted.
-        cut: what a longer pair loses. "longer_end": the last piece of the longer caption, one by one, as BERT does.
+        cut: pieces that a longer pair drops. "longer_end": the last piece of the longer caption, as in BERT.
             "release_front": the release's `perform_truncate`, which cuts both from the front and takes more of B than
             is too much; B may be gone, and the rest may still be longer than `max_pieces`. One text alone is cut at its
             end.
@@ -263,16 +263,16 @@ class VisualBertSampling:
         box_numbers: six numbers of its box stand behind each feature, as the release does for Flickr30k; the model is
             that much wider.
         aligned_words: of VCR's texts, whose tags name boxes: "first_piece" adds the position of each such word's first
-            piece to the box, as the release means to and the model's `alignment` says; "release" that of the word's
+            piece to the box, as the release means to, by the model's `alignment`; "release" that of the word's
             number, by its slip, which is another piece behind a word of several; "none" nothing. The store's regions
             must be VCR's boxes.
-        told_classes: the model is told the class of each region (`num_region_classes`), as R2C's are; they are read
-            where `--objects` says.
+        told_classes: the model reads the class of each region (`num_region_classes`), as R2C's does; they are in
+            the file of `--objects`.
         object_names: a file with the names of these classes, one a line; "" for those of the files, see `ImageObjects`.
         whole_region: the image as a whole is the first region, of class 0, as in R2C. From photos the encoder makes its
-            feature; else it is the one that the store has of it, or the mean of those that are shown.
+            feature; else it is the one that the store has of it, or the mean of the row's regions.
         shown_boxes: of VCR's texts, "all" boxes of the image, or those that question, answers and rationales have
-            "named", as R2C and the release show them.
+            "named", as R2C and the release do.
         word_probability: how often a piece is predicted.
         word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
         mismatched_probability: how often the second caption, or the one, is of another image.
@@ -305,7 +305,7 @@ class VisualBertSampling:
             )
         if self.shown_boxes == NAMED and (self.text_form != TASK_TEXT or self.max_regions):
             raise ValueError(
-                f"VisualBertSampling: shown_boxes={NAMED} shows all boxes that a task's texts name; got "
+                f"VisualBertSampling: shown_boxes={NAMED} keeps all boxes that a task's texts name; got "
                 f"text_form={self.text_form}, max_regions={self.max_regions}"
             )
         if (self.told_classes or self.whole_region) and not self.with_regions:
@@ -322,7 +322,7 @@ class VisualBertSampling:
 
 @dataclass(frozen=True)
 class VLBertSampling:
-    """How samples are made; defaults are the release's.
+    """Sample settings; defaults are the release's.
 
     Attributes:
         max_elements: text pieces + whole image + regions kept, cut from the longer side (SEQ_LEN, [END] not counted);

@@ -35,10 +35,10 @@ class ViLbertSampler:
         num_classes: int,
     ) -> None:
         check_vocabulary(model_config, tokenizer)
-        # The baseline is always asked whether a pair matches.
-        region_loss, positions, self._asks_match = model_config.region_loss, model_config.max_position_embeddings, True
+        # The baseline always has a match head.
+        region_loss, positions, self._with_match = model_config.region_loss, model_config.max_position_embeddings, True
         if isinstance(model_config, ViLbertConfig):
-            self._asks_match = model_config.with_match_head
+            self._with_match = model_config.with_match_head
             positions -= model_config.first_position
             if model_config.num_task_tokens:
                 raise ValueError(
@@ -46,7 +46,7 @@ class ViLbertSampler:
                     f"not use; set num_task_tokens to 0"
                 )
         check_positions(positions, sampling.max_pieces)
-        if not self._asks_match and sampling.mismatched_probability:
+        if not self._with_match and sampling.mismatched_probability:
             raise ValueError(
                 f"the model has no match head, but {sampling.mismatched_probability:.0%} of the pairs would be "
                 f"mismatched; set sampling.mismatched_probability to 0, or with_match_head to true"
@@ -62,7 +62,7 @@ class ViLbertSampler:
     def draws_images(self) -> bool:
         """See `Sampler`."""
         sampling = self._sampling
-        return bool(self._asks_match and sampling.mismatched_probability and sampling.negatives != "caption")
+        return bool(self._with_match and sampling.mismatched_probability and sampling.negatives != "caption")
 
     def check(self, record: RegionRecord) -> None:
         check_width(self._config, record)
@@ -70,36 +70,40 @@ class ViLbertSampler:
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling, tokenizer = self._sampling, self._tokenizer
         pair = self._pair(corpus, row, random)
-        shown = CaptionAndRegions.of(
+        inputs = CaptionAndRegions.of(
             corpus.record(pair.image_row),
             corpus.caption(pair.caption_row),
             tokenizer,
             max_pieces=sampling.max_pieces,
             max_regions=sampling.max_regions,
-            matched=pair.matched if self._asks_match else None,
+            matched=pair.matched if self._with_match else None,
         )
         text_ids, text_labels = mask_pieces(
-            shown.caption.ids,
-            shown.caption.word_ids >= 0,
+            inputs.caption.ids,
+            inputs.caption.word_ids >= 0,
             random,
             mask_id=tokenizer.mask_id,
             vocab_size=tokenizer.vocab_size,
             probability=sampling.word_probability,
         )
-        masked = predicted = np.zeros(len(shown.boxes), bool)
+        masked = predicted = np.zeros(len(inputs.boxes), bool)
         if self._predicts_regions:
-            masked, predicted = mask_regions(len(shown.boxes), random, probability=sampling.region_probability)
+            masked, predicted = mask_regions(len(inputs.boxes), random, probability=sampling.region_probability)
         whole_image: Tensor | None = None
         if sampling.overlapping_regions != "kept":
             masked, counted = mask_overlapping_regions(
-                shown.boxes, masked, predicted, hide_overlapping=sampling.overlapping_regions == "hidden"
+                inputs.boxes, masked, predicted, hide_overlapping=sampling.overlapping_regions == "hidden"
             )
             if sampling.overlapping_regions == "uncounted":
-                whole_image = mean_feature(shown.features.float(), torch.from_numpy(~masked), torch.from_numpy(counted))
+                whole_image = mean_feature(
+                    inputs.features.float(), torch.from_numpy(~masked), torch.from_numpy(counted)
+                )
         targets: ClassTargets | Tensor | None = None
         if self._predicts_regions:
-            targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
-        return shown.sample(
+            targets = (
+                inputs.class_targets(predicted, self._num_classes) if self._classifies else inputs.features.float()
+            )
+        return inputs.sample(
             text_ids,
             text_labels,
             masked,

@@ -2,7 +2,7 @@
 
     [CLS] caption A [SEP] caption B [SEP] regions        segments 0 and 1, words masked piece by piece, regions never
 
-One caption tells of the image; the other does as well (match 1), or is of another image (0).
+One caption describes the image; the other does too (match 1), or another image (0).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from roibeam.pipelines.training.model_files.tokenizer import MOST_TEXTS, Caption
 
 
 class _Texts(NamedTuple):
-    """What is read in one row.
+    """Texts of one row.
 
     Attributes:
         pieces: (n,) of one or two texts, without [CLS] and [SEP].
-        match: whether they fit; None where nobody asks.
-        lines: of a task's text those that are read, see `TaskText`; none of captions.
+        match: whether they fit; None without a match objective.
+        lines: lines of a task's text, see `TaskText`; none of captions.
     """
 
     pieces: list[np.ndarray]
@@ -66,7 +66,7 @@ class VisualBertSampler:
         _check_objects(sampling, model_config, objects)
         if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
-                f"VisualBERT: the model has no match head, so nothing asks about captions of other images "
+                f"VisualBERT: the model has no match head, so nothing uses captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
             )
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
@@ -80,8 +80,8 @@ class VisualBertSampler:
         records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
         texts = self._texts(corpus, row, random)
         named = corpus.text(row).shown if isinstance(corpus, TaskCorpus) else None
-        shown = [self._shown(record, named) for record in records]
-        features, boxes = map(list, zip(*map(self._regions, records, shown), strict=True))
+        kept = [self._select(record, named) for record in records]
+        features, boxes = map(list, zip(*map(self._regions, records, kept), strict=True))
         nothing = np.zeros(sum(map(len, boxes)), bool)
         text_ids, text_labels, text_segments = self._masked(texts.pieces, random)
         return PretrainSample(
@@ -92,9 +92,9 @@ class VisualBertSampler:
             features=features[0] if len(records) == 1 else torch.cat(features),
             boxes=np.concatenate(boxes),
             region_images=np.repeat(np.arange(len(boxes)), list(map(len, boxes))) if len(records) > 1 else None,
-            region_classes=self._classes(records, shown),
-            outlines=None if self._objects is None else partial(_outlines, self._objects, records, shown),
-            aligned_words=self._aligned(corpus, row, texts, records[0], shown[0]),
+            region_classes=self._classes(records, kept),
+            outlines=None if self._objects is None else partial(_outlines, self._objects, records, kept),
+            aligned_words=self._aligned(corpus, row, texts, records[0], kept[0]),
             masked=nothing,
             predicted=nothing,
             region_targets=None,
@@ -118,7 +118,7 @@ class VisualBertSampler:
         return [RowSize(pieces, min(regions, most_regions) + num_images * sampling.whole_region)]
 
     def _captions(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[int], int | None]:
-        """Whose captions are read, and whether the last of them is asked about and belongs."""
+        """Rows of the captions, and the match label of the last one."""
         sampling = self._sampling
         if sampling.text_form == "two_captions":
             pair = draw_second_caption(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
@@ -139,13 +139,14 @@ class VisualBertSampler:
         return _Texts(pieces if corpus.as_pair else [np.concatenate(pieces)], match, lines)
 
     def _aligned(
-        self, corpus: Corpus, row: int, texts: _Texts, record: RegionRecord, shown: np.ndarray
+        self, corpus: Corpus, row: int, texts: _Texts, record: RegionRecord, kept: np.ndarray
     ) -> np.ndarray | None:
-        """See `PretrainSample.aligned_words`, of the shown regions; ValueError for a region that the record has not."""
+        """See `PretrainSample.aligned_words`, of the kept regions; ValueError for a region that is not in the
+        record."""
         if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
             return None
-        words: list[list[int]] = [[] for _ in shown]
-        places = {int(region): place for place, region in enumerate(shown)}
+        words: list[list[int]] = [[] for _ in kept]
+        places = {int(region): place for place, region in enumerate(kept)}
         for region, position in self._naming_pieces(self._cut(self._named_pieces(corpus.text(row), texts))):
             _check_region(record, region)
             if region in places:
@@ -154,8 +155,8 @@ class VisualBertSampler:
         return np.array([each + [-1] * (most - len(each)) for each in words], np.int64) if most else None
 
     def notes_of_cuts(self, corpus: Corpus) -> list[str]:
-        """A note where words that name a box are cut, so that no piece is aligned with it: of `MOST_TEXTS` texts at
-        even distances, each with all that may follow it."""
+        """A note if words that name a box are cut, so that no piece is aligned with it: of `MOST_TEXTS` texts at even
+        distances, each with the longest continuation."""
         if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
             return []
         whole = left = 0
@@ -176,11 +177,11 @@ class VisualBertSampler:
         ]
 
     def _named_pieces(self, text: TaskRow, texts: _Texts) -> list[np.ndarray]:
-        """As of `_named`, of each of the texts."""
+        """Result of `_named` for each of the texts."""
         return [self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]
 
     def _naming_pieces(self, named: list[np.ndarray]) -> Iterator[tuple[int, int]]:
-        """Region and position of each piece of cut texts that is aligned with one."""
+        """Region and position of each piece of cut texts that is aligned with a region."""
         start = 1
         for each in named:
             for piece in np.flatnonzero(each[:, 0] >= 0):
@@ -200,39 +201,39 @@ class VisualBertSampler:
                 named[first - 1] = mention.region, mention.word
         return named
 
-    def _shown(self, record: RegionRecord, named: tuple[int, ...] | None) -> np.ndarray:
+    def _select(self, record: RegionRecord, named: tuple[int, ...] | None) -> np.ndarray:
         """(n,) int64, numbers of the record's regions, and `WHOLE_IMAGE`.
 
         Args:
-            named: by the texts of a task.
+            named: regions that the texts of a task name.
         """
         sampling = self._sampling
         if not sampling.with_regions:
             return np.arange(0)
         if sampling.shown_boxes == NAMED and named is not None:
             _check_region(record, max(named, default=-1))
-            shown = np.array(named, np.int64)
+            kept = np.array(named, np.int64)
         else:
-            shown = strongest_regions(record, sampling.max_regions)
-        return np.concatenate([np.full(int(sampling.whole_region), WHOLE_IMAGE), shown])
+            kept = strongest_regions(record, sampling.max_regions)
+        return np.concatenate([np.full(int(sampling.whole_region), WHOLE_IMAGE), kept])
 
-    def _regions(self, record: RegionRecord, shown: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """Features and boxes of the regions that are shown."""
-        own = shown[shown != WHOLE_IMAGE]
+    def _regions(self, record: RegionRecord, kept: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        """Features and boxes of the kept regions."""
+        own = kept[kept != WHOLE_IMAGE]
         features, boxes = as_tensor(record.features[own]), record.boxes[own]
-        if len(own) < len(shown):
+        if len(own) < len(kept):
             features = torch.cat([_whole(record, features)[None], features])
             boxes = np.concatenate([np.array([[0, 0, record.width, record.height]], np.float32), boxes])
         if self._sampling.box_numbers:
             features = with_box_numbers(features, boxes, record.width, record.height)
         return features, boxes
 
-    def _classes(self, records: list[RegionRecord], shown: list[np.ndarray]) -> np.ndarray | None:
-        """(R,) of all images; None for a model that is told none."""
+    def _classes(self, records: list[RegionRecord], kept: list[np.ndarray]) -> np.ndarray | None:
+        """(R,) of all images; None for a model that reads no classes."""
         if self._objects is None or not self._sampling.told_classes:
             return None
         # The whole image is the last one there, and of class 0.
-        classes = (np.append(self._objects.classes(record), 0)[own] for record, own in zip(records, shown, strict=True))
+        classes = (np.append(self._objects.classes(record), 0)[own] for record, own in zip(records, kept, strict=True))
         return np.concatenate(list(classes))
 
     def _pieces(self, text: str) -> np.ndarray:
@@ -275,7 +276,7 @@ class VisualBertSampler:
 
 
 def _check_region(record: RegionRecord, region: int) -> None:
-    """Raises ValueError where the record has no such region."""
+    """Raises ValueError if the record has no such region."""
     if region >= record.num_regions:
         raise ValueError(
             f"record {record.image_id!r}: a word names region {region}, the record has {record.num_regions}; "
@@ -283,20 +284,20 @@ def _check_region(record: RegionRecord, region: int) -> None:
         )
 
 
-def _whole(record: RegionRecord, shown_RD: torch.Tensor) -> torch.Tensor:
-    """(D,) the store's own feature of the whole image, or the mean of the shown regions; zeros where there are none."""
+def _whole(record: RegionRecord, features_RD: torch.Tensor) -> torch.Tensor:
+    """(D,) the store's own feature of the whole image, or the mean of the selected regions; zeros without any."""
     if record.image_feature is not None:
-        return whole_image_feature(record, stored=True).to(shown_RD.dtype)
-    return shown_RD.float().sum(dim=0).div(max(len(shown_RD), 1)).to(shown_RD.dtype)
+        return whole_image_feature(record, stored=True).to(features_RD.dtype)
+    return features_RD.float().sum(dim=0).div(max(len(features_RD), 1)).to(features_RD.dtype)
 
 
-def _outlines(objects: ImageObjects, records: list[RegionRecord], shown: list[np.ndarray], side: int) -> np.ndarray:
+def _outlines(objects: ImageObjects, records: list[RegionRecord], kept: list[np.ndarray], side: int) -> np.ndarray:
     """See `PretrainSample.outlines`."""
-    return np.concatenate([objects.masks(record, own, side) for record, own in zip(records, shown, strict=True)])
+    return np.concatenate([objects.masks(record, own, side) for record, own in zip(records, kept, strict=True)])
 
 
 def _check_objects(sampling: VisualBertSampling, config: VisualBertConfig, objects: ImageObjects | None) -> None:
-    """Raises ValueError where rules, model and objects do not fit together."""
+    """Raises ValueError if rules, model and objects do not fit together."""
     if sampling.told_classes and objects is None:
         raise ValueError("sampling.told_classes: the classes of regions are read from --objects; name the file")
     if bool(config.num_region_classes) != sampling.told_classes:
@@ -307,7 +308,7 @@ def _check_objects(sampling: VisualBertSampling, config: VisualBertConfig, objec
     if sampling.told_classes and objects is not None and config.num_region_classes != len(objects.class_names) + 1:
         raise ValueError(
             f"VisualBERT: the model is made for {config.num_region_classes} classes of regions, that of the whole "
-            f"image among them, --objects has {len(objects.class_names)}; sampling.object_names says which there are"
+            f"image among them, --objects has {len(objects.class_names)}; sampling.object_names sets which there are"
         )
 
 
@@ -319,7 +320,7 @@ def cut_the_longer(first: np.ndarray, second: np.ndarray, *, limit: int) -> list
 
 
 def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:
-    """What uclanlp/visualbert dataloaders/bert_data_utils.py, perform_truncate, leaves; one text when B is gone."""
+    """Result of uclanlp/visualbert dataloaders/bert_data_utils.py, perform_truncate; one text if B is gone."""
     surplus = len(first) + len(second) + 3 - limit
     if surplus > 0:
         of_first = min((surplus + 1) // 2, max(len(first) - 32, 0))
@@ -329,11 +330,11 @@ def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> 
 
 
 def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
-    """What is to be said of images with a single caption, where samples have two.
+    """Notes on images with a single caption, if samples have two.
 
     Raises:
-        ValueError: when no image has two, so that every pair would be a mismatched one; when samples are to be made of
-            a task's texts and these are captions, or the other way.
+        ValueError: if no image has two, so that every pair would be mismatched; if samples are to be made of a task's
+            texts and these are captions, or the other way.
     """
     if isinstance(corpus, TaskCorpus) != (sampling.text_form == TASK_TEXT):
         given = "texts of a task (--task-text)" if isinstance(corpus, TaskCorpus) else "captions"

@@ -33,13 +33,13 @@ class VLBertSampler:
         self, sampling: VLBertSampling, tokenizer: CaptionTokenizer, model_config: VLBertConfig, *, num_classes: int
     ) -> None:
         check_vocabulary(model_config, tokenizer)
-        # For every sample; a configuration takes its time to answer.
+        # Read once, not for every sample: a configuration is slow to answer.
         self._predicts_regions = bool(model_config.with_region_head)
         if self._predicts_regions:
             check_region_labels(model_config.num_region_labels, num_classes, "num_region_labels")
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
         self._num_classes = num_classes
-        self._asks_match = bool(model_config.with_relationship_head)
+        self._with_match = bool(model_config.with_relationship_head)
         self._text_only = False if model_config.with_text_only else None
         self._max_text = model_config.max_position_embeddings - 2
 
@@ -69,7 +69,7 @@ class VLBertSampler:
             num_classes=self._num_classes if self._predicts_regions else None,
             max_elements=sampling.max_elements,
             max_text=self._max_text,
-            match=int(pair.matched) if self._asks_match else None,
+            match=int(pair.matched) if self._with_match else None,
             text_only=self._text_only,
         )
 
@@ -85,7 +85,7 @@ class VLBertSampler:
         ]
 
     def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
-        if not self._asks_match:
+        if not self._with_match:
             return Pair(row, row, True)
         return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
 
@@ -122,7 +122,7 @@ class VLBertSampler:
             masked=nothing,
             predicted=nothing,
             region_targets=torch.zeros(0, self._num_classes + 1) if self._predicts_regions else None,
-            match=IGNORE_INDEX if self._asks_match else None,
+            match=IGNORE_INDEX if self._with_match else None,
             text_only=True,
             height=1,
             width=1,
@@ -166,7 +166,7 @@ def make_sample(
         max_text: most text pieces the model takes.
         match, text_only: as of `PretrainSample`.
     Raises:
-        ValueError: naming the record, when its classes do not fit `num_classes`.
+        ValueError: naming the record, if its classes do not fit `num_classes`.
     """
     order = np.argsort(-record.class_scores, kind="stable")
     features = as_tensor(record.features[order])
@@ -195,12 +195,12 @@ def make_sample(
 
 
 def _shortened(pieces: np.ndarray, kept: int) -> np.ndarray:
-    """So many of them: the last is [SEP] and stays."""
+    """The first `kept` pieces; the last one is [SEP] and stays."""
     return pieces if kept == len(pieces) else np.concatenate([pieces[: kept - 1], pieces[-1:]])
 
 
 def _kept(pieces: int, regions: int, *, max_elements: int, max_text: int) -> RowSize:
-    """What is left of a caption and a record after the cut; arguments as of `make_sample`."""
+    """Lengths of a caption and a record after the cut; arguments as of `make_sample`."""
     if max_elements:
         pieces, elements = _cut(pieces, regions + 1, max_elements)
         regions = elements - 1

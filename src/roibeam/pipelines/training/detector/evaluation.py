@@ -4,8 +4,8 @@ photo -> head_outputs -> class_detections -> mAP, COCO AP, attributes of found b
                       -> postprocess -----> recall and calibration of the regions that a store would hold
 photo, true boxes -> head_outputs --------> attributes of true boxes
 
-`class_detections` are what detection metrics take. The regions of a store are something else: one box for each
-proposal, and at least ten of them (`SelectionPolicy`).
+`class_detections` are the input of detection metrics. The regions of a store differ: one box for each proposal, and at
+least ten of them (`SelectionPolicy`).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def class_detections(
     nms_iou: float = 0.3,
     max_per_image: int = 400,
 ) -> ClassDetections:
-    """Detections as py-faster-rcnn's test makes them (lib/fast_rcnn/test.py::test_net of
-    peteanderson80/bottom-up-attention; detectron2 modeling/roi_heads/fast_rcnn.py does the same).
+    """Detections as of py-faster-rcnn's test (lib/fast_rcnn/test.py::test_net of peteanderson80/bottom-up-attention;
+    detectron2 modeling/roi_heads/fast_rcnn.py does the same).
 
     Every class of every proposal is a candidate, with the box moved by that class and clipped. Those of one class
     suppress each other.
@@ -114,8 +114,8 @@ def class_detections(
 
 
 def attribute_probabilities(logits: Tensor, conventions: Conventions) -> Tensor:
-    """(n, A + 1) logits with "no attribute" last -> (n, A) probabilities, beside "no attribute" or without it, as
-    `Conventions.attribute_softmax` says."""
+    """(n, A + 1) logits with "no attribute" last -> (n, A) probabilities, beside "no attribute" or without it, by
+    `Conventions.attribute_softmax`."""
     if conventions.attribute_softmax == "all":
         return logits.softmax(dim=1)[:, :-1]
     return logits[:, :-1].softmax(dim=1)
@@ -179,28 +179,27 @@ def evaluate_detector(
     max_images: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> DetectionReport:
-    """Runs a detector on labelled photos, one after the other, and measures what it finds.
+    """Runs a detector on labelled photos, one after the other, and measures its detections.
 
-    Ignored objects and crowds are asked for nowhere, and what shows them is neither right nor wrong. Boxes are
-    x2 - x1 + 1 wide where Visual Genome's numbers are made (`objects`, `attributes`, `attribute_accuracy`) and x2 - x1
-    wide everywhere else.
+    Ignored objects and crowds are no targets, and a detection of one is neither right nor wrong. Boxes are x2 - x1 + 1
+    wide for Visual Genome's numbers (`objects`, `attributes`, `attribute_accuracy`) and x2 - x1 wide everywhere else.
 
     Memory grows by some 20 bytes for each detection and object, and by about 1.5 kB for each of the at most 100
     detections of a photo while COCO's numbers are made at the end.
 
     Args:
-        detector: in evaluation mode, on any device; its `selection` says which regions a store would hold.
+        detector: in evaluation mode, on any device; its `selection` chooses the regions of a store.
         images: read once, in their order.
         image_root: folder that `LabelledImage.file_name` starts from.
         class_names: one for each class of the detector, in the order of the ids in `images`.
-        attribute_names: likewise; none where the photos have no attributes.
+        attribute_names: likewise; none if the photos have no attributes.
         score_threshold, nms_iou, max_per_image: how detections are made, see `class_detections`.
-        max_images: no more than these are taken; None for all.
+        max_images: number of photos to take; None for all.
         progress: called after each photo with the number of photos done.
     Raises:
-        ValueError: for a photo that cannot be read or decoded or has not the stated size, for ids that have no name,
+        ValueError: for a photo that cannot be read or decoded or has not the stated size, for ids without a name,
             for names that do not fit the detector, for a detector in training mode or whose outputs are not finite, and
-            when there is no photo.
+            without any photo.
     """
     _check_detector(detector, class_names, attribute_names)
     counter = DetectionCounter(class_names, attribute_names)
@@ -229,7 +228,7 @@ def evaluate_detector(
 
 
 class DetectionCounter:
-    """Everything that is measured, added up photo by photo.
+    """All measurements, added up photo by photo.
 
     Args:
         class_names, attribute_names: see `evaluate_detector`.
@@ -247,7 +246,7 @@ class DetectionCounter:
         self._calibration = CalibrationCounter()
 
     def check(self, image: LabelledImage) -> None:
-        """Raises ValueError when the photo has an object of a class or attribute without a name."""
+        """Raises ValueError if the photo has an object of a class or attribute without a name."""
         counted = ~image.ignored
         labels = [("class", image.class_ids[counted], self.class_names, 0)]
         if self.attribute_names:
@@ -270,10 +269,10 @@ class DetectionCounter:
         """Adds one photo.
 
         Args:
-            detections: what was found in it.
-            regions: what a store would hold of it.
-            given_attributes: (K, A) float32, attribute probabilities of the true boxes of its K objects that are not
-                ignored; None where attributes are not judged.
+            detections: detections in the photo.
+            regions: regions that a store would hold of it.
+            given_attributes: (K, A) float32, attribute probabilities of the true boxes of its K objects that are
+                not ignored; None if attributes are not evaluated.
         """
         counted = ~image.ignored
         self._num_images += 1
@@ -297,7 +296,7 @@ class DetectionCounter:
             count_attribute_detections(self._attributes, given_attributes, image.boxes[counted], known_ids)
 
     def report(self, settings: DetectionSettings) -> DetectionReport:
-        """Of all photos so far."""
+        """The report of all photos so far."""
         given = self._given_boxes.figure()
         return DetectionReport(
             num_images=self._num_images,
@@ -338,7 +337,7 @@ def _check_detector(detector: Detector, class_names: Sequence[str], attribute_na
 
 
 def _check_finite(outputs: HeadOutputs, image: LabelledImage) -> None:
-    """A network that has diverged gives NaN, which no threshold passes: it would look like one that finds nothing."""
+    """Raises for NaN of a diverged network: no threshold passes it, so it would look like finding nothing."""
     regions = outputs.regions
     for name, values in (
         ("class scores", regions.class_logits),
@@ -375,7 +374,7 @@ def evaluate_folder(
         nms_iou: as of `evaluate_detector`.
         conventions: None means those of the folder.
     Raises:
-        ValueError: when it is no detector's folder, or knows other classes or attributes than the labels.
+        ValueError: if it is no detector's folder, or knows other classes or attributes than the labels.
     """
     folder = read_detector_folder(detector)
     check_same_names(photos, folder.class_names, folder.attribute_names, detector)

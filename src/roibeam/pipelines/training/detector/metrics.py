@@ -38,11 +38,11 @@ def shown_objects(
     plus_one_sides: bool,
     comparable: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The object that each box overlaps best, whatever other boxes show.
+    """The object that each box overlaps best, independent of other boxes.
 
     Ignored objects are compared as the others, by intersection over union (the "difficult" ones of py-faster-rcnn
-    lib/datasets/voc_eval.py). A crowd outlines many objects, so a box that shows none of the others and lies in a crowd
-    with more than `above` of its own area shows the crowd (pycocotools cocoeval.py).
+    lib/datasets/voc_eval.py). A crowd outlines many objects, so a box that matches none of the others and lies in a
+    crowd with more than `above` of its own area matches the crowd (pycocotools cocoeval.py).
 
     Args:
         boxes: (N, 4) numbers, x1 y1 x2 y2 in photo pixels.
@@ -57,15 +57,15 @@ def shown_objects(
     """
     if not len(object_boxes):
         return np.full(len(boxes), NO_OBJECT, np.int64)
-    ours, theirs = (torch.from_numpy(np.asarray(each, np.float64)) for each in (boxes, object_boxes))
-    iou, covered = (each.numpy() for each in overlaps(ours, theirs, plus_one_sides=plus_one_sides))
+    first, second = (torch.from_numpy(np.asarray(each, np.float64)) for each in (boxes, object_boxes))
+    iou, covered = (each.numpy() for each in overlaps(first, second, plus_one_sides=plus_one_sides))
     allowed = np.ones(iou.shape, bool) if comparable is None else comparable
     iou = np.where(allowed & ~crowds, iou, -1.0)
     rows = iou.argmax(axis=1)
-    is_shown = iou[np.arange(len(rows)), rows] > above
+    is_matched = iou[np.arange(len(rows)), rows] > above
     in_crowd = (allowed & crowds & (covered > above)).any(axis=1)
     otherwise = np.where(in_crowd, IGNORED, NO_OBJECT)
-    return np.where(is_shown, np.where(ignored[rows], IGNORED, rows), otherwise)
+    return np.where(is_matched, np.where(ignored[rows], IGNORED, rows), otherwise)
 
 
 def match_detections(
@@ -77,7 +77,7 @@ def match_detections(
     ignored: np.ndarray,
     crowds: np.ndarray,
 ) -> np.ndarray:
-    """What each detection of one photo found, as Visual Genome and PASCAL VOC count it.
+    """The object that each detection of one photo found, by the rules of Visual Genome and PASCAL VOC.
 
     Best score first, equals in their order, a detection finds the object of its class that it overlaps most, if by more
     than 0.5. An object is found once: a second detection of it is wrong, even where it overlaps another object too. An
@@ -92,14 +92,14 @@ def match_detections(
         not count.
     """
     comparable = class_ids[:, None] == object_class_ids[None, :]
-    shown = shown_objects(boxes, object_boxes, ignored, crowds, above=0.5, plus_one_sides=True, comparable=comparable)
+    matched = shown_objects(boxes, object_boxes, ignored, crowds, above=0.5, plus_one_sides=True, comparable=comparable)
     order = np.argsort(-scores, kind="stable")
-    by_score = shown[order]
+    by_score = matched[order]
     _, firsts = np.unique(by_score, return_index=True)
     is_first = np.zeros(len(order), bool)
     is_first[firsts] = True
     by_score[(by_score >= 0) & ~is_first] = NO_OBJECT
-    found = np.empty_like(shown)
+    found = np.empty_like(matched)
     found[order] = by_score
     return found
 
@@ -117,13 +117,13 @@ class AveragePrecisions:
 
     @property
     def mean(self) -> float | None:
-        """Over the classes that occur; None where none does."""
+        """Mean over the classes that occur; None if none does."""
         occurring = self.num_objects > 0
         return float(self.values[occurring].mean()) if occurring.any() else None
 
     @property
     def weighted_mean(self) -> float | None:
-        """Each class counted as often as it has objects; None where there is none."""
+        """Mean weighted by the objects of each class; None if there are none."""
         occurring = self.num_objects > 0
         if not occurring.any():
             return None
@@ -148,7 +148,7 @@ class PrecisionCounter:
 
         Args:
             scores, class_ids: (N,) of its detections.
-            found: (N,) what each of them found, of `match_detections`.
+            found: (N,) result of `match_detections`.
             object_class_ids: (K,) of its objects that are not ignored.
         """
         counts = found != IGNORED
@@ -158,7 +158,7 @@ class PrecisionCounter:
         self.num_objects += np.bincount(object_class_ids, minlength=len(self.num_objects))
 
     def result(self) -> AveragePrecisions:
-        """Of all photos so far; detections of equal score stand in the order of the photos."""
+        """Result of all photos so far; detections of equal score stand in the order of the photos."""
         scores = np.concatenate([np.empty(0, np.float32), *self._scores])
         class_ids = np.concatenate([np.empty(0, np.int32), *self._class_ids])
         right = np.concatenate([np.empty(0, bool), *self._right])
@@ -185,19 +185,19 @@ def area_under_curve(right: np.ndarray, num_objects: int) -> float:
 
 @dataclass(frozen=True)
 class AttributeAccuracy:
-    """Share of the objects whose best attribute is one of their known ones. Objects of which no attribute is known, and
+    """Share of the objects whose best attribute is one of their known ones. Objects without a known attribute, and
     ignored ones, do not count.
 
     Attributes:
         matched_boxes: 0..1, of the objects that a detection of their class found, at an overlap above 0.5, with the
-            attribute of that detection; None when none was found. An object that was missed does not count, so read it
-            beside `num_matched`.
-        num_matched: how many objects that is.
+            attribute of that detection; None if none was found. Missed objects do not count, so read it beside
+            `num_matched`.
+        num_matched: number of these objects.
         given_boxes: 0..1, with the attribute that the heads give the object's true box: does not depend on how well
-            objects are found. None when there is none.
-        num_given: how many objects that is: all with a known attribute.
-        given_low, given_high: ends of the 95 % interval of `given_boxes` over photos; None where there is none.
-        given_chance: 0..1, of always the attribute that most of these objects have; None when there is none.
+            objects are found. None without such objects.
+        num_given: number of these objects: all with a known attribute.
+        given_low, given_high: ends of the 95 % interval of `given_boxes` over photos; None if there is none.
+        given_chance: 0..1, of always the attribute that most of these objects have; None without such objects.
     """
 
     matched_boxes: float | None
@@ -264,10 +264,10 @@ def count_attribute_detections(
 ) -> None:
     """Adds one photo's attributes to a count of average precision whose classes are the attributes.
 
-    As bottom-up attention judges attributes (lib/fast_rcnn/test.py::test_net_with_gt_boxes, vg_eval.py with
-    eval_attributes): the heads are asked about the true boxes; every attribute of every box is a detection, without
-    suppression, the best `max_per_image` of a photo are kept; an object is one to be found for each of its attributes.
-    So an object of which no attribute is known makes wrong detections only, as there.
+    As in bottom-up attention (lib/fast_rcnn/test.py::test_net_with_gt_boxes, vg_eval.py with eval_attributes): the
+    heads read the true boxes; every attribute of every box is a detection, without suppression, the best
+    `max_per_image` of a photo are kept; an object is a target for each of its attributes. So an object without a known
+    attribute makes wrong detections only, as there.
 
     Args:
         probabilities: (K, A) float32, of the true boxes.
@@ -417,10 +417,10 @@ def _mean(values: np.ndarray) -> float | None:
 class RegionRecall:
     """
     Attributes:
-        recall: share of the objects that are not ignored that some region overlaps by 0.5 or more, whatever class it
-            has; None without such an object.
-        num_objects: how many objects that is of.
-        mean_regions: regions of a photo on average; None without a photo.
+        recall: share of the objects that are not ignored that some region overlaps by 0.5 or more, of any class;
+            None without such an object.
+        num_objects: number of these objects.
+        mean_regions: mean number of regions of a photo; None without a photo.
     """
 
     recall: float | None
@@ -441,8 +441,8 @@ class RecallCounter:
         self._num_regions += len(boxes)
         self._num_objects += len(objects)
         if len(objects) and len(boxes):
-            ours, theirs = (torch.from_numpy(np.asarray(each, np.float64)) for each in (boxes, objects))
-            iou, _ = overlaps(ours, theirs, plus_one_sides=False)
+            first, second = (torch.from_numpy(np.asarray(each, np.float64)) for each in (boxes, objects))
+            iou, _ = overlaps(first, second, plus_one_sides=False)
             self._num_found += int((iou.amax(dim=0) >= 0.5).sum())
 
     def result(self) -> RegionRecall:
@@ -469,15 +469,15 @@ class CalibrationBin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of the class distribution (background included) of the regions that a store would hold.
+    """Calibration of the class distribution (background included) of the regions that a store would hold.
 
     Attributes:
         num_regions: regions that count.
-        num_background: those of them that show no object.
+        num_background: those of them without an object.
         accuracy: share of them whose most probable class is right; None, as the next two, without a region.
         expected_error: expected calibration error, 0..1: the distance of confidence from accuracy in a bin, averaged
             over the bins by their regions.
-        negative_log_likelihood: mean of -ln of the probability of what the region shows, in nats.
+        negative_log_likelihood: mean of -ln of the probability of the region's true class, in nats.
         bins: of equal width, ascending.
     """
 
@@ -502,21 +502,21 @@ class CalibrationCounter:
     def add(self, image: LabelledImage, boxes: np.ndarray, class_probabilities: np.ndarray) -> None:
         """Adds one photo's regions.
 
-        What a region shows is the class of the object that it overlaps most, if by 0.5 or more, else background. A
-        region that shows an ignored object or lies in a crowd is left out: nobody knows what it should say.
+        The true class of a region is that of the object that it overlaps most, if by 0.5 or more, else background. A
+        region on an ignored object or in a crowd is left out: its true class is unknown.
 
         Args:
             boxes: (K, 4) float32, photo pixels, x2 - x1 wide.
             class_probabilities: (K, C + 1) float32, foreground first, background last.
         """
-        shown = shown_objects(
+        matched = shown_objects(
             boxes, image.boxes, image.ignored, image.crowds, above=AT_LEAST_HALF, plus_one_sides=False
         )
-        counts = shown != IGNORED
-        shown, probabilities = shown[counts], class_probabilities[counts].astype(np.float64)
+        counts = matched != IGNORED
+        matched, probabilities = matched[counts], class_probabilities[counts].astype(np.float64)
         background = probabilities.shape[1] - 1
-        truth = np.full(len(shown), background)
-        truth[shown >= 0] = image.class_ids[shown[shown >= 0]]
+        truth = np.full(len(matched), background)
+        truth[matched >= 0] = image.class_ids[matched[matched >= 0]]
         confidence = probabilities.max(axis=1)
         right = probabilities.argmax(axis=1) == truth
         bins = np.clip(np.ceil(confidence * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)

@@ -47,7 +47,7 @@ class NamedPrecisions:
 
 
 def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPrecisions:
-    """Puts names to the classes of a result."""
+    """Adds names to the classes of a result."""
     classes = tuple(
         ClassPrecision(name, value if count else None, count)
         for name, value, count in zip(names, result.values.tolist(), result.num_objects.tolist(), strict=True)
@@ -57,7 +57,7 @@ def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPr
 
 @dataclass(frozen=True)
 class DetectionSettings:
-    """How detections were made: see `class_detections`.
+    """Settings of the detections, see `class_detections`.
 
     Raises:
         ValueError: naming the number, what it is and what it may be.
@@ -78,17 +78,17 @@ class DetectionSettings:
 
 @dataclass(frozen=True)
 class DetectionReport:
-    """What was measured of a detector on a set of photos. None wherever nothing could be measured.
+    """Measurements of a detector on a set of photos. None for those that could not be made.
 
     Attributes:
         num_images: photos.
         num_objects: their objects, ignored ones not counted.
         num_ignored: ignored objects, crowds among them.
-        num_detections: what was judged by `objects`.
-        settings: how detections were made.
+        num_detections: detections that `objects` evaluates.
+        settings: of the detections.
         objects: average precision of the classes.
         coco: COCO's numbers, on the best 100 of the same detections of each photo.
-        attributes: average precision of the attributes, asked about the true boxes.
+        attributes: average precision of the attributes, predicted for the true boxes.
         attribute_accuracy: how often the best attribute is a known one.
         region_recall: of the regions that a store would hold, by the detector's selection.
         calibration: of the class distribution of the same regions.
@@ -107,7 +107,7 @@ class DetectionReport:
     calibration: Calibration
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and None, under the names of the attributes."""
+        """The report as plain dicts, lists, numbers and None, under the names of the attributes."""
         return plain_json(asdict(self))
 
 

@@ -14,7 +14,7 @@ BEST_BY = "average_precision"  # of an evaluation while training: mAP@0.5, as Vi
 
 @dataclass(frozen=True)
 class PhotoRules:
-    """How photos become batches.
+    """Batch settings of photos.
 
     Attributes:
         batch_size: photos per micro-batch and process.
@@ -39,20 +39,20 @@ class PhotoRules:
 
 @dataclass(frozen=True)
 class Start:
-    """What a detector's weights are before its training.
+    """A detector's weights before its training.
 
     Attributes:
-        weights: a whole detector's file; or its folder, of which other classes take all but the layers that know
-            classes; or None.
+        weights: a whole detector's file; or its folder, from which a detector of other classes takes all but the
+            class layers; or None.
         resnet: a file whose ResNet is taken (of ImageNet, of a detector of other classes), or None: the heads start
             from scratch.
         frozen_stages: stages without gradients, see `DetectorTraining`. Bottom-up attention and detectron2 freeze
             1 and 2 when they start from weights.
 
-    With either file the norms are frozen; with none of them all is trained, norms too.
+    With either file the norms are frozen; with neither everything is trained, norms too.
 
     Raises:
-        ValueError: for both files, or for frozen stages that have no weights.
+        ValueError: for both files, or for frozen stages without weights.
     """
 
     weights: str | None = None
@@ -70,15 +70,15 @@ class Start:
 
 @dataclass(frozen=True)
 class DetectorSettings:
-    """What is trained, and how.
+    """Settings of a detector's training.
 
     Attributes:
-        config: sizes; its numbers of classes and attributes are those of the photos.
-        conventions: whose arithmetic.
+        config: sizes, with the numbers of classes and attributes of the photos.
+        conventions: of the arithmetic.
         train: of the loop.
         start: weights before the first step.
-        photos: how they become batches.
-        sampling, losses: of the regions that a step learns from.
+        photos: of their batches.
+        sampling, losses: of the regions in a step.
     """
 
     config: DetectorConfig

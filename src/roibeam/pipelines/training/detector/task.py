@@ -1,7 +1,7 @@
 """Detector training as a task of the loop: labelled photos -> batches -> losses of `DetectorTraining`; and its runs.
 
-The batches say which photo comes when, mirrored, resized, with its seed. A run reads labelled photos and writes a run
-folder with the detector's folder in it.
+The batches define the order of photos, and each one's mirroring, size and seed. A run reads labelled photos and writes
+a run folder with the detector's folder in it.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ class LabelledBatches:
 
     @property
     def num_photos(self) -> int:
-        """In one epoch."""
+        """Number of photos in one epoch."""
         return len(self._images)
 
     def places(self, start: int, *, batch_size: int, rank: int, num_ranks: int) -> Iterator[list[tuple[int, int]]]:
-        """As `SampleOrder.batches`."""
+        """See `SampleOrder.batches`."""
         return self._order.batches(start, batch_size=batch_size, rank=rank, num_ranks=num_ranks)
 
     def coming(self, pool: ThreadPoolExecutor, epoch: int, place: int) -> ComingPhoto:
@@ -148,7 +148,7 @@ class LabelledBatches:
         return NamedBatch(prepared, tuple(each.image_id for each in coming))
 
     def blank(self, count: int) -> NamedBatch:
-        """So many blank photos of the largest network input that any photo has, with an object each."""
+        """Blank photos of the largest network input that any photo has, with an object each."""
         config, conventions = self._config, self._conventions
         shapes = {image.image_hw or (1, 1) for image in self._images}
         sizes = [input_size(each, max(self._short_edges), config.long_edge, conventions) for each in sorted(shapes)]
@@ -175,14 +175,14 @@ class LabelledBatches:
 
 @dataclass(frozen=True, eq=False)
 class DetectionOutput:
-    """A `LossOutput`: sums over the photos of a batch, and what was hit."""
+    """A `LossOutput`: sums over the photos of a batch, and its metrics."""
 
     losses: Mapping[str, SumCount]
     metrics: Mapping[str, SumCount]
 
 
 def summed(found: DetectionLosses) -> DetectionOutput:
-    """What a batch gave as sums and counts: each loss is averaged over the photos."""
+    """Losses and metrics of a batch as sums and counts: each loss is averaged over the photos."""
     return DetectionOutput(
         {name: SumCount(row.sum(), torch.tensor(len(row), device=row.device)) for name, row in found.losses.items()},
         {name: SumCount(*pair) for name, pair in found.metrics.items()},
@@ -193,10 +193,10 @@ class DetectorTask:
     """A `TrainTask` on `LabelledBatches`.
 
     Args:
-        training: what is trained; its detector has as many classes and attributes as `photos` has names.
+        training: the module to train; its detector has as many classes and attributes as `photos` has names.
         seed: of everything random.
     Raises:
-        ValueError: when detector and photos do not fit each other.
+        ValueError: if detector and photos do not fit each other.
     """
 
     def __init__(self, training: DetectorTraining, photos: LabelledPhotos, rules: PhotoRules, *, seed: int) -> None:
@@ -245,15 +245,15 @@ class DetectorTask:
         return batch.one_by_one()
 
     def model_config(self) -> dict[str, Any]:
-        """Makes the folder of the weights a detector's folder, see `extraction/weights/detector_folder.py`."""
+        """Config that makes the weights' folder a detector's folder, see `extraction/weights/detector_folder.py`."""
         return self._description
 
 
 class JudgedDetectorTask(DetectorTask):
-    """A `DetectorTask` whose detector is judged on other photos at each evaluation.
+    """A `DetectorTask` whose detector is evaluated on other photos at each evaluation.
 
     Args:
-        judged: have the classes and attributes of `photos`.
+        judged: photos with the classes and attributes of `photos`.
         training, photos, rules, seed: as of `DetectorTask`.
     """
 
@@ -270,7 +270,7 @@ class JudgedDetectorTask(DetectorTask):
         self._judged = judged
 
     def evaluate(self) -> Judged:
-        """As `roibeam detector evaluate` measures: `BEST_BY`, COCO's AP, and what the kept regions show."""
+        """See `roibeam detector evaluate`: `BEST_BY`, COCO's AP, and metrics of the kept regions."""
         training, judged = self._training, self._judged
         detector = Detector(
             training.config,
@@ -286,7 +286,7 @@ class JudgedDetectorTask(DetectorTask):
             class_names=judged.class_names,
             attribute_names=judged.attribute_names,
         )
-        # Of boxes that are to be found nobody guesses any: attributes alone stand beside chance.
+        # Boxes to be found have no level of chance: attributes alone stand beside chance.
         values = {
             BEST_BY: report.objects.mean,
             "coco_precision": report.coco.ap,
@@ -300,7 +300,7 @@ def detector_groups(part: nn.Module) -> list[ParameterGroup]:
     """Weights decay; biases and norms do not (detectron2's WEIGHT_DECAY_NORM 0, and Caffe's decay_mult 0 of biases).
 
     Args:
-        part: a detector, or what is trained of one.
+        part: a detector, or its trained part.
     """
     trained = [each for each in part.parameters() if each.requires_grad]
     return [
@@ -326,10 +326,10 @@ def train_detector(
     """Trains a detector; the folder `model` of each checkpoint is a detector's folder (`read_detector_folder`).
 
     Args:
-        judged: on these the detector is judged while it is trained, every `TrainConfig.evaluate_every` steps.
+        judged: photos to evaluate the detector on while it is trained, every `TrainConfig.evaluate_every` steps.
         resume, stop_at_step: as of `train`.
     Raises:
-        ValueError: whatever does not fit, saying what to do; for photos that cannot be read, while training.
+        ValueError: if photos or settings do not fit, with the remedy; in training, for photos that cannot be read.
     """
     start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)
@@ -386,7 +386,7 @@ def build_start(
     seed: int,
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Detector:
-    """The detector as it is before the first step.
+    """The detector before the first step.
 
     Args:
         names: of its classes and attributes; those of a detector's folder are compared with them.
@@ -409,7 +409,7 @@ def build_start(
 
 
 def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attributes: tuple[str, ...]) -> None:
-    """Takes the weights of a detector's folder, and tells what starts anew because its classes are others."""
+    """Takes the weights of a detector's folder, and logs the layers that start anew because its classes differ."""
     folder = read_detector_folder(place)
     same_classes, same_attributes = folder.class_names == classes, folder.attribute_names == attributes
     anew = load_folder(folder, detector, same_classes=same_classes, same_attributes=same_attributes)
@@ -417,8 +417,8 @@ def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attri
         logger.info("starting from %s, no layer anew", place)
         return
     changes = [
-        f"{counted(len(ours), *words)} in place of its {len(theirs)}"
-        for is_same, ours, theirs, words in (
+        f"{counted(len(new), *words)} in place of its {len(old)}"
+        for is_same, new, old, words in (
             (same_classes, classes, folder.class_names, ("class", "classes")),
             (same_attributes, attributes, folder.attribute_names, ("attribute",)),
         )

@@ -1,6 +1,5 @@
-"""A detector's training as a command line asks for it: labels, sizes and a start by their names.
-
-Files, names and settings are looked at before torch is imported.
+"""Request of a detector's training: labels, sizes and a start by their names. Files, names and settings are checked
+before torch is imported.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class DetectorTrainRequest:
     """
     Attributes:
         labels, images, vocab: as of `open_labelled_photos`; `images` is the folder of the photos.
-        val_labels, val_images: the same of photos that the detector is judged on while it is trained; None for no such.
+        val_labels, val_images: the same of photos for evaluations during the training; None for none.
         detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic;
             None for those of a detector's folder in `weights`, else vg-r101-c4 and hf.
         weights, resnet: as of `Start`.
@@ -82,8 +81,8 @@ class DetectorTrainRequest:
 class TrainedDetector:
     """Attributes:
     result: of the loop.
-    folder: of the newest detector, as `read_detector_folder` takes it.
-    photos: that it was trained on.
+    folder: folder of the newest detector, see `read_detector_folder`.
+    photos: training photos.
     """
 
     result: TrainResult
@@ -94,7 +93,7 @@ class TrainedDetector:
 def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
     """
     Raises:
-        ValueError, OSError: whatever is unknown, does not fit or cannot be read, saying what to do.
+        ValueError, OSError: if an input is unknown, does not fit or cannot be read, with the remedy.
     """
     _check(request, run_dir)
     with waiting("reading the labels"):
@@ -108,7 +107,7 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     exif = settings.conventions.exif_orientation
     photos = look_once(photos, exif, is_trained_on=True)
     judged = None if request.val_labels is None else _judged(request, photos, exif)
-    # Torch comes now, when nothing is wrong with the names.
+    # Import torch here, after names are checked.
     sleep_beside_others()
     with waiting("loading torch"):
         import torch
@@ -127,10 +126,10 @@ def _check_judged(request: DetectorTrainRequest) -> None:
 
 
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
-    """The photos to judge on.
+    """The photos for evaluations.
 
     Raises:
-        ValueError: when one is trained on, or their classes are others.
+        ValueError: if one is trained on, or their classes differ.
     """
     assert request.val_labels is not None
     judged = open_labelled_photos(request.val_labels, image_root=request.val_images, vocab=request.vocab).once()
@@ -162,7 +161,7 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
             named.look(partial(read_detector_folder, weights))
         elif named.need(option, weights, FILE):
             named.look(partial(check_weight_file, weights))
-    if named.need_output_folder(run_dir) and is_main_process():  # other processes may look when the run has begun
+    if named.need_output_folder(run_dir) and is_main_process():  # other processes may check after the run has started
         named.look(lambda: check_run_folder(run_dir, resume=request.resume))
     sizes = named.look(lambda: _sizes(request))
     conventions = named.look(lambda: _conventions(request))
@@ -206,7 +205,7 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
     Args:
         sizes: of the detector, with the numbers of classes and attributes that the labels have.
     Raises:
-        ValueError: for a setting, a number or a start that is none.
+        ValueError: for an invalid setting, number or start.
     """
     sections: dict[str, Any] = {
         "photos": PhotoRules(batch_size=request.batch_size),
@@ -225,7 +224,7 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
         if train.warmup_steps > falls[0]:
             raise ValueError(
                 f"--warmup-steps {train.warmup_steps}: of {request.steps:,} steps the learning rate first falls after "
-                f"{falls[0]:,}; take at most so many, or say when it falls (--decay-steps)"
+                f"{falls[0]:,}; take at most so many, or set its falls (--decay-steps)"
             )
         train = replace(train, decay_steps=falls)
     from_file = request.weights is not None or request.resnet is not None

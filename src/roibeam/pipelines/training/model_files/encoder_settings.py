@@ -1,6 +1,6 @@
 """Settings of end-to-end training: a model's region encoder, how it is trained, weights of the detector's losses.
 
-Reads also what a joint checkpoint says of its own encoder. No torch.
+Also reads a joint checkpoint's settings of its encoder. No torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from roibeam.pipelines.training.parameter_groups import ENCODER_RULES
 from roibeam.pipelines.training.train_config import TASK_GROUPS
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
-TOY_ENCODER = "toy"  # of a recipe's toy, where no other is named
+TOY_ENCODER = "toy"  # of a recipe's toy, by default
 JOINT_FORMAT = 1
 _MAX_CONFIG_BYTES = 2**20
 _SECTIONS = ("end_to_end", "model", "region_encoder")
@@ -29,18 +29,18 @@ _SECTIONS = ("end_to_end", "model", "region_encoder")
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How the region encoder is trained.
+    """Training settings of the region encoder.
 
     Attributes:
         frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
         recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
             for less memory and more time.
-        mask_channels: outlines of objects (VCR) are told in so many channels of a region's map, as R2C does with 32; 0
+        mask_channels: number of channels of a region's map that hold outlines of objects (VCR), as R2C with 32; 0
             weighs its cells by them, as VL-BERT's release does.
         region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
             last digits.
-        learning_rate_scale: the encoder's rate, of that of the model. The release has one rate for both; a small new
-            model wants a larger one than a trained detector can bear.
+        learning_rate_scale: the encoder's rate, relative to the model's. The release has one rate for both; a small
+            new model needs a larger one than a trained detector can bear.
     """
 
     frozen_stages: tuple[int, ...] = (1, 2)
@@ -57,7 +57,7 @@ class EncoderOptions:
             )
 
     def check_rates(self, parameter_groups: str) -> None:
-        """Raises ValueError where a release's rule, `TrainConfig.parameter_groups`, knows no region encoder, or gives
+        """Raises ValueError if a release's rule, `TrainConfig.parameter_groups`, knows no region encoder, or gives
         every parameter its rate."""
         if parameter_groups not in (TASK_GROUPS, *ENCODER_RULES):
             raise ValueError(
@@ -72,22 +72,22 @@ class EncoderOptions:
             )
 
     def of_network(self) -> dict[str, Any]:
-        """What makes a `RegionEncoder`: all but how fast it is trained."""
+        """Arguments of `RegionEncoder`: all but the learning rate."""
         return {name: value for name, value in asdict(self).items() if name != "learning_rate_scale"}
 
     def described(self) -> dict[str, Any]:
-        """What a resumed run must have alike, beside what the model's own config says."""
+        """Settings that must match on resume, except those in the model's own config."""
         scale = {} if self.learning_rate_scale == 1 else {"encoder_learning_rate_scale": self.learning_rate_scale}
         return {"region_chunk": self.region_chunk, **scale}
 
 
 @dataclass(frozen=True)
 class JointSettings:
-    """What the config.json of a joint checkpoint says.
+    """Content of a joint checkpoint's config.json.
 
     Attributes:
         content: all of it.
-        choices: what the run hid, and how.
+        choices: masking of the run.
         config, conventions, frozen_stages, mask_channels: of the encoder.
     """
 
@@ -104,7 +104,7 @@ def read_joint_settings(path: Path) -> JointSettings:
     Args:
         path: of the config.json.
     Raises:
-        ValueError: naming the file, when it cannot be read or is of another kind.
+        ValueError: naming the file, if it cannot be read or is of another kind.
     """
     hint = "a joint checkpoint's config.json is written by save_joint"
     found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
@@ -134,7 +134,7 @@ def read_joint_settings(path: Path) -> JointSettings:
 
 
 def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
-    """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
+    """The detector of the encoder, by `--detector`, `--weights` and `--conventions` together.
 
     A preset of sizes computes as VL-BERT's released encoder does (R2C's as R2C), unless conventions are named; a
     detector's folder as the detector.
@@ -151,7 +151,7 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What each of the detector's losses counts beside those of the model, on top of its `LossRules`.
+    """Weights of the detector's losses beside those of the model, on top of its `LossRules`.
 
     Raises:
         ValueError: for a negative number.

@@ -1,6 +1,6 @@
 """A model and its region encoder as one folder: the result of a joint training, and the start of the next one.
 
-config.json          what the run chose, the model's config, the encoder's sizes and conventions; of a run on labelled
+config.json          settings of the run, the model's config, the encoder's sizes and conventions; of a run on labelled
                      photos too, the names of the detector's classes and attributes
 model.safetensors    weights of both, under `model.` and `region_encoder.`; and `detection.`, the detector's heads
 
@@ -62,7 +62,7 @@ from roibeam.pipelines.training.model_files.model_checkpoint import (
 from roibeam.pipelines.training.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
-PREFIX = "detection_"  # of the detector's losses and metrics among those of the model
+PREFIX = "detection_"  # prefix of the detector's losses and metrics among those of the model
 
 
 class JointDetector(EndToEndModel):
@@ -104,7 +104,7 @@ class JointDetector(EndToEndModel):
     def forward(
         self, batch: VLBatch, images: ImageBatch, *arguments: Any, labelled: DetectionBatch | None = None
     ) -> Any:
-        """As of `EndToEndModel`.
+        """See `EndToEndModel`.
 
         Args:
             labelled: adds the detector's losses and metrics on these photos. In one call with the others: data-parallel
@@ -128,7 +128,7 @@ class JointDetector(EndToEndModel):
 
     @staticmethod
     def loss_counts(labelled: DetectionBatch) -> dict[str, int]:
-        """What each of the detector's losses is averaged over."""
+        """Number of elements that each of the detector's losses is averaged over."""
         return dict.fromkeys((PREFIX + name for name in LOSSES), len(labelled))
 
 
@@ -138,12 +138,12 @@ _HEADS, _OWN = "detection.", "model."
 
 
 def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What `config.json` holds.
+    """Content of `config.json`.
 
     Args:
-        model: what is said of the model; None for its configuration and class.
+        model: description of the model; None for its configuration and class.
     Raises:
-        ValueError: when the encoder has other parts than its config makes, so that it could not be read back.
+        ValueError: if the encoder has other parts than its config makes, so that it could not be read back.
     """
     encoder = region_encoder_of(joint)
     if model is None:
@@ -175,13 +175,13 @@ def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None)
 
 
 def region_encoder_of(joint: EndToEndModel) -> RegionEncoder:
-    """The encoder as what it is: `EndToEndModel` knows it as a protocol."""
+    """The encoder with its own type: `EndToEndModel` knows it as a protocol."""
     assert isinstance(joint.region_encoder, RegionEncoder)
     return joint.region_encoder
 
 
 def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
-    """Writes aside, makes durable, renames: a folder of this name is complete. One that is there gives way.
+    """Writes aside, makes durable, renames: a folder of this name is complete. An existing one is replaced.
 
     Raises:
         ValueError: as `describe_joint`.
@@ -224,7 +224,7 @@ class JointCheckpoint(ModelCheckpoint):
 
 
 def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
-    """What `spec` names: a model on stored features, or a `JointCheckpoint`.
+    """The model that `spec` names: on stored features, or a `JointCheckpoint`.
 
     Args:
         spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
@@ -249,17 +249,17 @@ def load_joint(
     left_out: str | None = None,
 ) -> EndToEndModel:
     """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved; a `JointDetector`
-    with default losses where it was trained on labelled photos too. One that was fine-tuned comes without its head.
+    with default losses if it was trained on labelled photos too. A fine-tuned one comes without its head.
 
     Args:
         folder: of `save_joint`, or a run end to end (its newest checkpoint, of the last stage), or one of its
             checkpoints.
-        make_model: what the config says of the model -> the model with any weights; None for those of `MODEL_CLASSES`.
-        left_out: beginning of the names of weights that this model does not have; None for none.
+        make_model: the config's description of the model -> the model with any weights; None for `MODEL_CLASSES`.
+        left_out: prefix of the names of weights that this model does not have; None for none.
     Raises:
-        ValueError: one line that names the file: when it is missing, damaged or of another kind, or when config and
-            weights do not fit, such as features of two widths, or a weight that is missing, too much, misshapen, NaN
-            or infinite.
+        ValueError: one line that names the file: if it is missing, damaged or of another kind, or if config and
+            weights do not fit, such as features of two widths, or a weight that is missing, too much, misshapen, NaN or
+            infinite.
     """
     folder = Path(folder).expanduser()
     if folder.is_dir() and not (folder / WEIGHTS_NAME).is_file():
@@ -318,9 +318,9 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
         joint: a VL-BERT, for pre-training or a task, whose config fits the checkpoint (`config_from_official`), with
             its encoder.
     Raises:
-        ValueError: when the file cannot be read as tensors, holds no image network, or its tensors are not exactly
+        ValueError: if the file cannot be read as tensors, holds no image network, or its tensors are not exactly
             those of `joint`.
-        OSError: when it cannot be fetched.
+        OSError: if it cannot be fetched.
     """
     source = f"weights {spec}"
     official, network = split_official(_tensors(fetch_weights(spec)))
@@ -344,21 +344,21 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
     Args:
         kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
     Raises:
-        ValueError: for a model that is not a VL-BERT of this kind, or an encoder that is told outlines in channels.
+        ValueError: for a model that is not a VL-BERT of this kind, or an encoder that reads outlines in channels.
     """
     if region_encoder_of(joint).mask_channels:
         raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
     state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
-    ours = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
-    official = state_to_official(ours, kind)
+    of_model = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
+    official = state_to_official(of_model, kind)
     names = family_names("vlbert-checkpoint")
     for name, tensor in state.items():
         if not name.startswith(encoder_prefix):
             continue
-        theirs = VLBERT_PREFIX + names[name.removeprefix(encoder_prefix)]
-        official[theirs] = tensor
-        if theirs.endswith(".running_var"):
-            official[theirs.removesuffix("running_var") + COUNTER] = torch.tensor(0)
+        name_there = VLBERT_PREFIX + names[name.removeprefix(encoder_prefix)]
+        official[name_there] = tensor
+        if name_there.endswith(".running_var"):
+            official[name_there.removesuffix("running_var") + COUNTER] = torch.tensor(0)
     again = {name: t for name, t in official.items() if name.startswith(LAST_STAGE)}
     return official | {LAST_STAGE_AGAIN + name.removeprefix(LAST_STAGE): tensor for name, tensor in again.items()}
 

@@ -1,4 +1,4 @@
-"""A model with its weights, from whatever holds one: our folders, a training run, an official file or repository.
+"""Model with its weights, read from a roibeam folder, a training run, an official file or repository.
 
 Nothing in a file is executed: weights go through `roibeam.extraction.weights.files`, configurations are JSON.
 """
@@ -80,10 +80,10 @@ class ModelCheckpoint:
     Attributes:
         model: in evaluation mode, float32, on the CPU.
         source: the folder or file that its weights came from.
-        tokenizer: folder of the tokenizer it was trained with, where the run folder has one.
-        changes: what was left out or assumed, for people.
-        assumed: whether the file does not show all settings of the model, and no configuration came with it; `changes`
-            names what was taken as published.
+        tokenizer: folder of the tokenizer it was trained with, if the run folder has one.
+        changes: left-out parts and assumptions, for people.
+        assumed: whether settings that the file lacks were taken as published, since no configuration came with it;
+            `changes` names them.
     """
 
     model: PreTrainedModel
@@ -94,27 +94,27 @@ class ModelCheckpoint:
 
     @property
     def feature_space(self) -> str | None:
-        """Of the first store that its run was trained on; None where no run's record lies beside the model."""
+        """Feature space of the first store that its run was trained on; None without a run's record."""
         return trained_with(self).feature_space
 
     def check_store(self, store: FeatureStore) -> list[str]:
-        """Whether the model was trained on features such as a store has: those of another detector fit its width, and
-        give numbers without meaning.
+        """Checks that the model was trained on features such as a store has: those of another detector fit its width,
+        and give numbers without meaning.
 
         Returns:
-            What differs and may (boxes, dtype, mode), or that nobody knows what the model was trained on; a line each.
+            Allowed differences (boxes, dtype, mode), or that the model's training features are unknown; a line each.
         Raises:
-            ValueError: when the features mean something else, or their classes have other names.
+            ValueError: if the features mean something else, or their classes have other names.
         """
         if self.feature_space is None:
             return [f"{self.source} is no run's checkpoint and does not tell what features it was trained on"]
         return check_feature_space(self, store)
 
     def as_read(self, record: RegionRecord) -> RegionRecord:
-        """A store's record as the model reads it: where that takes six numbers more of each region, and was trained so,
-        six numbers of its box stand behind each feature (`RegionRecord.with_box_numbers`). Else the record itself.
+        """A store's record as the model reads it: with six numbers of its box behind each feature
+        (`RegionRecord.with_box_numbers`) if the model is six numbers wider and was trained so, else unchanged.
 
-        A file that is no run's does not tell: a VisualBERT has them then.
+        A file without a run does not record it: a VisualBERT has them then.
         """
         config: Any = self.model.config
         is_wider = config.region_feature_size == record.features.shape[1] + BOX_NUMBERS
@@ -127,8 +127,10 @@ class ModelCheckpoint:
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
-        said = f", {len(self.changes)} changes" if self.changes else ""
-        return f"ModelCheckpoint({type(self.model).__name__} of {count:,} parameters, from {str(self.source)!r}{said})"
+        suffix = f", {len(self.changes)} changes" if self.changes else ""
+        return (
+            f"ModelCheckpoint({type(self.model).__name__} of {count:,} parameters, from {str(self.source)!r}{suffix})"
+        )
 
 
 def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
@@ -145,20 +147,20 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
             convert` writes. None takes the one that `roibeam convert` wrote beside the file (x.bin.json of x.bin), if
             it is there.
     Raises:
-        ValueError: one line, saying what is wrong with which file.
-        OSError: when the network or a disk fails.
+        ValueError: one line, with the file and its fault.
+        OSError: if the network or a disk fails.
     Warns:
-        UserWarning: when an official file came without a configuration, so that settings were taken as published.
+        UserWarning: if an official file came without a configuration, so that settings were taken as published.
     """
     found = read_model(spec, options=options)
     if found.assumed:
-        told = f"options=Path(...) or {settings_beside(found.source).name} beside it tells others"
-        warnings.warn(f"{found.source}: {'; '.join(found.changes)}; {told}", stacklevel=2)
+        hint = f"options=Path(...) or {settings_beside(found.source).name} beside it sets others"
+        warnings.warn(f"{found.source}: {'; '.join(found.changes)}; {hint}", stacklevel=2)
     return found
 
 
 def read_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
-    """As `load_model`, without a warning, for who shows `changes`."""
+    """See `load_model`, without a warning; the caller reports `changes`."""
     path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path, options)
@@ -186,7 +188,7 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
         )
     is_tuned = settings.get("model_type") == TASK_MODEL
     settings = model_in(settings, folder) if is_tuned else settings
-    if not is_ours(settings):
+    if not is_roibeam_config(settings):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:
             raise ValueError(f"{folder}: neither {WEIGHTS} nor pytorch_model.bin in it")
@@ -205,16 +207,16 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
 
 
 def model_in(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What the configuration of a model with the head of a task says of the model."""
+    """Description of the model in the configuration of a model with the head of a task."""
     found = settings.get("model")
     if not isinstance(found, dict):
-        raise ValueError(f"{folder / CONFIG}: says nothing of the model; is it damaged?")
+        raise ValueError(f"{folder / CONFIG}: has no model; is it damaged?")
     return found
 
 
 @contextmanager
 def naming_model(where: Path) -> Iterator[None]:
-    """Around what makes a model of files that may be a stranger's: whatever does not fit is a line that names them."""
+    """Context manager that names the files in any error of making a model from them."""
     try:
         yield
     except ValueError as error:
@@ -227,18 +229,18 @@ def naming_model(where: Path) -> Iterator[None]:
 
 
 def without_task_head(tensors: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
-    """The model in a `TaskModel`, by its own names."""
+    """State of the model in a `TaskModel`, by the model's own names."""
     inside = "model."
     return {name.removeprefix(inside): tensor for name, tensor in tensors.items() if name.startswith(inside)}
 
 
-def is_ours(settings: Mapping[str, Any]) -> bool:
-    """Whether a JSON configuration is one of ours, not of transformers or of an official code."""
+def is_roibeam_config(settings: Mapping[str, Any]) -> bool:
+    """Whether a JSON configuration is roibeam's, not of transformers or of an official code."""
     return str(settings.get("model_type", "")).startswith("roibeam-")
 
 
 def class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
-    """The class that a config.json of ours names.
+    """The class that a roibeam config.json names.
 
     Raises:
         ValueError: naming the file, for a class or `model_type` that is unknown.
@@ -269,7 +271,7 @@ def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
         named = _as_float32(read_tensors(weights))
         system = system_of(named)
         try:
-            if options is not None and settings is not None and is_ours(settings):
+            if options is not None and settings is not None and is_roibeam_config(settings):
                 model_class, config, state, changes = _by_our_config(system, named, settings, options)
             else:
                 model_class, config, state, changes = system.understand(named, settings)
@@ -315,26 +317,26 @@ def check_finite(name: str, tensor: Tensor) -> None:
 
 
 def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:
-    """The model that `make` gives, in evaluation mode, with these parameters and no others.
+    """The model that `make` returns, in evaluation mode, with these parameters and no others.
 
     Raises:
         ValueError: naming a parameter that is missing, too much, or of another shape.
     """
     model = _on_meta(make, _PARAMETERS_MORE * (len(state) + 1))
     check_parameters(state, model.state_dict())
-    # Copies: a file's tensors start anywhere, and kernels sum in another order then, so that outputs would differ from
-    # those of the model that was saved, in the last digits.
+    # Copy: a file's tensors start anywhere, kernels then sum in another order, and outputs would differ from the
+    # saved model's in the last digits.
     model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
     return model.eval()
 
 
 def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
-    """The model that `make` gives, without values: nothing is allocated for sizes that the parameters do not have.
+    """The model that `make` returns, without values: sizes that do not fit the parameters allocate nothing.
 
     Args:
-        most: parameters that it may make; ten million layers would take hours.
+        most: largest number of parameters; ten million layers would take hours.
     Raises:
-        ValueError: when it makes more.
+        ValueError: if it makes more.
     """
     count = 0
 
@@ -354,10 +356,10 @@ def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
 
 
 def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Whether `state` has the names and shapes of a model's own state, no more and no less.
+    """Checks that `state` has the names and shapes of a model's own state, no more and no less.
 
     Raises:
-        ValueError: naming the first parameter that is missing, too much, or of another shape, and how many more are.
+        ValueError: naming the first parameter that is missing, too much, or of another shape, and how many more.
     """
     differing = []
     for name in dict.fromkeys([*wanted, *state]):

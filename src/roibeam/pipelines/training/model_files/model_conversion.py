@@ -1,4 +1,4 @@
-"""Official checkpoints of models into our folders, and back: written aside, read back, compared, then renamed."""
+"""Official checkpoints of models into roibeam's folders, and back: written aside, read back, compared, then renamed."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 @dataclass(frozen=True)
 class ModelConversion:
-    """What was done.
+    """Result of a conversion.
 
     Attributes:
-        model: name of our class.
+        model: name of roibeam's class.
         num_tensors: parameters written.
-        changes: what was left out or assumed, for people.
-        settings: the JSON beside an official file, with the settings that the file does not show; None for others.
+        changes: left-out parts and assumptions, for people.
+        settings: the JSON beside an official file, with the settings that the file lacks; None for others.
         settings_alone: those of them that would be read differently without it, for people.
     """
 
@@ -64,9 +64,8 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
             (`settings_beside`); must not be there yet.
         to: one of `DIRECTIONS`; "detector" is the detector of a run end to end that learned from labelled photos too.
     Raises:
-        ValueError: for another direction; when the model cannot be read or written so, or what was written reads
-            differently.
-        OSError: when a disk fails.
+        ValueError: for another direction; if the model cannot be read or written so, or reads back differently.
+        OSError: if a disk fails.
     """
     check_converted_output(out, to)
     found = load_model_or_joint(spec, options=options)
@@ -112,7 +111,7 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
 
 
 def _write_settings(model: PreTrainedModel, weights: Path) -> tuple[str, ...]:
-    """Writes the settings beside an official file, and reads both back; returns what would be read differently without
+    """Writes the settings beside an official file, and reads both back; returns the settings that would differ without
     them."""
     config: Any = model.config
     fields = {name: getattr(config, name) for name in config.own_fields()}
@@ -129,7 +128,7 @@ def _write_settings(model: PreTrainedModel, weights: Path) -> tuple[str, ...]:
         without = system_of(named).understand(named, None).config
     except ValueError as error:
         return (f"without it the file is not read: {error}",)
-    return tuple(f"{name} {ours!r}, else {read!r}" for name, (ours, read) in _different(config, without).items())
+    return tuple(f"{name} {own!r}, else {read!r}" for name, (own, read) in _different(config, without).items())
 
 
 def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:

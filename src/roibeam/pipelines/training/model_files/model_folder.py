@@ -1,6 +1,6 @@
 """Paths of model files that a user names: run, checkpoint, model, tokenizer, BERT, output. Checked without torch.
 
-Resolves a run, one of its checkpoints or a model folder to a model folder; checks where a conversion is to be written.
+Resolves a user's path (run, checkpoint or model folder) to a model folder; checks the output path of a conversion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TASK_MODEL = "roibeam-task-model"  # `model_type` of a pre-trained model with th
 
 
 def model_folder(folder: Path) -> tuple[Path, Path | None]:
-    """The folder of a model's weights and that of its tokenizer, None where there is none.
+    """The folder of a model's weights and that of its tokenizer, None if there is none.
 
     Args:
         folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
@@ -41,21 +41,20 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
 
 
 def check_model_sums(found: Path) -> None:
-    """Compares a model inside a checkpoint, and what its run wrote down there, with the checkpoint's sums; see
-    `check_sums`."""
+    """Compares a model inside a checkpoint, and its run's files there, with the checkpoint's sums; see `check_sums`."""
     if (found.parent / "state.json").is_file():
         check_sums(found.parent, model_only=True)
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model that is there and not read yet: `source` is the folder of its weights."""
+    """A model on disk, not read yet: `source` is the folder of its weights."""
 
     source: Path
 
 
 def found_model(spec: str) -> FoundModel | None:
-    """None for all that is no folder here. ValueError as `model_folder`."""
+    """The model of a local folder; None for anything else. ValueError as `model_folder`."""
     path = Path(spec).expanduser()
     return FoundModel(model_folder(path)[0]) if path.is_dir() else None
 
@@ -77,7 +76,7 @@ BERT_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def tokenizer_file(spec: str) -> Path:
-    """Its tokenizer.json or vocab.txt.
+    """Path of its tokenizer.json or vocab.txt.
 
     Args:
         spec: such a file, or a folder with one of them.
@@ -97,18 +96,18 @@ def tokenizer_file(spec: str) -> Path:
 
 
 def check_tokenizer_file(spec: str | None) -> None:
-    """Raises ValueError for a file or a folder that is there and is no tokenizer."""
+    """Raises ValueError for an existing file or folder that is no tokenizer."""
     if spec is not None and Path(spec).exists():
         tokenizer_file(spec)
 
 
 def bert_files(spec: str) -> tuple[Path, Path]:
-    """Its configuration and its weights.
+    """Paths of its configuration and its weights.
 
     Args:
         spec: folder.
     Raises:
-        ValueError: when one of them is not in it.
+        ValueError: if one of them is missing.
     """
     folder = Path(spec).expanduser()
     config = folder / CONFIG
@@ -126,7 +125,7 @@ OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", OF_VLBERT, ".safetensors")
 
 
 def settings_beside(weights: Path) -> Path:
-    """The JSON beside an official file with the settings that the file does not show: x.bin.json of x.bin."""
+    """Path of the JSON beside an official file with the settings that the file lacks: x.bin.json of x.bin."""
     return weights.with_name(f"{weights.name}.json")
 
 
@@ -136,7 +135,7 @@ def check_converted_output(out: Path, to: str) -> None:
         out: for "roibeam" and "detector" a folder, for "official" a file.
         to: one of `DIRECTIONS`.
     Raises:
-        ValueError: for another direction; where OUT is there already, or cannot be written.
+        ValueError: for another direction; if OUT exists already, or cannot be written.
     """
     if to not in DIRECTIONS:
         raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")

@@ -36,7 +36,7 @@ from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.training.model_files.model_folder import BERT_WEIGHTS, CONFIG, MAX_CONFIG_BYTES, bert_files
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
-# Of BERT's config.json. Segments are not taken over: models have more of them than BERT. Nor are rates, which are of a
+# Fields of BERT's config.json. Left out: segments (models have more of them than BERT), rates, which are of a
 # training, and the spread of new weights.
 _OPTIONS = (
     "vocab_size",
@@ -47,7 +47,7 @@ _OPTIONS = (
     "hidden_act",
     "max_position_embeddings",
 )
-# Where the parameters tell a size: the end of a name, the option and the side.
+# Parameters whose shape gives a size: the end of a name, the option and the side.
 _SHAPES = MappingProxyType(
     {
         "embeddings.word_embeddings.weight": ("vocab_size", 0),
@@ -63,9 +63,9 @@ class PublishedBert:
     """A BERT as it was read.
 
     Attributes:
-        spec: what named it; a tokenizer's name too, see `load_tokenizer`.
+        spec: its name; a tokenizer's name too, see `load_tokenizer`.
         sizes: fields of `BertSizes`.
-        state: parameters by whatever names the file has.
+        state: parameters by the names in the file.
     """
 
     spec: str
@@ -81,8 +81,8 @@ def read_bert(spec: str) -> PublishedBert:
     Args:
         spec: hf:<repository>, or a folder with config.json and model.safetensors or pytorch_model.bin.
     Raises:
-        ValueError: when there is no such BERT, or its files cannot be read.
-        OSError: when the hub cannot be reached.
+        ValueError: if there is no such BERT, or its files cannot be read.
+        OSError: if the hub cannot be reached.
     """
     if spec.startswith("hf:"):
         config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, BERT_WEIGHTS)
@@ -98,7 +98,7 @@ def read_bert(spec: str) -> PublishedBert:
 
 
 def _check_sizes(options: Mapping[str, Any], state: Mapping[str, Tensor], config: Path) -> None:
-    """Raises ValueError where the sizes that a model is made with are not those of the parameters."""
+    """Raises ValueError if the sizes that a model is made with are not those of the parameters."""
     layers = {match[1] for name in state if (match := re.search(r"\bencoder\.layer\.(\d+)\.", name))}
     there = {"num_hidden_layers": len(layers)}
     for ending, (field, side) in _SHAPES.items():
@@ -110,10 +110,10 @@ def _check_sizes(options: Mapping[str, Any], state: Mapping[str, Tensor], config
 
 
 def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> None:
-    """Whether the word embeddings are of these pieces.
+    """Checks that the word embeddings are of these pieces.
 
     Raises:
-        ValueError: when BERT has another vocabulary beside it or, where it has none, another number of embeddings.
+        ValueError: if BERT has another vocabulary beside it or, without one, another number of embeddings.
     """
     named = f"the tokenizer ({tokenizer.description})"
     try:
@@ -137,19 +137,19 @@ def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> Non
 
 
 def start_from_bert(model: nn.Module, bert: PublishedBert) -> list[str]:
-    """Fills what a model takes from BERT; everything else stays as it is.
+    """Fills the parts of a model that it takes from BERT; everything else stays unchanged.
 
     Returns:
         Names of the parameters that stay as drawn.
     Raises:
-        ValueError: when sizes or vocabulary do not fit, or the model starts from no BERT.
+        ValueError: if sizes or vocabulary do not fit, or the model starts from no BERT.
     """
     try:
         state = _state_for(model, bert.state)
-        ours = model.state_dict()
+        own = model.state_dict()
         # A BERT without its heads, or a model without one of them, is no error; a part of another size is.
         heads = {name.split(".")[0] for name in state if name.split(".")[0].endswith("_head")}
-        absent = {head for head in heads if not any(name.startswith(f"{head}.") for name in ours)}
+        absent = {head for head in heads if not any(name.startswith(f"{head}.") for name in own)}
         return load_start(model, {n: t.float() for n, t in state.items() if n.split(".")[0] not in absent})
     except ValueError as error:
         raise ValueError(f"BERT {bert.spec}: {error}") from None
@@ -184,15 +184,14 @@ logger = logging.getLogger(__name__)
 def changed_model(
     model: Any, overrides: Mapping[str, Any], *, source: object, state: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
-    """A new model of the same class: parameters that come with the changed fields are as drawn, those that go with them
-    are dropped.
+    """A new model of the same class: new parameters keep their initial values, unused ones are dropped.
 
     Args:
         overrides: fields of its configuration.
         source: where the model came from, for people.
-        state: its parameters, where they are to be others.
+        state: its parameters, if they are to be others.
     Raises:
-        ValueError: when a field is none, or a parameter that stays would have another shape.
+        ValueError: if a field is unknown, or a parameter that stays would have another shape.
     """
     config: Any = type(model.config)
     fields = {**model.config.to_diff_dict(), **overrides}

@@ -1,6 +1,6 @@
-"""Provenance of a model: what its run was trained with, and whether a tokenizer or a store goes with it. No torch.
+"""Provenance of a model: training data of its run, and checks that a tokenizer or a store fits it. No torch.
 
-Of a store, what its features mean must match; the rest is noted.
+The meaning of a store's features must match; other differences are noted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HasSource(Protocol):
-    """A checkpoint, read or only looked at; `source` is the folder or file of its weights."""
+    """A checkpoint, read or not; `source` is the folder or file of its weights."""
 
     @property
     def source(self) -> Path: ...
@@ -34,14 +34,14 @@ class HasSource(Protocol):
 
 @dataclass(frozen=True)
 class TrainedWith:
-    """What the run that a checkpoint is of says of its data, in config.json beside the model's folder.
+    """Training data recorded by a checkpoint's run, in config.json beside the model's folder.
 
     Attributes:
         feature_space: of the first store.
-        box_numbers: whether it put six numbers of each box behind the features; None of a checkpoint that is no run's.
-        object_classes: digest of the classes of objects that the model was told; None for none.
-        features: the different fingerprints of its stores; empty where an earlier version recorded digests alone, and
-            the stores are not where they were.
+        box_numbers: whether it put six numbers of each box behind the features; None without a run.
+        object_classes: digest of the classes of objects that the model reads; None for none.
+        features: the different fingerprints of its stores; empty if an earlier version recorded digests alone, and
+            the stores have moved.
     """
 
     feature_space: str | None = None
@@ -55,7 +55,7 @@ class TrainedWith:
 
 
 def trained_with(found: HasSource) -> TrainedWith:
-    """Nothing of a checkpoint that is no run's."""
+    """Training data of a checkpoint; empty without a run."""
     config, state = (found.source.parent / name for name in ("config.json", "state.json"))
     if not (config.is_file() and state.is_file()):
         return TrainedWith()
@@ -78,16 +78,16 @@ def trained_with(found: HasSource) -> TrainedWith:
 
 
 def check_object_classes(found: HasSource, names: Sequence[str]) -> None:
-    """Raises ValueError where the model was told other classes of objects, such as the same ones in another order.
+    """Raises ValueError if the model was trained with other classes of objects, for instance in another order.
 
     Args:
-        names: of the classes that it is told now, without that of the whole image; none where it is told none.
+        names: of the classes that it reads now, without that of the whole image; empty if it reads none.
     """
     learned, digest = trained_with(found).object_classes, digest_of_names(names)
     if None not in (learned, digest) and learned != digest:
         raise ValueError(
-            f"{found.source} was told other classes of objects: class 7 of one may be another thing in the other; give "
-            f"the names of its run's, in their order (object_names)"
+            f"{found.source} was trained with other classes of objects: class 7 of one may differ in the other; "
+            f"give the names of its run's, in their order (object_names)"
         )
 
 
@@ -106,7 +106,7 @@ def _features(task: Mapping[str, Any], recorded: Mapping[str, Any], config: Path
 
 
 def _features_of_stores(recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
-    """Earlier versions recorded where the stores are, and digests: a manifest of that digest says what it is of."""
+    """Fingerprints for earlier versions, which recorded paths of stores and digests: the manifest with that digest."""
     for source in recorded.get("sources") or ():
         space, path = source.get("feature_space"), Path(source.get("store", "")) / STORE_MANIFEST_NAME
         try:
@@ -118,7 +118,7 @@ def _features_of_stores(recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
 
 
 def digest_of_classes(store: FeatureStore) -> str | None:
-    """SHA-256 (hex) of the names of a store's classes, None where it has none."""
+    """SHA-256 (hex) of the names of a store's classes, None without classes."""
     return digest_of_names(store.vocabulary["classes"] or ())
 
 
@@ -128,10 +128,10 @@ def digest_of_names(names: Sequence[str]) -> str | None:
 
 
 def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
-    """Whether the model was trained with these pieces; a checkpoint that is no run's does not tell.
+    """Checks that the model was trained with these pieces; a checkpoint without a run records none.
 
     Raises:
-        ValueError: when it was trained with others.
+        ValueError: if it was trained with others.
     """
     learned = trained_with(found).tokenizer
     if learned not in (None, tokenizer.digest):
@@ -142,15 +142,15 @@ def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
 
 
 def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
-    """Whether the model was trained on features such as the store has; a checkpoint that is no run's does not tell.
+    """Checks that the model was trained on features such as the store has; a checkpoint without a run records none.
 
-    What they mean must match. Which boxes were chosen, the dtype and the mode may differ. Of imported features only the
-    format and the names of their classes are known.
+    Their meaning must match. The selection of boxes, the dtype and the mode may differ. Imported features record only
+    the format and the names of their classes.
 
     Returns:
-        What differs and may, in one line; none where nothing does.
+        Allowed differences, in one line; empty without any.
     Raises:
-        ValueError: when they mean something else, other numbers under the same name; or classes have other names.
+        ValueError: if they mean something else, other numbers under the same name; or classes have other names.
     """
     run = trained_with(found)
     if run.feature_space is None:
@@ -163,7 +163,7 @@ def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
         raise ValueError(
             f"store {store.path} has features of the space {space}, {found.source} was trained on {trained}"
             f"{f' (different: {what})' if what else ''}; extract these images with the detector and options of its "
-            f"training store{'' if known else _HOW_OLD_RUNS_TELL}"
+            f"training store{'' if known else _OLD_RUN_HINT}"
         )
     classes = digest_of_classes(store)
     if None not in (run.classes, classes) and run.classes != classes:
@@ -175,12 +175,12 @@ def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
     return [] if note is None else [note]
 
 
-_HOW_OLD_RUNS_TELL = "; if only the boxes differ, put that store back where it was"
+_OLD_RUN_HINT = "; if only the boxes differ, put that store back where it was"
 
 
 def _recomputed(trained: str, now: Fingerprint) -> tuple[Fingerprint, ...]:
-    """What a digest is of, where it is of the features of `now` in another dtype or with another published selection:
-    the hash proves it. Nothing where it is of something else."""
+    """The fingerprint of a digest, if it is that of `now` in another dtype or with another published selection: the
+    hash proves it. Empty for any other."""
     if trained == now.feature_space:
         return (Fingerprint(trained, {}, now.details),)
     if trained.startswith(IMPORTED_PREFIX):

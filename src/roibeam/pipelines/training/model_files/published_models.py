@@ -1,7 +1,7 @@
-"""Official checkpoints of the five systems: which system a file is of, and what of ours it becomes, and back.
+"""Official checkpoints of the five systems: their system, and conversion to and from roibeam's parameters.
 
-ImageBERT was never published. Where no official configuration comes with a file, sizes are read off its shapes; heads
-of attention have no shape, so their published widths are taken.
+ImageBERT was never published. Without an official configuration, sizes are read off the shapes; attention heads have no
+shape, so their published widths are taken.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertF
 
 State = Mapping[str, Tensor]
 HEAD_WIDTH = 64  # of BERT, base and large
-# Of every released VL-BERT; a file without a learned feature of masked regions shows only the sum of the two.
+# Size of every released VL-BERT; a file without a learned feature of masked regions only gives the sum of both.
 COORDINATE_EMBEDDING_SIZE = 2048
 _RELEASE_FEATURE_SIZE = 2048  # the official code takes no other
 
 
 class Understood(NamedTuple):
-    """What a checkpoint becomes."""
+    """Model made from an official checkpoint."""
 
     model_class: type[PreTrainedModel]
     config: BertSizes
-    state: dict[str, Tensor]  # by our names
-    changes: tuple[str, ...]  # what was left out or assumed, for people
+    state: dict[str, Tensor]  # by roibeam's names
+    changes: tuple[str, ...]  # left-out parts and assumptions, for people
 
 
 class Renamed(NamedTuple):
-    """A checkpoint by our names."""
+    """An official checkpoint by roibeam's names."""
 
     state: dict[str, Tensor]
     left_out: tuple[str, ...] = ()  # for people
@@ -64,12 +64,12 @@ class PublishedModel:
     Attributes:
         name: for people.
         recognises: whether official names are this system's.
-        config_class: of ours.
-        understand: official parameters, and options of an official configuration or None, to ours.
-        rename: official parameters of a model with this configuration of ours.
-        to_official: our state to official names.
-        check_sizes: remarks on a model's sizes, for people; ValueError where its official file, read without options,
-            would be taken for other sizes.
+        config_class: roibeam's class.
+        understand: official parameters, and options of an official configuration or None, to roibeam's.
+        rename: official parameters of a model with this roibeam configuration.
+        to_official: roibeam's state to official names.
+        check_sizes: remarks on a model's sizes, for people; ValueError if its official file, read without options,
+            would get other sizes.
     """
 
     name: str
@@ -85,7 +85,7 @@ def system_of(official: State) -> PublishedModel:
     """The system that official names belong to.
 
     Raises:
-        ValueError: when they are none's.
+        ValueError: if they belong to none.
     """
     for system in SYSTEMS:
         if system.recognises(official):
@@ -98,10 +98,10 @@ def system_of(official: State) -> PublishedModel:
 
 
 def writer_of(model: PreTrainedModel) -> PublishedModel:
-    """The system whose official names a model of ours can take.
+    """The system whose official names a roibeam model can take.
 
     Raises:
-        ValueError: for a model that nobody published a checkpoint of.
+        ValueError: for a model without any published checkpoint.
     """
     for system, classes in _CLASSES:
         if isinstance(model, classes):
@@ -110,11 +110,11 @@ def writer_of(model: PreTrainedModel) -> PublishedModel:
 
 
 def bert_sizes(state: State, embeddings: str, layers: str) -> dict[str, int]:
-    """The fields of `BertSizes` that shapes show.
+    """The fields of `BertSizes` that follow from shapes.
 
     Args:
-        embeddings: what stands before "words.weight", "positions.weight" and "segments.weight".
-        layers: what stands before the number of a layer.
+        embeddings: prefix of "words.weight", "positions.weight" and "segments.weight".
+        layers: prefix of the number of a layer.
     """
     vocab_size, hidden = state[f"{embeddings}words.weight"].shape
     return {
@@ -152,7 +152,7 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
     features = inputs - COORDINATE_EMBEDDING_SIZE if masked is None else masked.shape[-1]
     if not 0 < features < inputs:
         raise ValueError(
-            f"a region's coordinates and feature are {inputs} numbers together; a file like this does not tell where "
+            f"a region's coordinates and feature are {inputs} numbers together; a file like this does not record where "
             f"the feature begins, so {COORDINATE_EMBEDDING_SIZE} of them must be coordinates, as published"
         )
     fields = sizes | {
@@ -189,13 +189,13 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
     return Understood(VLBertForPreTraining, config, state, set_aside)
 
 
-def _vlbert_config(options: Mapping[str, Any], kind: str, shown: Mapping[str, Any]) -> BertSizes:
-    """By the part NETWORK of an official yaml file, as JSON; what the shapes show stays, but for heads of attention."""
+def _vlbert_config(options: Mapping[str, Any], kind: str, by_shape: Mapping[str, Any]) -> BertSizes:
+    """Config by the part NETWORK of an official yaml file, as JSON; sizes from shapes stay, except attention heads."""
     network = options.get("NETWORK", options)
     vlbert = network.get("VLBERT") if isinstance(network, Mapping) else None
     if not isinstance(vlbert, Mapping):
         raise ValueError("the configuration has no VLBERT; give the part NETWORK of the release's yaml file as JSON")
-    fields = {name: value for name, value in shown.items() if name != "num_attention_heads"}
+    fields = {name: value for name, value in by_shape.items() if name != "num_attention_heads"}
     return vlbert_options.config_from_official(network, vlbert, kind, **fields)
 
 
@@ -243,22 +243,22 @@ def _understand_vilbert(official: State, options: Mapping[str, Any] | None) -> U
     joined = options is None or bool(options.get("with_coattention", True))
     state, left_out = _rename_vilbert(official, joined)
     model_class: type[PreTrainedModel] = ViLbertForPreTraining
-    shown: dict[str, Any] = {"with_match_head": "match_head.weight" in state}
+    by_shape: dict[str, Any] = {"with_match_head": "match_head.weight" in state}
     if "entailment_head.weight" in state:
         model_class = ViLbertForMultiTask
         for head, field in (("answer_head", "num_answers"), ("gqa_answer_head", "num_gqa_answers")):
-            shown[field] = len(state[f"{head}.decoder.weight"]) if f"{head}.decoder.weight" in state else 0
+            by_shape[field] = len(state[f"{head}.decoder.weight"]) if f"{head}.decoder.weight" in state else 0
     elif "pair_score.weight" in state:
         model_class = ViLbertForTasks
-        shown["num_answers"] = len(state["answer_head.decoder.direction"])
-    if not shown["with_match_head"]:
-        shown["masked_loss_pairs"] = "all"
+        by_shape["num_answers"] = len(state["answer_head.decoder.direction"])
+    if not by_shape["with_match_head"]:
+        by_shape["masked_loss_pairs"] = "all"
     if any(name.endswith("query_gate.weight") for name in state):
-        shown["dynamic_attention"] = True
+        by_shape["dynamic_attention"] = True
     if options is not None:
-        config = vilbert_checkpoint.config_from_official(options, **shown)
+        config = vilbert_checkpoint.config_from_official(options, **by_shape)
     else:
-        config = vilbert_config(vilbert_checkpoint.release_of(official), **(_vilbert_sizes(state) | shown))
+        config = vilbert_config(vilbert_checkpoint.release_of(official), **(_vilbert_sizes(state) | by_shape))
     return Understood(model_class, config, state, left_out)
 
 
@@ -285,7 +285,7 @@ def _vilbert_sizes(state: State) -> dict[str, Any]:
 
 def _vilbert_to_official(model: PreTrainedModel) -> dict[str, Tensor]:
     if not model.config.with_co_attention:
-        raise ValueError("a ViLBERT without co-attention: its official file could not be told from InterBERT's")
+        raise ValueError("a ViLBERT without co-attention: its official file would look like InterBERT's")
     release = "release-mt" if isinstance(model, ViLbertForMultiTask) or model.config.num_task_tokens else "release"
     return vilbert_checkpoint.state_to_official(model.state_dict(), release)
 
@@ -297,23 +297,25 @@ def _understand_visualbert(official: State, options: Mapping[str, Any] | None) -
     state = visualbert_checkpoint.state_from_official(official)
     of_ucla = any("token_type_embeddings_visual" in name for name in official)
     model_class: type[PreTrainedModel] = VisualBertForPreTraining
-    shown: dict[str, Any] = {
+    by_shape: dict[str, Any] = {
         "with_match_head": "match_head.weight" in state,
         "early_fusion": "visualbert.late_layer.attention.query.weight" not in state,
         "first_region_segment": 0 if of_ucla else 1,
     }
     if "label_head.weight" in state:
-        model_class, shown["num_answers"] = VisualBertForLabels, len(state["label_head.weight"])
+        model_class, by_shape["num_answers"] = VisualBertForLabels, len(state["label_head.weight"])
     elif "grounding_head.query.weight" in state:
         model_class = VisualBertForGrounding
     if options is not None:
-        config = visualbert_checkpoint.config_from_official(options, **shown)
+        config = visualbert_checkpoint.config_from_official(options, **by_shape)
     else:
         sizes: dict[str, Any] = bert_sizes(state, "visualbert.embeddings.", "visualbert.encoder.layers.")
         sizes["region_feature_size"] = state["visualbert.embeddings.projection.weight"].shape[1]
-        config = VisualBertConfig(**(sizes | shown))
+        config = VisualBertConfig(**(sizes | by_shape))
     whose = "UCLA's code counts" if of_ucla else "transformers counts"
-    return Understood(model_class, config, state, (f"regions are segment {shown['first_region_segment']}, as {whose}",))
+    return Understood(
+        model_class, config, state, (f"regions are segment {by_shape['first_region_segment']}, as {whose}",)
+    )
 
 
 # --- InterBERT ---
@@ -336,18 +338,18 @@ def _understand_interbert(official: State, options: Mapping[str, Any] | None) ->
 def _interbert_sizes(state: State) -> dict[str, Any]:
     sizes: dict[str, Any] = bert_sizes(state, "interbert.text_embeddings.", "interbert.joint.layers.")
     features = _width(state, "region_embeddings.features")
-    shown = {
+    by_shape = {
         "text_num_hidden_layers": count_layers(state, "interbert.text.layers."),
         "image_num_hidden_layers": count_layers(state, "interbert.image.layers."),
         "region_feature_size": features,
         **_region_head(state, features),
         "pooled_size": len(state["interbert.pooler.text.weight"]),
     }
-    if shown["image_num_hidden_layers"]:
-        shown["image_intermediate_size"] = len(state["interbert.image.layers.0.feed_forward.expand.weight"])
+    if by_shape["image_num_hidden_layers"]:
+        by_shape["image_intermediate_size"] = len(state["interbert.image.layers.0.feed_forward.expand.weight"])
     if "answer_head.weight" in state:
-        shown["num_answers"] = len(state["answer_head.weight"])
-    return sizes | shown
+        by_shape["num_answers"] = len(state["answer_head.weight"])
+    return sizes | by_shape
 
 
 def _interbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
@@ -355,14 +357,14 @@ def _interbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
     if model.config.num_hidden_layers != joint:
         raise ValueError(
             f"{type(model).__name__} has {model.config.num_hidden_layers} joint layers (num_hidden_layers); "
-            f"InterBERT's official layout does not tell how many are joint, {joint} are taken; keep our folder "
+            f"InterBERT's official layout does not record how many are joint, {joint} are taken; keep our folder "
             f"(--to roibeam)"
         )
     return ()
 
 
 def _region_head(state: State, features: int) -> dict[str, Any]:
-    """Fields that the head of masked regions shows; one as wide as a feature is taken to predict features."""
+    """Fields that follow from the head of masked regions; one as wide as a feature is taken to predict features."""
     head = state.get("masked_region_head.decoder.weight")
     if head is None:
         return {"region_loss": "none"}
@@ -375,7 +377,7 @@ def _width(state: State, name: str) -> int:
 
 # --- all of them ---
 
-# Fields that no shape shows.
+# Fields that follow from no shape.
 _ASSUMED = (
     "num_attention_heads",
     "image_num_attention_heads",
@@ -386,9 +388,9 @@ _ASSUMED = (
 
 
 def assumed(config: BertSizes) -> str:
-    """What was taken as published of a file without its configuration, for people."""
+    """Settings taken as published for a file without its configuration, for people."""
     fields = [f"{name} {getattr(config, name)}" for name in _ASSUMED if hasattr(config, name)]
-    return f"taken as published, since a file does not show them: {', '.join(fields)}; --config tells others"
+    return f"taken as published, since a file lacks them: {', '.join(fields)}; --config sets others"
 
 
 def _has(*marks: str) -> Callable[[Iterable[str]], bool]:

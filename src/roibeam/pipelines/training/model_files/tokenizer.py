@@ -53,20 +53,20 @@ class EncodedCaption:
 
 
 class CaptionTokenizer:
-    """A fast Hugging Face tokenizer, narrowed to what training on captions needs.
+    """A fast Hugging Face tokenizer, reduced to the needs of training on captions.
 
     Args:
         tokenizer: with mask, padding, first and last tokens.
         description: where it came from, for a run's configuration.
     Raises:
-        ValueError: when a special token is missing.
+        ValueError: if a special token is missing.
     """
 
     def __init__(self, tokenizer: Any, description: str) -> None:
         if not getattr(tokenizer, "is_fast", False):
-            raise ValueError(f"tokenizer {description}: needs a fast tokenizer, others do not tell word boundaries")
+            raise ValueError(f"tokenizer {description}: needs a fast tokenizer, others do not give word boundaries")
         self.description = description
-        # What the tokenizer is wrapped in takes longer than cutting a caption; it would set these two at every call.
+        # The wrapped tokenizer is used directly: the wrapper is slower than a cut, and sets these two at every call.
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -96,9 +96,9 @@ class CaptionTokenizer:
             raise as_refusal(error, f"tokenizer {self.description}") from error
 
     def pieces(self, text: str) -> np.ndarray:
-        """(n,) int64, what `encode` puts between the special tokens; read-only.
+        """(n,) int64, the pieces between the special tokens of `encode`; read-only.
 
-        Single words come again and again where texts come cut into words: each is cut once.
+        Single words repeat in texts that come cut into words: each is cut once.
         """
         found = self._pieces_of.get(text)
         if found is None:
@@ -109,14 +109,14 @@ class CaptionTokenizer:
         return found
 
     def first_pieces(self, caption: str, words: Sequence[int]) -> np.ndarray:
-        """(n,) int64, of each word (counted between white space) the first piece's place among those of `encode`; 0 is
-        of a word that leaves none."""
+        """(n,) int64, position of each word's first piece in `encode`'s; words are separated by white space; 0 for a
+        word without pieces."""
         pieces = self.pieces_of_words(caption)
         return np.array([pieces[word].start if pieces[word] else 0 for word in words], np.int64)
 
     def pieces_of_words(self, caption: str) -> list[range]:
-        """Of each word, counted between white space, the places of its pieces among those of `encode`; empty for one
-        that leaves none."""
+        """Positions of each word's pieces in `encode`'s; words are separated by white space; empty for a word without
+        pieces."""
         pieces = np.array(self._cut(caption).offsets, np.int64).reshape(-1, 2)
         found = []
         for match in re.finditer(r"\S+", caption):
@@ -126,11 +126,11 @@ class CaptionTokenizer:
         return found
 
     def count_pieces(self, caption: str) -> int:
-        """How long `encode` makes it, in a fraction of the time."""
+        """Length of `encode`'s result, in a fraction of the time."""
         return len(self._cut(caption).ids) + 2
 
     def unknown_words(self, text: str) -> tuple[int, list[str]]:
-        """How many pieces `encode` puts between the special tokens, and the words among them that it does not know."""
+        """Number of pieces that `encode` puts between the special tokens, and the unknown words among them."""
         encoding = self._cut(text)
         places = zip(encoding.ids, encoding.offsets, strict=True)
         return len(encoding.ids), [text[start:end] for piece, (start, end) in places if piece == self._unknown_id]
@@ -156,10 +156,10 @@ class CaptionTokenizer:
     def save(self, folder: Path, *, of_run: bool = False) -> None:
         """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read.
 
-        It is there whole or not at all, for processes that look; an older one gives way.
+        It appears whole or not at all for other processes; an older one is replaced.
 
         Args:
-            of_run: lists it among the sums of the run's folder, which it is in.
+            of_run: lists it among the sums of the run's folder, which contains it.
         """
         aside = folder.with_name(f"{WRITING}{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -179,7 +179,7 @@ class CaptionTokenizer:
 
 
 def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
-    """The tokenizer `spec` asks for.
+    """The tokenizer that `spec` names.
 
     Args:
         spec: one of
@@ -187,10 +187,10 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
             a folder with tokenizer.json (as `CaptionTokenizer.save` writes) or vocab.txt;
             "hf:<repository>", fetched by transformers;
             "captions": a WordPiece vocabulary of at most 10,000 lower-case pieces that occur twice or more, made from
-            `captions`. The same captions give the same vocabulary, whatever their order.
+            `captions`. The same captions in any order give the same vocabulary.
         captions: only read for "captions".
     Raises:
-        ValueError: when `spec` is none of these.
+        ValueError: if `spec` is none of these.
     """
     if spec == MADE_FROM_CAPTIONS:
         return _from_vocabulary(made_vocabulary(captions), MADE_FROM_CAPTIONS)
@@ -275,18 +275,18 @@ def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> Caption
 
 
 MOST_TEXTS = 2_000  # some tenths of a second
-TOLD, STOPS = 0.01, 0.50  # shares of the pieces
-_SHOWN = 3
+NOTED, STOPS = 0.01, 0.50  # shares of the pieces
+_NAMED = 3
 
 Text = TypeVar("Text")
 
 
 def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str], *, stops: bool) -> list[str]:
-    """A line where more than 1 % of the pieces of the texts are [UNK], with the commonest such words.
+    """A line if more than 1 % of the pieces of the texts are [UNK], with the commonest such words.
 
     Args:
-        where: what the texts are, for the line.
-        texts: of which `MOST_TEXTS` at even distances are looked at.
+        where: source of the texts, for the line.
+        texts: `MOST_TEXTS` of them at even distances are read.
         stops: whether a share of more than half is an error.
     Raises:
         ValueError: for such a share.
@@ -297,21 +297,21 @@ def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str],
         pieces += number
         unknown.update(words)
     share = unknown.total() / max(pieces, 1)
-    if share <= TOLD:
+    if share <= NOTED:
         return []
-    shown = ", ".join(printable(word, 40) for word, _ in unknown.most_common(_SHOWN))
+    named = ", ".join(printable(word, 40) for word, _ in unknown.most_common(_NAMED))
     line = (
         f"{where}: the tokenizer ({tokenizer.description}) does not know {100 * share:.0f} % of the pieces, such as "
-        f"{shown}"
+        f"{named}"
     )
     if stops and share > STOPS:
         raise ValueError(
-            f"{line}: a model would learn to say [UNK]; give the vocabulary of these texts' language with --tokenizer"
+            f"{line}: a model would learn [UNK]; give the vocabulary of these texts' language with --tokenizer"
         )
     return [f"{line}: they are all read as one word, [UNK]"]
 
 
 def evenly(items: Sequence[Text], most: int) -> list[Text]:
-    """So many of them at even distances, in order, or all."""
+    """At most `most` items at even distances, in order."""
     number = min(most, len(items))
     return [items[place * len(items) // number] for place in range(number)]

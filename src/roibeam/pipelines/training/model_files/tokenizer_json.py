@@ -1,4 +1,4 @@
-"""What a tokenizer.json may hold. It may be a stranger's, and the library that reads it panics, or takes all time and
+"""Limits of a tokenizer.json. It may come from a stranger, and the library that reads it panics, or takes all time and
 memory, on some; so parts are allowed by name, those of the tokenizers of BERT, RoBERTa, ALBERT, XLM-R and their kind.
 """
 
@@ -40,7 +40,7 @@ _EXPRESSIONS = frozenset((" {2,}", r"\s{2,}|[\n\r\t]"))
 
 
 def as_refusal(error: BaseException, named: str) -> BaseException:
-    """What to raise in place of an error of the library, whose panics are no `Exception`; `named`: what is read."""
+    """The exception to raise for an error of the library, whose panics are no `Exception`; `named`: the file."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         return error
     reason = printable((str(error).strip().splitlines() or [type(error).__name__])[0], 300)
@@ -50,7 +50,7 @@ def as_refusal(error: BaseException, named: str) -> BaseException:
 def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     """
     Raises:
-        ValueError: for parts that are not known, too many or too greedy, and for numbers of pieces that are none.
+        ValueError: for unknown parts, too many or too greedy ones, and for invalid numbers of pieces.
     """
     for part, known in _PARTS.items():
         growth = 1.0
@@ -70,7 +70,7 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
 
 
 def check_pieces(pieces: Iterable[object], path: Path | None = None) -> None:
-    """Raises ValueError for one that is no text, or endless."""
+    """Raises ValueError for a piece that is no text, or endless."""
     for piece in pieces:
         if not isinstance(piece, str) or len(piece) > _LONGEST_PIECE:
             named = "" if path is None else f"{path}: "
@@ -78,7 +78,7 @@ def check_pieces(pieces: Iterable[object], path: Path | None = None) -> None:
 
 
 def _steps(part: str, found: object) -> Iterator[Mapping[str, Any]]:
-    """Of a part, those of its sequences one by one."""
+    """Steps of a part; a sequence gives its own one by one."""
     waiting, count = [] if found is None else [found], 0
     while waiting:
         step, count = waiting.pop(), count + 1
@@ -92,7 +92,7 @@ def _steps(part: str, found: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(part: str, step: Mapping[str, Any]) -> float:
-    """How much longer a step may make a text, at most."""
+    """Largest factor by which a step may lengthen a text."""
     added = step.get("content" if step["type"] != "Prepend" else "prepend", "")
     if step["type"] not in ("Replace", "Split", "Prepend"):
         return 1.0
@@ -110,7 +110,7 @@ def _growth(part: str, step: Mapping[str, Any]) -> float:
 
 
 def _check_charsmap(step: Mapping[str, Any]) -> None:
-    """Raises ValueError for a table of SentencePiece that says it is longer than it is: room would be made for it."""
+    """Raises ValueError for a SentencePiece table with a length beyond its content: memory would be reserved for it."""
     if step["type"] == "Precompiled":
         table = base64.b64decode(step.get("precompiled_charsmap") or "")
         if int.from_bytes(table[:4], "little") > len(table) - 4:

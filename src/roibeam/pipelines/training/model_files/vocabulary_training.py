@@ -13,11 +13,11 @@ TRAINED_MIN_FREQUENCY = 2
 
 
 def made_vocabulary(captions: Iterable[str]) -> dict[str, int]:
-    """Piece -> id: at most 10,000 lower-case pieces that occur twice or more. The same captions give the same
-    vocabulary, whatever their order.
+    """Piece -> id: at most 10,000 lower-case pieces that occur twice or more. The same captions in any order give the
+    same vocabulary.
 
     Raises:
-        ValueError: where there is no word.
+        ValueError: if there is no word.
     """
     counts = Counter(word for caption in captions for word in _words(caption))
     if not counts:
@@ -40,13 +40,13 @@ def made_vocabulary(captions: Iterable[str]) -> dict[str, int]:
 
 
 def add_bert_rules(tokenizer: Tokenizer, *, lowercase: bool) -> None:
-    """How BERT cuts a text into words, and puts pieces together again."""
+    """Adds BERT's rules for cutting a text into words, and for joining pieces."""
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
 
 
 def _words(text: str) -> list[str]:
-    """The words of `text` as the BERT rules for lower-case vocabularies cut them."""
+    """The words of `text` by the BERT rules for lower-case vocabularies."""
     normal = normalizers.BertNormalizer(lowercase=True).normalize_str(text)
     return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]

@@ -50,7 +50,7 @@ def drawn_curves(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated:
 
     Args:
         lines, evaluations: of log.jsonl and evaluation.jsonl.
-        levels: what the numbers are compared with: by the name of the level, values by the names of the numbers.
+        levels: values to compare with: by the name of the level, values by the names of the numbers.
         evaluated: in the legend, for the points of the evaluations: "held out".
     """
     plots = run_plots(lines, evaluations, levels, evaluated=evaluated)
@@ -58,7 +58,7 @@ def drawn_curves(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated:
 
 
 def run_plots(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> Iterator[Plot]:
-    """See `drawn_curves`: losses and accuracies first, then what evaluations alone have, then the rates."""
+    """See `drawn_curves`: losses and accuracies first, then numbers of evaluations alone, then the rates."""
     of_steps, of_evaluations = names_of(lines), names_of(evaluations)
     for name in (name for name in of_steps if name not in _RATES):
         yield _measure_plot(name, lines, evaluations if name in of_evaluations else (), levels, evaluated=evaluated)
@@ -77,7 +77,7 @@ def stage_plots(stages: Sequence[tuple[Lines, Lines]], *, evaluated: str) -> Ite
     """The losses and accuracies of stages in a row, on one axis of steps.
 
     Args:
-        stages: of each its lines of log.jsonl, at least one, and of evaluation.jsonl.
+        stages: lines of log.jsonl, at least one, and of evaluation.jsonl, for each stage.
         evaluated: as of `drawn_curves`.
     """
     first_steps = [0]
@@ -108,7 +108,7 @@ def names_of(lines: Lines) -> list[str]:
 
 
 def dashed_levels(lines: Lines, evaluations: Lines, levels: Levels) -> list[str]:
-    """The names of the levels that some plot of `drawn_curves`, by the same arguments, has a line for."""
+    """Names of the levels that have a line in some plot of `drawn_curves`, for the same arguments."""
     names = [name for name in (*names_of(lines), *names_of(evaluations)) if not name.endswith(_RECALLS)]
     return [level for level, values in levels.items() if any(name in values for name in names)]
 
@@ -125,10 +125,10 @@ def _measure_plot(name: str, lines: Lines, evaluations: Lines, levels: Levels, *
 
 
 def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0) -> Iterator[Series]:
-    """A number of log.jsonl as it was at each step, and its running mean.
+    """A number of log.jsonl at each step, and its running mean.
 
     Args:
-        first_step: is added to the steps, of a stage that comes after others.
+        first_step: added to the steps, for a stage after others.
     """
     x, y = _column(lines, name)
     if not len(x):
@@ -160,7 +160,7 @@ def _rate_plot(name: str, lines: Lines) -> Plot:
 
 
 def _learning_rates(logs: Sequence[Lines], first_steps: Sequence[int]) -> tuple[list[Series], str]:
-    """The rate of each log as it was, for a mean would hide its peak; and the name of the axis with its unit."""
+    """The unaveraged rate of each log, since a mean would hide its peak; and the name of the axis with its unit."""
     columns = [_column(lines, "learning_rate") for lines in logs]
     power = math.floor(math.log10(max([float(y.max()) for _, y in columns if len(y)], default=1.0) or 1.0))
     series = []
@@ -180,7 +180,7 @@ def _levels_of(name: str, called: MeasureName, levels: Levels) -> list[Level]:
 
 
 def _column(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) float64 steps and values, where there is one."""
+    """(n,) float64 steps and values, where the number exists."""
     found = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
     steps, values = np.array(found, np.float64).reshape(-1, 2).T
     finite = np.isfinite(values)
@@ -188,7 +188,7 @@ def _column(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Many values as means over equal parts, and how many steps a part has at most."""
+    """Many values as means over equal parts, and the largest number of steps in a part."""
     if len(values) <= _POINTS:
         return steps, values, 1
     parts = np.array_split(np.arange(len(values)), _POINTS)

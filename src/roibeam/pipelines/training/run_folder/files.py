@@ -41,7 +41,7 @@ def checkpoint_folder(run_dir: Path, step: int) -> Path:
 
 
 def checkpoint_step(folder: Path) -> int:
-    """The step that a folder of `checkpoint_folder` is of."""
+    """The step of a folder of `checkpoint_folder`."""
     return int(folder.name.removeprefix("step-"))
 
 
@@ -69,7 +69,7 @@ _Sums = list[tuple[str, str]]  # name, sum
 
 
 def write_sums(folder: Path) -> None:
-    """Of all files in `folder` and below, read again from it."""
+    """Writes the sums of all files in `folder` and below, read again from it."""
     found = [each for each in _found(folder) if each[0] != SUMS]
     (folder / SUMS).write_bytes(_written(found))
 
@@ -78,10 +78,10 @@ def check_sums(folder: Path, *, model_only: bool = False) -> None:
     """Compares each file with its sum; one warning for a checkpoint that was written without sums.
 
     Args:
-        model_only: only what a model is read from; else a run goes on from all files.
+        model_only: only files that a model is read from; else all, for a resume.
     Raises:
-        ValueError: naming the first file that is another one, and another checkpoint to take.
-        OSError: when a file cannot be read.
+        ValueError: naming the first file that differs, and another checkpoint to take.
+        OSError: if a file cannot be read.
     """
     if not (folder / SUMS).exists():
         logger.warning("%s has no %s: it is read without a check for damage", folder, SUMS)
@@ -102,7 +102,7 @@ def check_sums(folder: Path, *, model_only: bool = False) -> None:
 
 
 def other_checkpoints(folder: Path, *, resumes: bool = True) -> str:
-    """What to do without this checkpoint, in words; `resumes`: to go on from it, else to read its model."""
+    """Advice without this checkpoint, in words; `resumes`: to resume from it, else to read its model."""
     others = sorted(path.name for path in folder.parent.glob("step-*") if path.name != folder.name)
     if not others:
         return "restore it; the run has no other checkpoint"
@@ -116,7 +116,7 @@ def other_checkpoints(folder: Path, *, resumes: bool = True) -> str:
 
 
 def put_run_file(aside: Path, final: Path) -> None:
-    """Puts a file, or a folder of files, of a run in its place; it and its sums are on the disk then."""
+    """Puts a file, or a folder of files, of a run in its place; it and its sums are then on the disk."""
     run_dir = final.parent
     with naming_file(final):
         before, new = _listed(run_dir), _found(aside, final.name)
@@ -139,9 +139,9 @@ def write_run_json(path: Path, value: Any) -> None:
 
 
 def list_grown_file(path: Path) -> None:
-    """Lists a file of a run after a line was written to its end, in place of what it was before.
+    """Updates the sum of a run's file after a line was appended.
 
-    A kill right before leaves one line more than the sum is of, which `check_run_file` allows.
+    A kill right before leaves one line beyond the sum, which `check_run_file` allows.
     """
     sync_to_disk(path)
     others = [each for each in _listed(path.parent) if each[0] != path.name]
@@ -149,17 +149,17 @@ def list_grown_file(path: Path) -> None:
 
 
 def check_run_file(path: Path, remedy: str = RESTORE, *, grows: bool = False, alike: Path | None = None) -> None:
-    """Compares a file of a run, or all files of one of its folders, with their sums; one warning for a run that has
-    none. What is not there, or not listed, is not compared.
+    """Compares a file of a run, or all files of one of its folders, with their sums; one warning for a run without
+    sums. Missing or unlisted files are not compared.
 
     Args:
-        path: right in the run's folder.
-        remedy: what to do about a damaged file.
+        path: directly in the run's folder.
+        remedy: for a damaged file.
         grows: by lines: the last one may be too new for the sum.
         alike: a file with the same content is right too.
     Raises:
-        ValueError: naming the file that is another one, or is gone from its folder.
-        OSError: when a file cannot be read.
+        ValueError: naming the file that differs, or is missing from its folder.
+        OSError: if a file cannot be read.
     """
     run_dir = path.parent
     if not path.exists():
@@ -181,8 +181,8 @@ def check_run_file(path: Path, remedy: str = RESTORE, *, grows: bool = False, al
 
 
 def check_run_config(folder: Path) -> None:
-    """`check_run_file` of the configuration of a run or of one of its checkpoints: that of its newest checkpoint may
-    have been put in its place."""
+    """Calls `check_run_file` for the configuration of a run or of one of its checkpoints: that of its newest checkpoint
+    may have been put in its place."""
     newest = latest_checkpoint(folder)
     of_checkpoint = folder.parent.name == CHECKPOINTS and folder.name.startswith("step-")
     remedy = RESTORE if newest is None else f"put that of {newest} in its place"
@@ -203,7 +203,7 @@ def _is_of(name: str, file: str) -> bool:
 
 
 def _found(path: Path, name: str = "") -> _Sums:
-    """Of a file, or of all files of a folder and below; `name`: what it is called."""
+    """Sums of a file, or of all files of a folder and below, under `name`."""
     if not path.is_dir():
         return [(name, _sum(path))]
     files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
@@ -211,14 +211,14 @@ def _found(path: Path, name: str = "") -> _Sums:
 
 
 def _listed(run_dir: Path) -> _Sums:
-    """None of a run without a list."""
+    """Listed sums; empty for a run without a list."""
     if not (run_dir / SUMS).exists():
         return []
     return _read(run_dir, "restore it, or remove it: the files beside the checkpoints are read without a check then")
 
 
 def _read(folder: Path, remedy: str) -> _Sums:
-    """`remedy`: for a list that is damaged."""
+    """Reads the list of a folder; `remedy`: for a damaged list."""
     lines = read_regular_file(folder / SUMS).decode("utf-8", "replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     sums = [(match[2], match[1]) for match in found if match is not None]

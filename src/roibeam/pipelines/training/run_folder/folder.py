@@ -1,4 +1,4 @@
-"""A run's folder and its configuration: whether a run may begin there, or go on, and which checkpoint is its best.
+"""Run folder and configuration: checks to start or resume there, and its best checkpoint.
 
 The best is by `train.best_by`. Settings that change no number of the training may change on resume. No torch.
 """
@@ -41,19 +41,18 @@ FREE_ON_RESUME = frozenset(f"train.{name}" for name in (*_FREE, *_SAME_NUMBERS, 
 
 
 def is_free_on_resume(setting: str) -> bool:
-    """Whether "section.field" of a command line changes no number, so that a run may go on with another value."""
+    """Whether "section.field" of a command line changes no number, so that a resumed run may have another value."""
     return setting in FREE_ON_RESUME or f"task.{setting}" in FREE_ON_RESUME
 
 
-BEST = "best"  # in place of a step: RUN/checkpoints/best
+BEST_NAME = "best"  # in place of a step: RUN/checkpoints/best
 
 
 def best_evaluation(
     run_dir: Path, evaluations: Iterable[Mapping[str, Any]], config: TrainConfig
 ) -> Mapping[str, Any] | None:
-    """The line of evaluation.jsonl that is best by `config.best_by`, of those that have a checkpoint; of equal ones the
-    first. None without `best_by`, and where there is no such line.
-    """
+    """The line of evaluation.jsonl that is best by `config.best_by`, among those with a checkpoint; the first of equal
+    ones. None without `best_by`, or without such a line."""
     judged = [
         line
         for line in evaluations
@@ -75,7 +74,7 @@ def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConf
 def is_out_of_patience(evaluations: Iterable[Mapping[str, Any]], config: TrainConfig) -> bool:
     """Whether the last `config.patience` evaluations of these lines are no better than the best before them.
 
-    That before the first step does not count: it judges no checkpoint. Numbers that are missing are no better.
+    The evaluation before the first step does not count: it has no checkpoint. Missing numbers are no better.
     """
     best: Mapping[str, Any] | None = None
     worse = 0
@@ -91,7 +90,7 @@ def best_checkpoint(run_dir: Path) -> Path:
     """The best checkpoint of a run, of its last stage that has one.
 
     Raises:
-        ValueError: for a run that tells none apart.
+        ValueError: for a run without `train.best_by` or its evaluations.
     """
     run_dir = furthest_stage(run_dir)
     config = _judged_by(run_dir)
@@ -99,26 +98,25 @@ def best_checkpoint(run_dir: Path) -> Path:
     if found is None:
         names = ", ".join(sorted(each.name for each in (run_dir / CHECKPOINTS).glob("step-*"))) or "none"
         why = f"has no evaluation by {config.best_by}" if config.best_by else "was trained without train.best_by"
-        raise ValueError(f"{run_dir / CHECKPOINTS / BEST}: the run {why}; name one of its checkpoints: {names}")
+        raise ValueError(f"{run_dir / CHECKPOINTS / BEST_NAME}: the run {why}; name one of its checkpoints: {names}")
     return checkpoint_folder(run_dir, found["step"])
 
 
 def asked_checkpoint(run_dir: Path) -> tuple[Path, str]:
-    """The best checkpoint of a run that was judged by `train.best_by`, and a line that says so; of any other run, and
-    of what is none, the folder itself and "".
-    """
+    """The best checkpoint of a run with `train.best_by`, and a line that names it; for any other folder, the folder
+    itself and ""."""
     newest = latest_checkpoint(run_dir)
     config = _judged_by(run_dir)
     found = best_evaluation(run_dir, read_evaluations(run_dir), config)
     if newest is None or found is None:
         return run_dir, ""
     best = checkpoint_folder(run_dir, found["step"])
-    line = f"{run_dir}: asks step {found['step']:,}, the best by {config.best_by}"
+    line = f"{run_dir}: takes step {found['step']:,}, the best by {config.best_by}"
     return best, line if best == newest else f"{line}; {newest} is the newest"
 
 
 def _judged_by(run_dir: Path) -> TrainConfig:
-    """What a run's configuration says of `best_by`, all else being anything."""
+    """The configuration of a run with its `best_by`; all other settings are arbitrary."""
     path = run_dir / "config.json"
     check_run_config(run_dir)
     train = read_json_object(path).get("train", {}) if path.is_file() else {}
@@ -127,9 +125,9 @@ def _judged_by(run_dir: Path) -> TrainConfig:
 
 
 def named_checkpoint(name: str) -> str:
-    """What a user names, with the step in place of the end of RUN/checkpoints/best. ValueError as `best_checkpoint`."""
+    """A user's path, with the step in place of the end of RUN/checkpoints/best. ValueError as `best_checkpoint`."""
     path = Path(name).expanduser()
-    is_best = path.name == BEST and path.parent.name == CHECKPOINTS and not path.exists()
+    is_best = path.name == BEST_NAME and path.parent.name == CHECKPOINTS and not path.exists()
     return str(best_checkpoint(path.parent.parent)) if is_best else name
 
 
@@ -139,25 +137,25 @@ Resume = bool | str  # "auto", or the name of a checkpoint to go on from, such a
 
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
-# What a run that failed early may have left.
+# Files that a run that failed early may leave.
 _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", "trained_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME, ENCODER_NAME, LOCK_NAME,
         SUMS, f".{STAGES_NAME}.writing",
     }
 )  # fmt: skip
-# How long a run lasts and when its rate falls is often known only when it is on its way. A warm-up may follow from it.
+# Length and falls of the rate may be chosen while a run is on its way, and a warm-up may follow from the length.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps", "train.warmup_steps"})
-# What shares out a batch: the position in the data is a number of samples, whatever a step takes of them.
+# Settings that share out a batch: the position in the data is a number of samples, for any shares of a step.
 _BATCH = ("train.accumulation", ".batch_size", ".max_tokens")
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
-# Of changed settings, so many are named in the refusal.
+# Number of changed settings named in the refusal.
 _NAMED = 6
 
 
 def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
-    """Raises ValueError when `run_dir` is a file, holds other things, a run that is not to be resumed, or one that is
-    being trained; and for a pipe or a device in it, which would be waited for."""
+    """Raises ValueError if `run_dir` is a file, holds other things, a run that is not to be resumed, or one that is
+    being trained; and for a pipe or a device in it, which would block."""
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"{run_dir} is a file; give a folder for the run")
     for path in run_dir.iterdir() if run_dir.is_dir() else ():
@@ -174,19 +172,19 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
     checkpoint_to_resume(run_dir, resume)
     if is_main_process() and (run_dir / LOCK_NAME).exists():
-        with run_folder_lock(run_dir):  # who was killed left a lock that nobody holds
+        with run_folder_lock(run_dir):  # a killed run left a lock that no process holds
             pass
 
 
 def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
-    """The one that `resume` names, else the newest, or None.
+    """The checkpoint that `resume` names, else the newest, or None.
 
     Raises:
-        ValueError: naming those that are there, when the named one is not.
+        ValueError: naming the existing ones, if the named one is missing.
     """
     if not isinstance(resume, str) or resume == "auto":
         return latest_checkpoint(run_dir)
-    if resume == BEST:
+    if resume == BEST_NAME:
         return best_checkpoint(run_dir)
     there = {path.name: path for path in sorted((run_dir / CHECKPOINTS).glob("step-*"))}
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", resume)
@@ -199,11 +197,10 @@ def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
 
 @contextmanager
 def run_folder_lock(run_dir: Path) -> Iterator[None]:
-    """Held while a training writes to the folder, by the main process alone. A new folder goes away when nothing came
-    into it.
+    """Lock of the main process while a training writes to the folder. A new folder is removed if it stays empty.
 
     Raises:
-        ValueError: where another training holds it.
+        ValueError: if another training holds it.
     """
     if not is_main_process():
         yield
@@ -219,7 +216,7 @@ def run_folder_lock(run_dir: Path) -> Iterator[None]:
 
 
 def defaults_of(config: object) -> dict[str, Any]:
-    """The fields of a dataclass, or of its instance, that have a default, with it as a configuration file has it."""
+    """The fields of a dataclass, or of its instance, that have a default, with values as in a configuration file."""
     found = {
         each.name: each.default
         for each in dataclasses.fields(config)  # type: ignore[arg-type]
@@ -229,8 +226,8 @@ def defaults_of(config: object) -> dict[str, Any]:
 
 
 def with_saved(section: Any, saved: Mapping[str, Any]) -> Any:
-    """A section of settings with what a configuration file says of it; what this does not say is as it was then, the
-    default."""
+    """A section of settings with the values of a configuration file; missing ones had their default then, which
+    stays."""
     values = {**defaults_of(section), **saved}
     return dataclasses.replace(
         section, **{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
@@ -238,7 +235,7 @@ def with_saved(section: Any, saved: Mapping[str, Any]) -> Any:
 
 
 def _filled(saved: Mapping[str, Any], defaults: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What was saved, with the defaults of settings that there are now."""
+    """The saved settings, with the defaults of newer ones."""
     filled = {name: defaults[name] for name in defaults.keys() & now.keys()} | dict(saved)
     for name in defaults.keys() & saved.keys() & now.keys():
         if isinstance(defaults[name], Mapping) and isinstance(saved[name], Mapping) and isinstance(now[name], Mapping):
@@ -259,26 +256,26 @@ def check_same_run(
     *,
     goes_on: bool = True,
 ) -> None:
-    """Whether the run whose configuration `folder` holds may go on as `now`.
+    """Checks that the run whose configuration `folder` holds may resume as `now`.
 
     Another number of processes, micro-batches or samples in one, or budget of each, may share out the same global
-    batch, or make another one, which is told.
+    batch, or make another one, which is logged.
 
     Args:
         folder: a run's, or one of its checkpoints.
         now: the resolved configuration.
-        defaults: by section of the task's configuration: a setting that did not exist yet had this value. A section
-            may have sections.
-        goes_on: whether a step is left. Else what may differ is not told: nothing comes of it.
+        defaults: by section of the task's configuration: values of settings in runs from before they existed. A
+            section may have sections.
+        goes_on: whether a step is left. Without one, allowed differences are not logged: they have no effect.
     Raises:
-        ValueError: naming what differs.
+        ValueError: naming the differences.
     """
     saved = saved_config(folder)
     read_already = {"average_start": now["train"].get("average_start")}  # by `as_begun`, where it is missing
     saved["train"] = defaults_of(TrainConfig) | read_already | saved["train"]
     for section in defaults.keys() & saved["task"].keys():
         saved["task"][section] = _filled(saved["task"][section], defaults[section], now["task"][section])
-    # A run may have been begun with a value that nothing reads, which a command line refuses now.
+    # A run may have a recorded value that nothing reads, and that a command line now refuses.
     idle = {f"train.{name}" for name in idle_fields(saved["train"]).keys() & idle_fields(now["train"]).keys()}
     before, after = _flatten(saved), _flatten(now)
     changed = {
@@ -292,7 +289,7 @@ def check_same_run(
     another_batch = changed.pop("global_batch", None)
     refused = changed.keys() - _SCHEDULE
     if refused:
-        # The outermost first: what differs inside a part often follows from it.
+        # The outermost first: differences inside a part often follow from it.
         named = [changed[name] for name in sorted(refused, key=lambda name: (name.count("."), name))]
         rest = [f"and {len(named) - _NAMED} more"] if len(named) > _NAMED else []
         fits = all(name.startswith("train.") for name in refused)
@@ -310,10 +307,10 @@ def check_same_run(
 
 
 def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
-    """The settings with which an older run goes on, where a rule was another when it began.
+    """The settings of a resumed older run, with the rules that it was started with.
 
-    Before there was `average_start`, averages were from the initial weights on, and a warm-up was whole steps. What
-    `best_is` says stays where nothing else is asked for: it was "highest" for losses too.
+    Before `average_start` existed, averages were from the initial weights on, and a warm-up was whole steps. A recorded
+    `best_is` stays by default: it was "highest" for losses too.
 
     Args:
         folder: a run's, or one of its checkpoints.
@@ -338,7 +335,7 @@ def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
 
 
 def begun_steps(folder: Path) -> int | None:
-    """The steps of the run that the folder holds: what a command goes on to that names none. None for no run.
+    """The recorded steps of the run in the folder, for a command without `--steps`. None without a run.
 
     Raises:
         ValueError: as `saved_config`.
@@ -353,7 +350,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
     """The configuration that a run's folder, or one of its checkpoints, holds.
 
     Raises:
-        ValueError: saying what to do, when it is damaged.
+        ValueError: with the remedy, if it is damaged.
     """
     check_run_config(folder)
     try:

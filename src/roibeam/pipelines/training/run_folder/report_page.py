@@ -1,7 +1,7 @@
 """HTML reports of training runs, RUN/report.html: of one run, and of a run in stages.
 
-A run's page has what was trained, on what, how long, how good beside chance; then its curves, evaluations, checkpoints
-and settings. That of stages has the curves of all stages on one axis, then each stage with the way to its own page.
+A run's page has its model, data, time, and results beside chance; then its curves, evaluations, checkpoints and
+settings. That of stages has the curves of all stages on one axis, then each stage with a link to its own page.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _WORDS_ALONE = (
     "is trained on words alone may find more."
 )
 _MASKED, _SEEN = "#c2185b", "#aeb6c2"  # lines of boxes, as on batch.html
-_ROWS = 30  # evaluations that the table shows; more are thinned out
-# What a reader of a run asks for first: name, and where it stands in config.json.
+_ROWS = 30  # evaluations in the table; more are thinned out
+# Settings at the top of the page: name, and key in config.json.
 _FIRST_SETTINGS = {
     "steps": "train.steps",
     "samples a step": "global_batch",
@@ -77,7 +77,7 @@ class _Run:
 
     Attributes:
         lines, evaluations: of log.jsonl and evaluation.jsonl.
-        detector, encoder: what detector.json and encoder.json hold; None where there is none.
+        detector, encoder: content of detector.json and encoder.json; None without the file.
         best_step: of the best evaluation, which has a checkpoint.
         weights: numbers in the newest weight file.
         ended_early: by `train.patience`.
@@ -99,7 +99,7 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     """Writes RUN/report.html from the run folder, and RUN/curves.svg of a run that has enough steps for curves.
 
     Args:
-        best_step: of the best evaluation, which has a checkpoint; None where none is told apart.
+        best_step: of the best evaluation, which has a checkpoint; None without one.
         ended_early: by `train.patience`.
     Returns:
         The path of the page.
@@ -129,7 +129,7 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
 
 
 def _drawn(run: _Run) -> list[str]:
-    """The curves; none of a run that is too short for them."""
+    """The curves; empty for a run that is too short for them."""
     if len(run.lines) < FEWEST_STEPS:
         return []
     held_out = run.config["recorded"].get("validation")
@@ -138,8 +138,7 @@ def _drawn(run: _Run) -> list[str]:
 
 
 def _levels(run: _Run) -> dict[str, Mapping[str, float]]:
-    """What the numbers are compared with, by the name of the level; of a run that was stopped, what its last evaluation
-    stood beside."""
+    """Values to compare the numbers with, by the name of the level; for a stopped run, those of its last evaluation."""
     summary, last = run.summary, run.evaluations[-1] if run.evaluations else {}
     judged = judged_line(last, names_of([last])).figures
     chance = {figure.name: figure.chance for figure in judged if figure.chance is not None}
@@ -208,7 +207,7 @@ def _how_good(run: _Run) -> Iterator[str]:
             yield note(
                 "Not held out.",
                 "The run was trained on these captions, with other words hidden. --validation-captions names held-out "
-                "ones; roibeam evaluate asks more, of a run that is finished.",
+                "ones; roibeam evaluate measures more, of a finished run.",
             )
         yield "</section>\n"
     if run.detector is not None:
@@ -219,8 +218,8 @@ def _how_good(run: _Run) -> Iterator[str]:
 
 
 def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
-    """What the network is shown of a photo, what of it is trained, and how far that moved."""
-    yield "<section><h2>Region encoder <small>what it is shown, and how far it moved</small></h2>\n"
+    """Input of the network from a photo, its trained parts, and how far they moved."""
+    yield "<section><h2>Region encoder <small>its input, and how far it moved</small></h2>\n"
     yield f"<p>{escaped(found['masking'], 600)}</p>\n"
     photo = found["photo"]
     if photo is not None:
@@ -249,7 +248,7 @@ def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _notes(config: Mapping[str, Any]) -> str:
-    """What was left out of the data, and what is not held out; nothing where there is nothing to tell."""
+    """Notes of left-out data, and of data that are not held out; "" without any."""
     notes = "".join(f"<li>{escaped(each, 1_000)}</li>" for each in config["recorded"].get("notes", ()))
     return f"<section><h2>Notes</h2><ul>{notes}</ul></section>\n" if notes else ""
 
@@ -277,11 +276,11 @@ def _evaluations(run: _Run) -> str:
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
     what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
     names = names_of(lines)
-    shown = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
+    chosen = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
     rows: list[list[str]] = []
     strong: list[int] = []
     for index, line in enumerate(lines):
-        if len(lines) <= _ROWS or index in shown or line["step"] == run.best_step:
+        if len(lines) <= _ROWS or index in chosen or line["step"] == run.best_step:
             if line["step"] == run.best_step:
                 strong.append(len(rows))
             rows.append([f"{line['step']:,}", *(_number(line.get(name)) for name in names)])
@@ -342,7 +341,7 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class _Stage:
-    """A stage that has begun."""
+    """A stage that has started."""
 
     number: int
     name: str
@@ -367,22 +366,22 @@ def write_stages_page(run_dir: Path, names: Sequence[str]) -> Path:
 
 
 def _stages_html(run_dir: Path, names: Sequence[str]) -> Iterator[str]:
-    begun = [stage for stage in (_read(run_dir, number, name) for number, name in enumerate(names, start=1)) if stage]
+    started = [stage for stage in (_read(run_dir, number, name) for number, name in enumerate(names, start=1)) if stage]
     title = run_dir.absolute().name
-    if not begun:
-        yield page_start(title, f"A run in {counted(len(names), 'stage')}; none of them has begun.") + PAGE_END
+    if not started:
+        yield page_start(title, f"A run in {counted(len(names), 'stage')}; none of them has started.") + PAGE_END
         return
-    last = begun[-1]
+    last = started[-1]
     weights = number_of_weights(last.folder)
     what = model_sentence(last.config, last.summary, weights)
-    steps, seconds = sum(len(stage.lines) for stage in begun), sum(training_seconds(stage.lines) for stage in begun)
+    steps, seconds = sum(len(stage.lines) for stage in started), sum(training_seconds(stage.lines) for stage in started)
     how_long = f"{counted(steps, 'step')} in {duration(seconds)}"
     yield page_start(
         title, f"{what}, trained in {counted(len(names), 'stage')}: {how_long}.", how_good_sentence(last.summary)
     )
     yield tiles(
         [
-            ("stages", f"{len(begun)} of {len(names)}"),
+            ("stages", f"{len(started)} of {len(names)}"),
             ("steps", f"{steps:,}"),
             ("time", duration(seconds)),
             ("last loss", f"{last.lines[-1]['loss']:.4g}"),
@@ -390,21 +389,21 @@ def _stages_html(run_dir: Path, names: Sequence[str]) -> Iterator[str]:
     )
     if steps >= FEWEST_STEPS:
         evaluated = "held out" if last.config["recorded"].get("validation") else "evaluations"
-        plots = stage_plots([(stage.lines, stage.evaluations) for stage in begun], evaluated=evaluated)
+        plots = stage_plots([(stage.lines, stage.evaluations) for stage in started], evaluated=evaluated)
         drawn = "".join(plot_svg(plot, f"curve-{number}") for number, plot in enumerate(plots))
         yield (
             "<section><h2>Curves</h2>\n<p>Running means; the page of each stage has its steps and what guessing "
             f'reaches. Points: evaluations.</p>\n<div class="plots">{drawn}</div></section>\n'
         )
-    for stage in begun:
+    for stage in started:
         yield from _stage(stage, len(names))
-    for number, name in list(enumerate(names, start=1))[len(begun) :]:
-        yield f"<section><h2>{_head(number, len(names), name)}</h2><p>Not begun.</p></section>\n"
+    for number, name in list(enumerate(names, start=1))[len(started) :]:
+        yield f"<section><h2>{_head(number, len(names), name)}</h2><p>Not started.</p></section>\n"
     yield PAGE_END
 
 
 def _read(run_dir: Path, number: int, name: str) -> _Stage | None:
-    """None for a stage that has not begun."""
+    """The stage; None if it has not started."""
     folder = stage_folder(run_dir, number)
     lines = read_lines(folder / LOG_NAME)
     if not lines:

@@ -1,7 +1,6 @@
-"""Summary of a run, in figures and in words: how long it took, what was trained on what, how good beside chance.
+"""Summary of a run, in figures and in words: its time, model and data, and results beside chance.
 
-RUN/summary.json                   the last evaluation: its questions, its figures, and what they are compared with
-RUN/detector.json, encoder.json    what a run did to its detector, or to a region encoder
+RUN/summary.json                   the last evaluation: its questions, its figures, and their levels of comparison
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALON
 from roibeam.pipelines.common.statistics.verdict import Figure, sentence_of, verdict_of
 
 DETECTOR_NAME, ENCODER_NAME = "detector.json", "encoder.json"
-# What is shown, and where it stands in a `DetectionReport.as_json()`.
+# Displayed figures, and their keys in a `DetectionReport.as_json()`.
 _FIGURES = {
     "mAP@0.5": ("objects", "mean"),
     "mAP@0.5, weighted by objects": ("objects", "weighted_mean"),
@@ -36,10 +35,10 @@ _FIGURES = {
 
 
 def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value before and value after of each figure that was measured; "-" where it is not known (yet).
+    """Name, value before and value after of each measured figure; "-" for an unknown one.
 
     Args:
-        found: what the file holds.
+        found: content of the file.
     """
     rows = []
     for name, (part, figure) in _FIGURES.items():
@@ -54,7 +53,7 @@ def stage_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Each stage of a region encoder, whether it is trained, and how far it moved.
 
     Args:
-        found: what encoder.json holds.
+        found: content of encoder.json.
     """
     return [
         (
@@ -67,7 +66,7 @@ def stage_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def encoder_lines(found: Mapping[str, Any]) -> list[str]:
-    """What is masked of photos, and `stage_rows`, for the terminal."""
+    """The masking of photos, and `stage_rows`, for the terminal."""
     head = "the region encoder, and how far it moved from the weights it began with (|w - w0| / |w0|):"
     return [found["masking"], head, *(f"  {stage:<10} {state:<8} {far:>10}" for stage, state, far in stage_rows(found))]
 
@@ -82,18 +81,19 @@ _ASIDE = f".writing-{SUMMARY_NAME}"
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run ended with; a file of its own, which runs of earlier versions have without its last fields.
+    """Results of a run; a file of its own, which runs of earlier versions have without its last fields.
 
     Attributes:
-        system: title of what was trained, such as "VisualBERT"; "" for that of its configuration.
-        asked: what the evaluation asked about, for people.
-        held_out: whether the run was not trained on it.
-        evaluation: numbers by name; None where there was nothing to measure.
-        chance: what a model reaches that knows nothing, by the same names.
-        items: how many answers each number is of.
-        words_alone: what counting neighbouring words finds without any picture, by the same names; none in old runs.
-        intervals: ends of the 95 % interval over images, by the same names; none in old runs, and of what has none.
-        question: how it was asked, for people.
+        system: title of the trained system, such as "VisualBERT"; "" for that of its configuration.
+        asked: data of the evaluation, for people.
+        held_out: whether the run was not trained on them.
+        evaluation: numbers by name; None for those that could not be measured.
+        chance: level of a model that knows nothing, by the same names.
+        items: number of answers behind each number.
+        words_alone: level of counting neighbouring words without any picture, by the same names; empty in old runs.
+        intervals: ends of the 95 % interval over images, by the same names; empty in old runs, and for some
+            numbers.
+        question: rules of the evaluation, for people.
     """
 
     system: str
@@ -124,7 +124,7 @@ class RunSummary:
 
     @property
     def figures(self) -> list[Figure]:
-        """Of all numbers, shares first."""
+        """Figures of all numbers, shares first."""
         names = sorted(self.evaluation, key=lambda name: not measure_name(name).is_share)
         return list(map(self._figure, names))
 
@@ -142,13 +142,13 @@ def write_summary(run_dir: Path, summary: RunSummary) -> None:
 
 
 def read_summary(run_dir: Path) -> RunSummary | None:
-    """None where the run has none: it was ended before, or is no pre-training."""
+    """The summary; None for a run that was ended before, or is no pre-training."""
     path = run_dir / SUMMARY_NAME
     return RunSummary(**read_json_object(path)) if path.is_file() else None
 
 
 def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
-    """How long the steps of log.jsonl took, over all calls that the run went on in; evaluations are in it.
+    """Time of the steps of log.jsonl, over all calls of the run; evaluations are included.
 
     Each call counts its seconds from its own start.
     """
@@ -161,7 +161,7 @@ def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
 
 
 def number_of_weights(run_dir: Path) -> int | None:
-    """Numbers in the newest checkpoint's weight file, read from its header; None where there is none."""
+    """Numbers in the newest checkpoint's weight file, read from its header; None without one."""
     files = sorted(run_dir.glob("checkpoints/step-*/model/*.safetensors"))
     newest = [file for file in files if file.parents[1] == files[-1].parents[1]]
     return sum(map(_numbers_in, newest)) if newest else None
@@ -182,7 +182,7 @@ _CHECKPOINT = re.compile(r"(?P<run>.*[^/])/checkpoints/step-0*(?P<step>\d+)(/|$)
 
 
 def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
-    """What was trained: "VisualBERT (4 layers of 256), 3.6 million weights"."""
+    """The trained model: "VisualBERT (4 layers of 256), 3.6 million weights"."""
     model = config["task"].get("model", {})
     name = summary.system if summary is not None and summary.system else _model_name(model)
     layers, width = _found(model, "num_hidden_layers"), _found(model, "hidden_size")
@@ -198,8 +198,8 @@ def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weight
 
 
 def origins(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a run started from, by `STARTED`, and of one end to end its encoder, by `ENCODER_STARTED`: names and places
-    as config.json has them, and `NOT_RECORDED` where it does not say, as of older runs."""
+    """Starts of a run, by `STARTED`, and of an end-to-end run's encoder, by `ENCODER_STARTED`: names and paths as in
+    config.json, and `NOT_RECORDED` if it has none, as in older runs."""
     task, recorded = config["task"], config["recorded"]
     of_detector = task.get("start")
     if isinstance(of_detector, Mapping):
@@ -233,7 +233,7 @@ def _origin_of_detector(start: Mapping[str, Any]) -> str:
 
 
 def _with_its_run(weights: str) -> str:
-    """A name or path of weights, with the run that it is of, as far as it says so."""
+    """A name or path of weights, with their run as far as it is known."""
     if weights.startswith("random:"):
         return f"{NEW_WEIGHTS} ({weights})"
     shipped = (name for name, place in SHIPPED.items() if weights == name or PurePath(weights).parent == place)
@@ -245,7 +245,7 @@ def _with_its_run(weights: str) -> str:
 
 
 def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """On what: "on 400 captions of 80 images in store"; of a run on photos "end to end on 400 ..."."""
+    """The data: "on 400 captions of 80 images in store"; of a run on photos "end to end on 400 ..."."""
     recorded = config["recorded"]
     sources = recorded.get("sources")
     if sources:
@@ -264,7 +264,7 @@ def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]])
 
 
 def how_good_sentence(summary: RunSummary | None) -> str:
-    """How good on what the run asked about: its accuracies beside chance, in words; "" where they are not known."""
+    """The results: accuracies beside chance, in words; "" if unknown."""
     if summary is None:
         return ""
     shares = [figure for figure in summary.figures if measure_name(figure.name).is_share and figure.value is not None]
@@ -275,15 +275,15 @@ def how_good_sentence(summary: RunSummary | None) -> str:
 
 
 def how_good_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of a table of it, the last cell the verdict; words alone have a column where they are known."""
+    """Heads and rows of a table of the results, the last cell the verdict; words alone have a column if known."""
     head = ["measure", "value", "95 % interval", CHANCE, WORDS_ALONE, "answers", "in words"]
     rows = [_how_good_row(figure) for figure in summary.figures]
-    shown = [place for place, name in enumerate(head) if name != WORDS_ALONE or summary.words_alone]
-    return [head[place] for place in shown], [[row[place] for place in shown] for row in rows]
+    columns = [place for place, name in enumerate(head) if name != WORDS_ALONE or summary.words_alone]
+    return [head[place] for place in columns], [[row[place] for place in columns] for row in rows]
 
 
 def _how_good_row(figure: Figure) -> list[str]:
-    """A cell for each head; "" for what is not known."""
+    """A cell for each head; "" for an unknown value."""
     called = measure_name(figure.name)
     levels = ["" if level is None else called.shown(level) for level in (figure.chance, figure.words_alone)]
     interval = "" if figure.low is None else f"{called.shown(figure.low)} to {called.shown(figure.high)}"

@@ -1,10 +1,10 @@
-"""A run in stages: runs of their own in one folder, each of which starts from the weights that the one before left.
+"""Run in stages: runs of their own in one folder, each of which starts from the weights of the one before.
 
 RUN/stages.json      the options of each stage, and which are done; written aside and renamed
 RUN/stage-1/ ...     a run folder each
 RUN/report.html      all of them on one page
 
-A stage that is done is not looked at again. The others are run, and go on where they stand, as any run does.
+A finished stage is not read again. The others are run, and resume as any run does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
 
 
 def stage_folder(run_dir: Path, number: int) -> Path:
-    """Of stage `number`, from 1."""
+    """Folder of stage `number`, from 1."""
     return run_dir / f"stage-{number}"
 
 
 def furthest_stage(run_dir: Path) -> Path:
-    """The folder of the last stage that has a checkpoint; `run_dir` where it has none, or is no run in stages."""
+    """The folder of the last stage that has a checkpoint; `run_dir` if none has, or it is no run in stages."""
     if not (run_dir / STAGES_NAME).is_file():
         return run_dir
     folders = [stage_folder(run_dir, number + 1) for number in range(len(_read(run_dir)))]
@@ -42,10 +42,10 @@ class StagedRun:
     """
     Args:
         run_dir: new, empty, or of a run in as many stages.
-        options: of each stage, what decides its result.
+        options: of each stage, texts of the options that decide its result.
     Raises:
-        ValueError: when `run_dir` holds something else, another number of stages, or a stage that went on from one
-            with other options.
+        ValueError: if `run_dir` holds something else, another number of stages, or a stage that continued one with
+            other options.
     """
 
     def __init__(self, run_dir: Path, options: Sequence[Sequence[str]]) -> None:
@@ -60,7 +60,7 @@ class StagedRun:
             )
         for number, (saved, now) in enumerate(zip(before, self._stages, strict=False), start=1):
             now["done"] = saved["done"] and saved["options"] == now["options"]
-            if saved["options"] != now["options"] and self._has_begun(number + 1):
+            if saved["options"] != now["options"] and self._has_started(number + 1):
                 changed = _difference(saved["options"], now["options"])
                 raise ValueError(
                     f"{self.folder(number)} was run with other options ({changed}), and "
@@ -78,11 +78,11 @@ class StagedRun:
         self.save()
 
     def save(self) -> None:
-        """Writes stages.json; one process alone may."""
+        """Writes stages.json; only one process may."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         write_run_json(self.run_dir / STAGES_NAME, {"stages": self._stages})
 
-    def _has_begun(self, number: int) -> bool:
+    def _has_started(self, number: int) -> bool:
         return (self.folder(number) / LOG_NAME).exists()
 
     def _check_folder(self) -> None:

@@ -1,6 +1,6 @@
-"""What a training run writes down while it goes: log.jsonl, evaluation.jsonl, TensorBoard; and how far it is.
+"""Logs of a training run: log.jsonl, evaluation.jsonl, TensorBoard; and its progress.
 
-Both files hold each step once: what was written after the checkpoint that a run goes on from is dropped.
+Both files hold each step once: lines after the checkpoint that a run resumes from are dropped.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class TrainLog:
     """The log of a run, open from `__enter__` to `__exit__`; only the main process has one.
 
     Args:
-        after_step: where the run goes on; lines of later steps go away.
+        after_step: step that the run resumes after; lines of later steps are removed.
 
     Attributes:
         last_line: of log.jsonl; empty when there is none.
         evaluations: all lines of evaluation.jsonl.
 
     Raises:
-        ValueError: when TensorBoard is asked for and not installed.
+        ValueError: if TensorBoard is requested and not installed.
     """
 
     def __init__(self, run_dir: Path, config: TrainConfig, *, after_step: int) -> None:
@@ -58,7 +58,7 @@ class TrainLog:
             _truncate(run_dir / name, after_step)
         self._files: dict[str, IO[str]] = {}
         lines = read_lines(run_dir / LOG_NAME)
-        _tell_of_lost_steps(run_dir / LOG_NAME, lines, after_step)
+        _warn_of_lost_steps(run_dir / LOG_NAME, lines, after_step)
         self.last_line = (lines or [{}])[-1]
         self.evaluations = read_evaluations(run_dir)
 
@@ -79,7 +79,7 @@ class TrainLog:
 
     @property
     def seconds(self) -> float:
-        """Since the log was made."""
+        """Seconds since the log was made."""
         return time.monotonic() - self._started
 
     def step(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
@@ -90,14 +90,14 @@ class TrainLog:
         self._progress.note("" if loss is None else f"loss {loss:.4g}")
 
     def evaluation(self, position: Mapping[str, float], values: Judged) -> None:
-        """Writes a line of evaluation.jsonl, with what its numbers stand beside, and one for people. What is not finite
-        is written as null."""
+        """Writes a line of evaluation.jsonl, with the levels beside its numbers, and one for people. Numbers that are
+        not finite are written as null."""
         wrong = [name for name, value in values.items() if value is not None and not math.isfinite(value)]
         if wrong:
             logger.warning("evaluation after step %d: %s not finite", position["step"], ", ".join(wrong))
-        told: dict[str, Any] = {name: None if name in wrong else value for name, value in values.items()}
+        numbers: dict[str, Any] = {name: None if name in wrong else value for name, value in values.items()}
         beside = values.beside()
-        line = self._write(EVALUATION_NAME, position, {**told, BESIDE: beside} if beside else told)
+        line = self._write(EVALUATION_NAME, position, {**numbers, BESIDE: beside} if beside else numbers)
         list_grown_file(self._run_dir / EVALUATION_NAME)
         self.evaluations.append(line)
         logger.info("%s", folded(f"evaluation after step {line['step']:,}: {_for_people(line)}"))
@@ -120,24 +120,24 @@ class TrainLog:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, none where there is no file; a line cut by a crash is left out."""
+    """The lines of a log, empty without a file; a line cut by a crash is left out."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if _step_of(line) < math.inf]
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of evaluation.jsonl: they decide which checkpoint is the best, and what comes of it.
+    """The lines of evaluation.jsonl, which decide the best checkpoint.
 
     Raises:
-        ValueError: when the file is not what the run wrote.
+        ValueError: if the file is not as the run wrote it.
     """
     path = run_dir / EVALUATION_NAME
     check_run_file(path, f"{RESTORE}, or remove it: no checkpoint is the best then", grows=True)
     return read_lines(path)
 
 
-def _tell_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int) -> None:
-    """A warning when the log does not hold each step up to a checkpoint: a run waits for it before it writes one."""
+def _warn_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int) -> None:
+    """Warns if the log does not hold each step up to a checkpoint: a run syncs it before it writes one."""
     there = {line["step"] for line in lines}
     lost = [step for step in range(1, after_step + 1) if step not in there]
     if lost:
@@ -177,7 +177,7 @@ def _truncate(path: Path, last_step: int) -> None:
 
 
 def _step_of(line: bytes) -> float:
-    """Infinity for a line that is not whole."""
+    """The step of a line; infinity for an incomplete one."""
     try:
         return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -191,5 +191,5 @@ def _tensorboard(run_dir: Path, after_step: int) -> Any:
         raise ValueError(
             "tensorboard=true needs TensorBoard: pip install 'roibeam[tensorboard]', or train without it"
         ) from None
-    # Steps that are done again after a resume replace what was drawn of them.
+    # Steps that are repeated after a resume replace their earlier values.
     return SummaryWriter(str(run_dir / TENSORBOARD_NAME), purge_step=after_step + 1 if after_step else None)

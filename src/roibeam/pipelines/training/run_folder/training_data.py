@@ -31,17 +31,17 @@ logger = logging.getLogger(__name__)
 
 
 def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
-    """What an image is known by to whoever knows its data set, and to whoever does not."""
+    """Keys of an image: its data set's id, and its plain file name."""
     keys = image_keys(image_id, None)
     return keys if data_set is None else list(dict.fromkeys([*keys, *image_keys(image_id, data_set)]))
 
 
 def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | None = None) -> None:
-    """Replaces the file of a run that goes on.
+    """Replaces the file of a resumed run.
 
     Args:
         keys: of all images, as `known_keys`.
-        before: folder of the run whose weights this one starts from; what that was trained on is in them too.
+        before: folder of the run whose weights this one starts from; its training images are included.
     """
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
@@ -56,12 +56,12 @@ def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | N
 def trained_among(
     run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
 ) -> list[str] | None:
-    """Those of the ids that the run was trained on; None where its folder does not tell.
+    """The ids that the run was trained on; None if its folder does not record them.
 
     Args:
-        keys_of: an id -> what its image is known by.
+        keys_of: an id -> the keys of its image.
     Raises:
-        ValueError: when the file is damaged.
+        ValueError: if the file is damaged.
     """
     path = run_dir / TRAINED_IMAGES
     if not path.is_file():
@@ -73,7 +73,7 @@ def trained_among(
 def perhaps_trained_among(
     run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
 ) -> list[str]:
-    """Those of the ids whose number, bare and of nobody knows which data set, the run was trained on."""
+    """The ids with a number, bare and of an unknown data set, that the run was trained on."""
     trained = _read(run_dir / TRAINED_IMAGES)
     found = []
     for image_id in image_ids:
@@ -84,27 +84,27 @@ def perhaps_trained_among(
 
 
 def is_told(folder: Path) -> bool:
-    """Whether this is the folder of a run that tells what it was trained on."""
+    """Whether this is the folder of a run that records its training images."""
     return (folder / TRAINED_IMAGES).is_file()
 
 
 def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
-    """Which held-out images a run was trained on.
+    """Report of the held-out images that a run was trained on.
 
     Args:
         held_out: as of `HeldOut`.
     Raises:
-        ValueError: for rules and files that are none, or a damaged file of the run.
+        ValueError: for invalid rules and files, or a damaged file of the run.
     """
     trained = _read(run_dir / TRAINED_IMAGES)
     if not len(trained):
         lacks = "names no image" if is_told(run_dir) else "is missing"
-        raise ValueError(f"{run_dir / TRAINED_IMAGES}: {lacks}: the run does not tell what it was trained on")
+        raise ValueError(f"{run_dir / TRAINED_IMAGES}: {lacks}: the run does not record its training images")
     return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
 
 
 def _read(path: Path) -> np.ndarray:
-    """(n,) uint64, in rising order; none where there is no file."""
+    """(n,) uint64, in rising order; empty without a file."""
     check_run_file(path, _REMEDY)
     if not path.is_file():
         return np.empty(0, np.uint64)
@@ -132,7 +132,7 @@ WORD_COUNTS = "word_counts.npz"
 
 
 def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
-    """Written aside and renamed."""
+    """Writes the counts aside, then renames."""
     aside = run_dir / f".writing-{WORD_COUNTS}"
     with naming_file(run_dir / WORD_COUNTS), aside.open("wb") as file:
         np.savez_compressed(file, triples=counts.triples, times=counts.times)
@@ -140,10 +140,10 @@ def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
 
 
 def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
-    """None of a run that has not counted.
+    """The counts; None for a run that has not counted.
 
     Raises:
-        ValueError: when the file is damaged.
+        ValueError: if the file is damaged.
     """
     path = run_dir / WORD_COUNTS
     if not path.exists():
