@@ -55,14 +55,14 @@ def on_a_line(text: str) -> str:
 
 
 _MOST_NEAR, _MOST_LISTED = 3, 14
-_LONG = 5  # letters of a name that another may hold
+_LONG = 5  # letters of a name that another may contain
 _ALIKE = 0.65  # 0 to 1, of difflib: "best" is not near to "vl-bert"
 
 
 def near_names(name: str, known: Collection[str]) -> list[str]:
     """At most three of `known` that `name` may mean, the nearest first; "vl-bert" and "VLBERT" both mean "vlbert".
 
-    Where none is near, those that it holds."""
+    If none is near, those that `name` contains."""
     plain: dict[str, list[str]] = {}
     for each in known:
         plain.setdefault(_plain(each), []).append(each)
@@ -74,11 +74,11 @@ def near_names(name: str, known: Collection[str]) -> list[str]:
 
 
 def name_hint(name: str, known: Collection[str], *, listed_by: str = "") -> str:
-    """What may have been meant, for the end of an error: "did you mean vlbert? choose one of vlbert, visualbert".
+    """Suggestion for the end of an error: "did you mean vlbert? choose one of vlbert, visualbert".
 
     Args:
-        known: in the order to be shown; of more than fourteen only the near ones are.
-        listed_by: what lists them all, such as "roibeam recipes lists all 58".
+        known: in the order to be listed; of more than fourteen only the near ones are.
+        listed_by: where all are listed, such as "roibeam recipes lists all 58".
     """
     near = near_names(name, known)
     meant = f"did you mean {' or '.join(near)}?" if near else ""
@@ -116,10 +116,7 @@ _MOST_CHARACTERS, _MOST_ITEMS = 60, 4
 
 
 def short_repr(self: Any) -> str:
-    """For `__repr__` of a dataclass: the fields that say something, arrays by dtype and shape.
-
-    A field that is None, or that has its default, is left out.
-    """
+    """`__repr__` of a dataclass without the fields that are None or have their default; arrays by dtype and shape."""
     named = ((field, getattr(self, field.name)) for field in fields(self) if field.repr)
     told = [f"{field.name}={_short(value)}" for field, value in named if not _says_nothing(field, value)]
     return f"{type(self).__name__}({', '.join(told)})"

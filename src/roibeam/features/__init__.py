@@ -5,7 +5,7 @@ docs/store-format.md has every byte. Read record/region_record.py (what is store
 store.py (reading) first.
 """
 
-# First, so that it is what a clone without an installation says too.
+# First, so that a clone without an installation gives this error too.
 if __name__ != "roibeam.features":
     raise ImportError(f"{__name__!r} is a link to roibeam.features, or a copy of it: import roibeam.features")
 

@@ -109,7 +109,7 @@ class _Machine:
             self.position += 1
             if opcode == 0x2E:  # STOP
                 if len(self.stack) != 1:
-                    raise UnsafePickleError(f"ends with {len(self.stack)} values, one is wanted")
+                    raise UnsafePickleError(f"ends with {len(self.stack)} values, expected one")
                 return self.stack.pop()
             action = table[opcode]
             if action is None:
@@ -345,7 +345,7 @@ def _global(machine: _Machine) -> None:
 
 
 def _instance(machine: _Machine) -> None:
-    _global(machine)  # says the name where it is not a known one
+    _global(machine)  # an error with the name where it is not a known one
     raise UnsafePickleError("makes an instance of a class; refused")
 
 

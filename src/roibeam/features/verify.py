@@ -35,7 +35,7 @@ from roibeam.messages import counted
 
 
 def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
-    """What is wrong with a record, every byte of it read; None when it is whole."""
+    """Problem of a record, every byte of it read; None when it is whole."""
     try:
         if reader.row_of(image_id) != row:
             return "a lookup in the offset index finds another record"
@@ -55,7 +55,7 @@ _REEXTRACT = "copy the file again, or let `roibeam store repair` extract what is
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with which file, and what to do; `leftover` marks a file that only takes space."""
+    """A file, its problem, and the remedy; `leftover` marks a file that only takes space."""
 
     file: str
     what: str
@@ -88,7 +88,7 @@ def verify_store(
     """
     folder = output_folder(path)
     if folder.local_path is None:
-        folder.num_bytes(STORE_MANIFEST_NAME)  # a URL that nobody can read is an error, and no problem of a store
+        folder.num_bytes(STORE_MANIFEST_NAME)  # an unreadable URL is an error, and no problem of a store
     try:
         data = folder.read_bytes(STORE_MANIFEST_NAME)
         store = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
@@ -165,7 +165,7 @@ class _Report:
 
     def __init__(self, problems: list[Problem], file: str) -> None:
         self._problems, self._file = problems, file
-        self.copied: tuple[str, str] | None = None  # path of a scratch copy, and the URL that is told in its place
+        self.copied: tuple[str, str] | None = None  # path of a scratch copy, and the URL that replaces it in messages
 
     def add(self, what: str) -> None:
         if self.copied is not None:
@@ -294,7 +294,7 @@ def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
 
 
 def _check_tree(reader: ShardReader) -> str | None:
-    """What is wrong with the tree, or None when walking it leads to exactly what the index says."""
+    """Problem of the tree, or None when walking it leads to exactly what is in the index."""
     try:
         pages = LmdbPages(reader.buffer, str(reader.path))
         metas, regions = pages.values(META_DATABASE), pages.values(REGIONS_DATABASE)
@@ -333,7 +333,7 @@ def _check_totals(
 
 
 def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Problem]:
-    """Whether the table is the one that the manifest names; what is in it needs a reader of its format."""
+    """Checks that the table is the one that the manifest names; its contents need a reader of its format."""
     try:
         with folder.local_file(entry.file, entry.bytes) as path:
             checked_annotations(path.parent, entry)
@@ -347,7 +347,7 @@ def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Pr
 
 
 def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
-    """Whether a run that adds images has not finished: nothing else of the store tells of its missing shards."""
+    """Finds a run that adds images and has not finished: nothing else in the store lists its missing shards."""
     try:
         unfinished = unfinished_run(folder, store)
     except UnreachableError:
@@ -358,7 +358,7 @@ def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
 
 
 def _leftovers(folder: OutputFolder, named: set[str]) -> list[Problem]:
-    """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
+    """Files in the folder that are not in `named`; the scratch folder of a killed attempt is one too."""
     problems = []
     named = named | _claimed(folder, named)
     named = named | {captions_file_name(name) for name in named if name.endswith(".lmdb")}

@@ -70,7 +70,7 @@ class TsvLayout:
 
     @property
     def classes(self) -> str:
-        """Where class ids and scores of the records come from; `ABSENT` when the file has none."""
+        """Source of the records' class ids and scores; `ABSENT` when the file has none."""
         return next((name for name in ("objects_id", "cls_prob") if name in self.columns), ABSENT)
 
     @property
@@ -156,7 +156,7 @@ class ButdTsv:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What is known of the features, for a fingerprint."""
+        """Known facts of the features, for a fingerprint."""
         details: dict[str, Any] = {
             "columns": self.columns.columns,
             "classes": self.columns.classes,
@@ -294,7 +294,7 @@ class ButdTsv:
                 if line == 0 and not self.letters:
                     first_error, first_line = str(error), self._location(line)
         self._reading.settle()
-        self._reading.check(self.path)  # says more than that no line can be used
+        self._reading.check(self.path)  # a better error than "no line can be used"
         raise ValueError(
             f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
             f"columns with tabs between them, arrays in base64): {first_line}: {first_error}{self._other_format()}"

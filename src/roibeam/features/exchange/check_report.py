@@ -99,7 +99,7 @@ class CheckReport:
         }
 
     def doubts(self) -> list[str]:
-        """What may be valid and mostly is a mistake."""
+        """Findings that may be valid and mostly are mistakes."""
         found = []
         if self._regions and 0 < self._far <= 1.001 and not self._in_shares:
             found.append("every box lies in 0..1: they look normalised, and are taken for pixels here")

@@ -58,7 +58,7 @@ class EntryFile(ABC):
 
     @abstractmethod
     def _place(self, entry: int) -> str:
-        """What a dead letter calls the entry's place."""
+        """Location of the entry, for a dead letter."""
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -147,7 +147,7 @@ class EntryFile(ABC):
                 self._read(other, "float32")
         self._reading.settle()
         if found is None:
-            self._reading.check(self.path)  # says more than that no entry can be used
+            self._reading.check(self.path)  # a better error than "no entry can be used"
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )

@@ -91,7 +91,7 @@ def _check_free(path: Path, *, replaces: bool) -> None:
 
 
 def _leftover(path: Path, *, folder: bool, wanted: bool) -> tuple[int, Path] | None:
-    """What a killed writer of `path` left, locked, if it is wanted and of the right kind; all else is removed."""
+    """Output that a killed writer of `path` left, locked, if it is `usable` and of the right kind; removes the rest."""
     found: tuple[int, Path] | None = None
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}")
     for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:

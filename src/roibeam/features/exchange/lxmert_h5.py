@@ -46,7 +46,7 @@ from roibeam.features.record.region_record import RegionRecord
 _MAX_DIMENSIONS = 4
 _MAX_CHUNKS = 100_000
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
-# What h5py raises for damaged files, depending on where HDF5 met the damage.
+# Errors of h5py for damaged files, depending on where HDF5 met the damage.
 H5_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
 
 
@@ -58,7 +58,7 @@ def open_h5(path: Path) -> h5py.File:
     """
     check_regular_file(path)
     try:
-        # locking=False: the file may lie on a read-only or network disk, and nobody should be writing it.
+        # locking=False: the file may lie on a read-only or network disk, and should have no writer.
         return h5py.File(path, "r", locking=False)
     except FileNotFoundError:
         raise
@@ -165,7 +165,7 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
 
 
 def _inflated(data: bytes, num_bytes: int) -> bytes:
-    """At most one byte over what is wanted: more is wrong, and not made."""
+    """Inflates at most `num_bytes` + 1 bytes: more is an error, and not made."""
     return zlib.decompressobj().decompress(data, num_bytes + 1)
 
 
@@ -224,7 +224,7 @@ class LxmertH5(EntryFile):
             self._file.close()
             raise
 
-    _has_classes: bool | None = None  # None: the first group will tell
+    _has_classes: bool | None = None  # None: set by the first group
 
     def _find(self, group: h5py.h5g.GroupID, prefix: bytes, depth: int) -> None:
         """Notes the groups with `features`, and looks into the others, each once."""

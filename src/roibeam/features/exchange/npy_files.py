@@ -58,7 +58,7 @@ def read_file(path: Path) -> bytes:
             if status.st_size > MAX_ENTRY_BYTES:
                 detail = f"has {status.st_size:,} bytes, the file of an image has at most {MAX_ENTRY_BYTES:,}"
                 raise EntryError("read", "file too large", detail)
-            return file.read(status.st_size)  # read() makes room for what it is asked for
+            return file.read(status.st_size)  # read() makes room for all bytes requested
     except OSError as error:
         raise EntryError("read", "unreadable", f"cannot be read: {error.strerror or error}") from None
 
@@ -109,7 +109,7 @@ def npz_values(data: bytes, names: Collection[str]) -> dict[str, Any]:
 
     Raises:
         EntryError: when the bytes are no such archive, when it holds over 64 members, one name twice, an encrypted or
-            otherwise packed member, or when the wanted members together inflate to over 64 MiB.
+            otherwise packed member, or when the members of `names` together inflate to over 64 MiB.
     """
     if data.count(_ZIP_ENTRY) > _MAX_MEMBERS:  # before zipfile makes an object of each
         raise EntryError("decode", "not an npz file", f"has over {_MAX_MEMBERS} members; an image has about 6")

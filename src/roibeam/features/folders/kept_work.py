@@ -1,7 +1,7 @@
 """Work that a command keeps on disk, so that the same command goes on from it after a stop.
 
     part-00003.npy    work, in any form
-    part-00003.json   its mark, written last: what was asked, size and SHA-256 of each file, facts, and its own SHA-256
+    part-00003.json   its mark, written last: key of the work, size and SHA-256 of each file, facts, and its own SHA-256
 
 Work that is damaged, and that of versions that wrote no sums, is removed and made anew, with a line.
 """
@@ -107,7 +107,7 @@ def check_sum(data: bytes, where: Path) -> bool:
 
 
 def read_summed_json(path: Path) -> tuple[dict[str, Any], bool]:
-    """What `write_summed_json` wrote, and whether it has a sum.
+    """Reads what `write_summed_json` wrote; also returns whether it has a sum.
 
     Raises:
         FileNotFoundError: when it is not there.
@@ -131,7 +131,7 @@ def write_mark(path: Path, asked: str, files: Sequence[KeptFile] = (), **facts: 
     """Marks work as done.
 
     Args:
-        asked: what it is the answer to; work of other questions does not count.
+        asked: key of the work: all that decides its result; work of another key does not count.
         files: of the work, in the folder of the mark.
         facts: plain data.
     """
@@ -183,13 +183,13 @@ def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
 
 
 def remove_if_folder(path: Path) -> None:
-    """Makes way for a file: nothing of ours is a folder."""
+    """Removes a folder that is in a file's place: no kept work is a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
-    """Removes what killed processes left of files that they had begun.
+    """Removes unfinished files of killed processes.
 
     Args:
         names: regular expression of the files' names.

@@ -40,7 +40,7 @@ _CHUNK_BYTES = 8 * 2**20
 
 
 class TooShortError(OSError):
-    """A file ended before its time: it is short where it lies, or the line was cut and nobody said so."""
+    """A file ended early: it is short where it lies, or the connection was cut without an error."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class RemoteFolder:
     @contextmanager
     def _opened(self, name: str) -> Iterator[Any]:
         with self._named(name):
-            # Asked for each time: fsspec keeps one object per process and does the right thing after a fork.
+            # Requested each time: fsspec keeps one object per process and does the right thing after a fork.
             system, path = self.system()
             source = system.open(f"{path.rstrip('/')}/{name}", "rb")
         with source:
@@ -169,7 +169,7 @@ _READ_AT_ONCE = 64
 _AT_ONCE_BYTES = 4 * 2**20
 _PUT_AT_ONCE = 16
 _SLOW = (SlowServerError, TimeoutError)
-# What another try does not change; of drivers' own kinds, which have no common base, by their names.
+# Errors that another try does not change; drivers' own kinds, which have no common base, by name.
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
 _FINAL_NAMES = frozenset(
     "NoCredentialsError PartialCredentialsError ProfileNotFound NoRegionError ParamValidationError "
@@ -251,7 +251,7 @@ class ObjectFolder(RemoteFolder):
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
             try:
                 return system.info(path)
-            except NotADirectoryError as error:  # asked for a file below a file: there is none
+            except NotADirectoryError as error:  # a file below a file: there is none
                 raise FileNotFoundError(str(error)) from error
 
         try:
@@ -268,7 +268,7 @@ class ObjectFolder(RemoteFolder):
         try:
             entries = self._tried("", "listed", ask)
         except FileNotFoundError as error:
-            if "bucket does not exist" in str(error):  # said before work is done for it, not when it is written
+            if "bucket does not exist" in str(error):  # an error before the work, not when it is written
                 raise FileNotFoundError(f"{error}; make the bucket, or name another") from None
             return {}
         found = {}
@@ -379,7 +379,7 @@ class ObjectFolder(RemoteFolder):
         return scratch_folder(parent or self.scratch_parent)
 
     def _check(self, name: str, written: bytes | Path) -> None:
-        """Whether the store has what was written: its size, and its MD5 where the store tells that."""
+        """Checks that the store has what was written: its size, and its MD5 where the store has that."""
         facts = self._facts(name)
         want = len(written) if isinstance(written, bytes) else written.stat().st_size
         got = None if facts is None else int(facts["size"])
@@ -391,7 +391,7 @@ class ObjectFolder(RemoteFolder):
             raise _ShortWriteError(f"its MD5 is {stated} there, which is not that of what was written")
 
     def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = _TRIES) -> _T:
-        """What `work(file system, path)` gives, tried again where that may help."""
+        """Result of `work(file system, path)`, tried again where that may help."""
         system, root = self._system()
         path = f"{root.rstrip('/')}/{name}"
         is_slow = False
@@ -426,7 +426,7 @@ class ObjectFolder(RemoteFolder):
 
 
 def _read_metadata(system: Any, path: str) -> bytes:
-    """A whole file of at most `MAX_METADATA_BYTES`: one byte more is asked for, and shows a larger one."""
+    """A whole file of at most `MAX_METADATA_BYTES`; reads one byte more, to detect a larger one."""
     try:
         data = system.cat_file(path, start=0, end=MAX_METADATA_BYTES + 1)
     except (FileNotFoundError, PermissionError, ValueError, *_SLOW):
@@ -461,7 +461,7 @@ def _cure(error: Exception) -> str:
 
 @contextmanager
 def _driver_errors() -> Iterator[None]:
-    """What the driver raised, in place of what `RemoteFolder` makes of it: `_tried` looks at its kind and names it."""
+    """Raises the driver's error in place of `RemoteFolder`'s: `_tried` looks at its kind and names it."""
     try:
         yield
     except (OSError, ValueError) as error:

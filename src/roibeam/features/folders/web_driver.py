@@ -1,7 +1,7 @@
 """fsspec's driver for http and https, for servers of strangers, and for those without sizes, ranges or HEAD.
 
 Each read has a bound in bytes, and in time: it ends after `STALL_SECONDS` without a byte, or with fewer than
-`MIN_BYTES_PER_SECOND`. What a server sends for a range is compared with what was asked for.
+`MIN_BYTES_PER_SECOND`. What a server sends for a range is compared with the request.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WebFiles(HTTPFileSystem):
         **options: Any,
     ) -> None:
         given = dict(client_kwargs or {})
-        # Packed bytes have no size that can be told before they are unpacked: they are refused, see `_asked`.
+        # The size of packed bytes is unknown before they are unpacked: they are refused, see `_request`.
         given["headers"] = {"Accept-Encoding": "identity", **given.get("headers", {})}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
         given = {"timeout": timeout, "auto_decompress": False, **given}
@@ -82,7 +82,7 @@ class WebFiles(HTTPFileSystem):
         return {"name": url, "size": UNKNOWN_BYTES if size is None else size, "type": "file"}
 
     async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> list[Any]:
-        """What the links of a page name that lies directly below it; their sizes are not known."""
+        """Links of a page to files directly below it; their sizes are not known."""
         async with self._asked(url.rstrip("/") + "/") as answer:
             page = (await answer.whole()).decode("utf-8", "ignore") if answer.is_page else ""
         names = {name for link in _LINK.findall(page) if (name := _below(url, unescape(link)))}
@@ -105,10 +105,10 @@ class WebFiles(HTTPFileSystem):
     async def _asked(
         self, url: str, start: int = 0, end: int | None = None, *, method: str = "GET"
     ) -> AsyncIterator[_Answer]:
-        """The answer to a request, its body not read yet.
+        """Response to a request, its body not read yet.
 
         Args:
-            start, end: of the range to ask for; 0 and None ask for all, without a range.
+            start, end: of the range to request; 0 and None request all, without a range.
         """
         options = dict(self.kwargs)
         if (start or end is not None) and method == "GET":
@@ -200,7 +200,7 @@ class WebFile(io.RawIOBase):
             await opened.__aexit__(None, None, None)
 
     def __del__(self) -> None:
-        """Nothing: `close` would wait for the loop, which may be gone."""
+        """Does nothing: `close` would wait for the loop, which may be gone."""
 
     def close(self) -> None:
         if not self.closed and self._opened is not None:
@@ -211,7 +211,7 @@ class WebFile(io.RawIOBase):
 class _Answer:
     """
     Attributes:
-        is_range: whether it holds the range that was asked for; else it begins with the file's first byte.
+        is_range: whether it holds the requested range; else it begins with the file's first byte.
         file_bytes: size of the whole file; None where the server does not state it.
     """
 

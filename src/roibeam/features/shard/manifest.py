@@ -68,7 +68,7 @@ class JsonFields:
             )
 
     def or_none(self, take: Callable[[str], str], name: str) -> str | None:
-        """As `take`, one of the methods below, for a field that may be null."""
+        """`take`, one of the methods below, for a field that may be null."""
         value = self._take(name, "there (null when it has no value)", lambda value: True)
         return None if value is None else take(name)
 
@@ -144,7 +144,7 @@ def data_file_name(shard: int, attempt: str) -> str:
 
 
 def retried_manifest_name(shard: int) -> str:
-    """Where the manifest of a finished shard waits while its failed images are tried again."""
+    """Name of a finished shard's manifest while its failed images are tried again."""
     return f"{RETRIED_PREFIX}{shard:05d}.json"
 
 
@@ -174,7 +174,7 @@ class _JsonFile(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSummary:
-    """What `ShardWriter.finish` knows about the file it wrote.
+    """Facts of the file that `ShardWriter.finish` wrote.
 
     Attributes:
         data_bytes: size of the data file; always `page_size * num_pages`. 0 without records: then there is no file.
@@ -318,7 +318,7 @@ class ShardEntry:
 
     @classmethod
     def of(cls, manifest: ShardManifest, *, manifest_sha256: str) -> Self:
-        """How the store manifest lists a shard."""
+        """Entry of a shard in the store manifest."""
         own: dict[str, Any] = {
             "manifest": shard_manifest_name(manifest.shard),
             "manifest_sha256": manifest_sha256,
@@ -499,7 +499,7 @@ PLAN_FORMAT = "roibeam-plan"
 
 @dataclass(frozen=True)
 class UnfinishedRun:
-    """A plan of which the store manifest does not list all shards; `str()` of it is what to tell."""
+    """A plan of which the store manifest does not list all shards; `str()` of it is the message."""
 
     planned_shards: int
     missing_shards: int
@@ -520,7 +520,7 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
     Args:
         manifest: of the store in `folder`.
     Raises:
-        ValueError: naming plan.json, when it is damaged or not one of ours.
+        ValueError: naming plan.json, when it is damaged or no plan of an extraction.
         OSError: when it cannot be read.
     """
     if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:
