@@ -118,11 +118,11 @@ _MOST_CHARACTERS, _MOST_ITEMS = 60, 4
 def short_repr(self: Any) -> str:
     """`__repr__` of a dataclass without the fields that are None or have their default; arrays by dtype and shape."""
     named = ((field, getattr(self, field.name)) for field in fields(self) if field.repr)
-    told = [f"{field.name}={_short(value)}" for field, value in named if not _says_nothing(field, value)]
-    return f"{type(self).__name__}({', '.join(told)})"
+    parts = [f"{field.name}={_short(value)}" for field, value in named if not _is_default(field, value)]
+    return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def _says_nothing(field: Field[Any], value: object) -> bool:
+def _is_default(field: Field[Any], value: object) -> bool:
     if value is None:
         return True
     default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -141,5 +141,5 @@ def _short(value: object) -> str:
         return f"dict of {len(value):,}" if value else "{}"
     if is_dataclass(value) and type(value).__repr__ is not short_repr:
         return f"{type(value).__name__}(...)"
-    told = repr(value)
-    return told if len(told) <= _MOST_CHARACTERS else f"{told[: _MOST_CHARACTERS - 4]}...{told[-1]}"
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 4]}...{text[-1]}"

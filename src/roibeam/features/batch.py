@@ -51,11 +51,11 @@ class RegionFilter:
         """(k,) int64 rows to keep of (K,) float32 scores, ascending; None for all. Ties go to the earlier row."""
         count = len(class_scores)
         passing = int((class_scores >= self.min_score).sum())
-        wanted = max(passing, min(self.min_regions, count))
-        wanted = wanted if self.max_regions is None else min(wanted, self.max_regions)
-        if wanted == count:
+        num_kept = max(passing, min(self.min_regions, count))
+        num_kept = num_kept if self.max_regions is None else min(num_kept, self.max_regions)
+        if num_kept == count:
             return None
-        return np.sort(np.argsort(-class_scores, kind="stable")[:wanted])
+        return np.sort(np.argsort(-class_scores, kind="stable")[:num_kept])
 
 
 # Optional fields of a batch: name in a record -> names in the batch.

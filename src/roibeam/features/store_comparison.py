@@ -196,8 +196,8 @@ class ComparisonScope:
             names = {part: (left.presets[part], right.presets[part]) for part in left.presets.keys() & right.presets}
             what = space_difference(left.fingerprint, right.fingerprint, names)
             same = left.fingerprint.meaning == right.fingerprint.meaning
-            told = "; features mean the same: only the choice of boxes or the dtype differs" if same else ""
-            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}{told}"
+            note = "; features mean the same: only the choice of boxes or the dtype differs" if same else ""
+            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}{note}"
 
 
 def _same_names(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:
@@ -450,9 +450,9 @@ class _Tally:
 def _differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) -> Iterator[str]:
     """One sentence for each kind of difference; none when the sources are equal within `found.max_error`."""
     if not found.num_common and not found.num_unreadable:
-        shown = ", ".join(repr(ids[0]) for ids in (found.examples_only_left, found.examples_only_right) if ids)
-        other = "; pairing ids by number may help (--match-ids number)" if id_rule == "exact" and shown else ""
-        yield f"no image is on both sides (ids such as {shown or 'none'}){other}"
+        examples = ", ".join(repr(ids[0]) for ids in (found.examples_only_left, found.examples_only_right) if ids)
+        other = "; pairing ids by number may help (--match-ids number)" if id_rule == "exact" and examples else ""
+        yield f"no image is on both sides (ids such as {examples or 'none'}){other}"
     for side, count in (("left", found.num_only_left), ("right", found.num_only_right)):
         if count:
             yield f"{counted(count, 'image')} {'is' if count == 1 else 'are'} only on the {side}"

@@ -49,19 +49,19 @@ class StoreMerge:
 
     Args:
         stores: opened; the first one's record is taken where several are equal.
-        asked: image ids to keep; None for all.
-        is_without: whether `asked` names the images that are left out, record and dead letter, in place of those kept.
+        selected: image ids to keep; None for all.
+        is_without: whether `selected` is left out, record and dead letter, instead of kept.
     Raises:
         ValueError, OSError: when a shard manifest is missing, damaged, or not the one that its store manifest lists.
     """
 
     def __init__(
-        self, stores: Sequence[FeatureStore], asked: Collection[str] | None = None, *, is_without: bool = False
+        self, stores: Sequence[FeatureStore], selected: Collection[str] | None = None, *, is_without: bool = False
     ) -> None:
         self._stores = stores
-        self._asked = asked
+        self._selected = selected
         self._is_without = is_without
-        self.missing: set[str] = set(asked or ())
+        self.missing: set[str] = set(selected or ())
         self.dead_letters: Counter[str] = Counter()
         self._shards: list[tuple[bytes, int, int, ShardManifest]] = []
         letters: list[_Found] = []
@@ -79,8 +79,8 @@ class StoreMerge:
     @property
     def num_entries(self) -> int:
         """Most entries that can come: records and dead letters of the stores, or selected ids."""
-        if self._asked is not None and not self._is_without:
-            return len(self._asked)
+        if self._selected is not None and not self._is_without:
+            return len(self._selected)
         return sum(len(store) for store in self._stores) + len(self._letters)
 
     def entries(self) -> Iterator[Entry]:
@@ -93,15 +93,15 @@ class StoreMerge:
             ValueError: naming image and stores, when two hold one image with different content, or one holds it twice;
                 naming the file, when an index is damaged.
         """
-        self.missing = set(self._asked or ())
+        self.missing = set(self._selected or ())
         self.dead_letters.clear()
         rows: Iterator[_Found] = self._rows()
         merged = heapq.merge(rows, self._letters, key=itemgetter(0))
         for key, group in groupby(merged, key=itemgetter(0)):
             image_id = _image_id(key)
-            if self._asked is not None:
+            if self._selected is not None:
                 self.missing.discard(image_id)
-                if (image_id in self._asked) == self._is_without:
+                if (image_id in self._selected) == self._is_without:
                     continue
             yield from self._of_one_image(image_id, list(group))
 
@@ -122,10 +122,10 @@ class StoreMerge:
         for source, _ in records[1:]:
             yield Repeat(image_id, str(self._stores[source].folder))
         holders = {source for source, _ in records}
-        said: set[DeadLetter] = set()
+        seen: set[DeadLetter] = set()
         for _, source, what in found:
-            if isinstance(what, DeadLetter) and what not in said and (not records or source in holders):
-                said.add(what)
+            if isinstance(what, DeadLetter) and what not in seen and (not records or source in holders):
+                seen.add(what)
                 self.dead_letters[what.reason] += 1
                 yield what
 

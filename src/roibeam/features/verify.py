@@ -264,16 +264,16 @@ def _check_record(
     report: _Report,
 ) -> None:
     key, digest = next(reader.digests(row, row + 1))
-    shown = repr(key.decode("utf-8", "replace"))
+    image_id = repr(key.decode("utf-8", "replace"))
     if not _is_found(reader, key, row):
-        report.add(f"record {shown}: a lookup in the offset index does not find it")
+        report.add(f"record {image_id}: a lookup in the offset index does not find it")
         return
     if not bytes(small[0]) == bytes(large[0]) == key:
-        report.add(f"record {shown}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
+        report.add(f"record {image_id}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
         return
     through_index = reader.values_at(row)
     if through_index[0] != small[1] or through_index[1] != large[1]:
-        report.add(f"record {shown}: LMDB and the offset index lead to different bytes")
+        report.add(f"record {image_id}: LMDB and the offset index lead to different bytes")
         return
     try:
         record = decode(key, small[1], large[1], copy=False, check=True)
@@ -281,9 +281,9 @@ def _check_record(
         report.add(_first_line(error))
         return
     if record_digest(record) != digest:
-        report.add(f"record {shown}: its content has another digest than the index says")
+        report.add(f"record {image_id}: its content has another digest than the index says")
     if reader.num_regions_at(row) != record.num_regions:
-        report.add(f"record {shown}: has {record.num_regions} regions, the offset index says another number")
+        report.add(f"record {image_id}: has {record.num_regions} regions, the offset index says another number")
 
 
 def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
@@ -340,9 +340,9 @@ def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Pr
     except UnreachableError:
         raise
     except (FileNotFoundError, ValueError) as error:
-        told = _first_line(error).rpartition(f"{entry.file}: ")[2]
-        what, _, what_to_do = told.rpartition("; ")
-        return [Problem(entry.file, what or told, what_to_do)]
+        message = _first_line(error).rpartition(f"{entry.file}: ")[2]
+        what, _, what_to_do = message.rpartition("; ")
+        return [Problem(entry.file, what or message, what_to_do)]
     return []
 
 

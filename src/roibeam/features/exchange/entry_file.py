@@ -211,7 +211,7 @@ class ImageFolder(EntryFile):
                 self._check_inside(name)
                 ids.append(usable_id(name.removesuffix(os.fsencode(suffix))))
             except EntryError as error:
-                self._note(name.decode("utf-8", "backslashreplace"), self._shown(name), error)
+                self._note(name.decode("utf-8", "backslashreplace"), self._place_of(name), error)
         self._set_ids(ids)
 
     def file_of(self, entry: int) -> Path:
@@ -231,7 +231,7 @@ class ImageFolder(EntryFile):
     def _place(self, entry: int) -> str:
         return str(self.file_of(entry))
 
-    def _shown(self, name: bytes) -> str:
+    def _place_of(self, name: bytes) -> str:
         return f"{self.path}/{name.decode('utf-8', 'backslashreplace')}"
 
     def _unreadable(self, error: OSError) -> None:

@@ -231,8 +231,8 @@ class LxmertH5(EntryFile):
         try:
             names = list(group)
         except H5_ERRORS as error:
-            shown = prefix.decode("utf-8", "backslashreplace") or "/"
-            self._note(shown, self._shown(prefix), EntryError("read", "damaged", f"group cannot be listed: {error}"))
+            where = prefix.decode("utf-8", "backslashreplace") or "/"
+            self._note(where, self._place_of(prefix), EntryError("read", "damaged", f"group cannot be listed: {error}"))
             return
         for name in names:
             key = prefix + name
@@ -253,10 +253,10 @@ class LxmertH5(EntryFile):
                     raise EntryError("read", "missing array", "is an empty group: was its writer killed?")
                 self._find(inner, key + b"/", depth + 1)
             except EntryError as error:
-                self._note(key.decode("utf-8", "backslashreplace"), self._shown(key), error)
+                self._note(key.decode("utf-8", "backslashreplace"), self._place_of(key), error)
             except H5_ERRORS as error:
                 damage = EntryError("read", "damaged", f"cannot be opened: {error}")
-                self._note(key.decode("utf-8", "backslashreplace"), self._shown(key), damage)
+                self._note(key.decode("utf-8", "backslashreplace"), self._place_of(key), damage)
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         try:
@@ -285,9 +285,9 @@ class LxmertH5(EntryFile):
         return classes
 
     def _place(self, entry: int) -> str:
-        return self._shown(self._ids[entry])
+        return self._place_of(self._ids[entry])
 
-    def _shown(self, key: bytes) -> str:
+    def _place_of(self, key: bytes) -> str:
         return f"{self.path}:/{key.decode('utf-8', 'backslashreplace')}"
 
     def _close(self) -> None:
@@ -329,10 +329,10 @@ class LxmertH5Format:
                 reserved = 0
                 for record in records:
                     count_losses(losses, record, None, held=("classes", "attributes"))
-                    wanted = file.id.get_filesize() + _most_bytes(record)
-                    if wanted > reserved:
-                        os.posix_fallocate(reserving.fileno(), reserved, wanted + _AHEAD_BYTES - reserved)
-                        reserved = wanted + _AHEAD_BYTES
+                    needed = file.id.get_filesize() + _most_bytes(record)
+                    if needed > reserved:
+                        os.posix_fallocate(reserving.fileno(), reserved, needed + _AHEAD_BYTES - reserved)
+                        reserved = needed + _AHEAD_BYTES
                     _write_group(file, record)
                 file.flush()
                 num_bytes = file.id.get_filesize()

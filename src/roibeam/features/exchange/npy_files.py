@@ -77,8 +77,8 @@ def npy_value(data: bytes, name: str) -> Any:
         except UnsafePickleError as error:
             raise EntryError("decode", "refused pickle", str(error)) from None
     if math.prod(sides) * dtype.itemsize != len(data) - start:
-        wanted, found = math.prod(sides) * dtype.itemsize, len(data) - start
-        detail = f"{name} of shape {sides} needs {wanted:,} bytes, {found:,} are there"
+        needed, found = math.prod(sides) * dtype.itemsize, len(data) - start
+        detail = f"{name} of shape {sides} needs {needed:,} bytes, {found:,} are there"
         raise EntryError("decode", "wrong byte count", detail)
     array = np.frombuffer(data, dtype, offset=start) if math.prod(sides) else np.empty(0, dtype)
     array = array.reshape(sides, order="F" if fortran else "C")

@@ -305,12 +305,12 @@ def likely_dtypes(groups: np.ndarray, stated: str) -> list[str]:
     for step in (4, 2, 1):
         if size == 2 * step and _alike(groups.reshape(-1, size), step):
             size = step
-    wanted, is_sane = FILE_DTYPES[stated].itemsize, _is_sane(groups, stated)
-    halves = groups.reshape(-1, wanted).any(axis=1).reshape(-1, _GROUP // wanted)
-    if is_sane and size >= wanted and halves.any(axis=0).all():
+    itemsize, is_sane = FILE_DTYPES[stated].itemsize, _is_sane(groups, stated)
+    halves = groups.reshape(-1, itemsize).any(axis=1).reshape(-1, _GROUP // itemsize)
+    if is_sane and size >= itemsize and halves.any(axis=0).all():
         return []
     if size == 1:
-        return ["uint8"] if wanted == 4 and not is_sane else []
+        return ["uint8"] if itemsize == 4 and not is_sane else []
     names = [name for name, dtype in FILE_DTYPES.items() if dtype.itemsize == size and name != stated]
     # Read as float16, bfloat16 looks tidy too, not the other way round.
     names.sort(key=lambda name: (name.startswith("big"), not _is_sane(groups, name), name != "bfloat16"))

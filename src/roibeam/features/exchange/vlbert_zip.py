@@ -315,8 +315,8 @@ class VlbertZip(EntryFile):
                     ids.append(_id_of(name))
                     self._members.append(member)
                 except EntryError as error:
-                    shown = name.decode("utf-8", "backslashreplace")
-                    self._note(shown, f"{path}@/{printable(shown)}", error)
+                    text = name.decode("utf-8", "backslashreplace")
+                    self._note(text, f"{path}@/{printable(text)}", error)
             self._set_ids(ids)
             self._has: frozenset[str] | None = None
             self._widths: dict[str, int] = {}

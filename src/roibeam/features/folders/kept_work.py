@@ -127,19 +127,19 @@ def read_summed_json(path: Path) -> tuple[dict[str, Any], bool]:
     return content, is_summed
 
 
-def write_mark(path: Path, asked: str, files: Sequence[KeptFile] = (), **facts: Any) -> None:
+def write_mark(path: Path, work_key: str, files: Sequence[KeptFile] = (), **facts: Any) -> None:
     """Marks work as done.
 
     Args:
-        asked: key of the work: all that decides its result; work of another key does not count.
+        work_key: all that decides the result; work of another key does not count.
         files: of the work, in the folder of the mark.
         facts: plain data.
     """
     sums = {file.path.name: [file.num_bytes, file.sha256] for file in files}
-    write_summed_json(path, {"asked": asked, "files": sums, **facts})
+    write_summed_json(path, {"asked": work_key, "files": sums, **facts})
 
 
-def kept_work(path: Path, asked: str, files: Collection[str] = (), *, removes: bool = True) -> dict[str, Any] | None:
+def kept_work(path: Path, work_key: str, files: Collection[str] = (), *, removes: bool = True) -> dict[str, Any] | None:
     """The facts of finished work; None where it is to be done, whatever is there.
 
     Args:
@@ -154,7 +154,7 @@ def kept_work(path: Path, asked: str, files: Collection[str] = (), *, removes: b
         content, is_summed = read_summed_json(path)
         if not is_summed:
             raise DamagedError(f"{path}: has no SHA-256 in it")
-        if content.get("asked") != asked or not content["files"].keys() >= set(files):
+        if content.get("asked") != work_key or not content["files"].keys() >= set(files):
             return None
         for name, (num_bytes, sha256) in content["files"].items():
             _check_file(path.parent / name, num_bytes, sha256)

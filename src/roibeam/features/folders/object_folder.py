@@ -129,8 +129,8 @@ class RemoteFolder:
         except ImportError as error:
             protocol = split_protocol(self.url)[0] or "file"
             package = known_implementations.get(protocol, {}).get("class", "").split(".")[0]
-            told = f"pip install {package}" if package not in ("", "fsspec") else str(error)
-            raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {told}") from error
+            message = f"pip install {package}" if package not in ("", "fsspec") else str(error)
+            raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {message}") from error
         except ValueError as error:
             raise ValueError(f"{self.url}: {error}; stores are in folders, or at s3://, gs://, hdfs://") from error
 
@@ -247,7 +247,7 @@ class ObjectFolder(RemoteFolder):
         return None if facts is None else _file_facts(facts)
 
     def _facts(self, name: str) -> dict[str, Any] | None:
-        def ask(system: Any, path: str) -> dict[str, Any]:
+        def query(system: Any, path: str) -> dict[str, Any]:
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
             try:
                 return system.info(path)
@@ -255,18 +255,18 @@ class ObjectFolder(RemoteFolder):
                 raise FileNotFoundError(str(error)) from error
 
         try:
-            facts = self._tried(name, "read", ask)
+            facts = self._tried(name, "read", query)
         except FileNotFoundError:
             return None
         return facts if facts["type"] == "file" else None
 
     def listing(self, prefix: str = "") -> dict[str, FileFacts]:
-        def ask(system: Any, path: str) -> list[dict[str, Any]]:
+        def query(system: Any, path: str) -> list[dict[str, Any]]:
             system.invalidate_cache()
             return system.ls(path.rstrip("/"), detail=True)
 
         try:
-            entries = self._tried("", "listed", ask)
+            entries = self._tried("", "listed", query)
         except FileNotFoundError as error:
             if "bucket does not exist" in str(error):  # an error before the work, not when it is written
                 raise FileNotFoundError(f"{error}; make the bucket, or name another") from None
@@ -406,8 +406,8 @@ class ObjectFolder(RemoteFolder):
                 if getattr(error, "errno", None) in _OF_THIS_DISK:
                     raise
                 if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
-                    told = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
-                    raise _kind(error)(told) from error
+                    message = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
+                    raise _kind(error)(message) from error
                 if wait is None or (is_slow and isinstance(error, _SLOW)):  # else a slow server takes minutes
                     raise UnreachableError(
                         f"{self.where(name)}: cannot be {verb}, tried {count} times ({_line(error)}); when the store "

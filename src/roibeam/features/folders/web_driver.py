@@ -60,19 +60,19 @@ class WebFiles(HTTPFileSystem):
     async def _cat_file(self, url: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         """A whole file of at most `MAX_METADATA_BYTES`, or bytes `start` to `end`, fewer where it is shorter."""
         if start is None and end is None:
-            async with self._asked(url) as answer:
+            async with self._request(url) as answer:
                 return await answer.whole()
         assert start is not None and end is not None and start >= 0, "negative limits would need a size"
         if start >= end:
             return b""
-        async with self._asked(url, start, end) as answer:
+        async with self._request(url, start, end) as answer:
             return await answer.range(start, end)
 
     async def _info(self, url: str, **options: Any) -> dict[str, Any]:
         size = None
         for method in ("HEAD", "GET"):
             try:
-                async with self._asked(url, 0, 1, method=method) as answer:
+                async with self._request(url, 0, 1, method=method) as answer:
                     size = answer.file_bytes
             except aiohttp.ClientResponseError:  # a server that knows no HEAD
                 if method == "GET":
@@ -83,7 +83,7 @@ class WebFiles(HTTPFileSystem):
 
     async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> list[Any]:
         """Links of a page to files directly below it; their sizes are not known."""
-        async with self._asked(url.rstrip("/") + "/") as answer:
+        async with self._request(url.rstrip("/") + "/") as answer:
             page = (await answer.whole()).decode("utf-8", "ignore") if answer.is_page else ""
         names = {name for link in _LINK.findall(page) if (name := _below(url, unescape(link)))}
         if not detail:
@@ -102,7 +102,7 @@ class WebFiles(HTTPFileSystem):
         return WebFile(self, path)
 
     @asynccontextmanager
-    async def _asked(
+    async def _request(
         self, url: str, start: int = 0, end: int | None = None, *, method: str = "GET"
     ) -> AsyncIterator[_Answer]:
         """Response to a request, its body not read yet.
@@ -145,7 +145,7 @@ class WebFile(io.RawIOBase):
         self.size: int | None = sync(system.loop, self._first)
 
     async def _first(self) -> int | None:
-        opened = self._system._asked(self._url, 0, _BLOCK_BYTES)
+        opened = self._system._request(self._url, 0, _BLOCK_BYTES)
         answer: _Answer = await opened.__aenter__()
         self._opened = opened
         if not answer.is_range:
@@ -224,11 +224,11 @@ class _Answer:
         self.file_bytes = None if self.is_range else stated
         self._end = start
         if response.status == 206:
-            told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            if told is None or int(told[1]) != start:
+            content_range = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if content_range is None or int(content_range[1]) != start:
                 raise ValueError(f"its server sent another range than bytes {start} and on, which were asked for")
-            self._end = int(told[2]) + 1
-            self.file_bytes = None if told[3] == "*" else int(told[3])
+            self._end = int(content_range[2]) + 1
+            self.file_bytes = None if content_range[3] == "*" else int(content_range[3])
             if stated is not None and stated != self._end - start:
                 raise ValueError(f"its server sent {stated} bytes of a range of {self._end - start}")
         elif response.status == 416:

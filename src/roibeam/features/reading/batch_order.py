@@ -292,13 +292,13 @@ class BatchStream:
         """Goes on where the stream stands; taking a batch moves it on."""
         buffers = deque(BatchBuffers(self._allocate) for _ in range(self._ahead + 1))
         waiting: deque[Future[RegionBatch]] = deque()
-        begun, number = copy(self._order), 0  # the position moves as batches are taken, reading runs ahead
+        order, number = copy(self._order), 0  # the position moves as batches are taken, reading runs ahead
         # One thread: it copies without the interpreter's lock, and memory is what limits it.
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
             try:
                 while True:
                     while len(waiting) < self._ahead:
-                        ids = self._store.ids_at(begun.places(number))
+                        ids = self._store.ids_at(order.places(number))
                         self._store.prefetch(ids, fields=self._options["fields"])
                         buffers.rotate(-1)
                         waiting.append(pool.submit(self._store.get_batch, ids, out=buffers[0], **self._options))

@@ -127,9 +127,9 @@ class TensorBatches:
         self._ring_pid = os.getpid()
 
     def __repr__(self) -> str:
-        return f"TensorBatches({self.told()})"
+        return f"TensorBatches({self.summary()})"
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The store and what is read of it, for people."""
         what = ", ".join(("boxes", "classes", *self.fields))
         chosen = "" if self.regions is None else f", {self.regions!r}"
@@ -370,7 +370,7 @@ class RegionDataset:
         self._starts = shard_starts(store)
 
     def __repr__(self) -> str:
-        return f"RegionDataset({self._batches.told()})"
+        return f"RegionDataset({self._batches.summary()})"
 
     def __len__(self) -> int:
         return len(self._store)
@@ -512,7 +512,7 @@ class RegionIterable(_Resumable, IterableDataset):
         self._position = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     def __repr__(self) -> str:
-        return f"RegionIterable({self._batches.told()}, {self._order!r})"
+        return f"RegionIterable({self._batches.summary()}, {self._order!r})"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from torch.utils.data import get_worker_info

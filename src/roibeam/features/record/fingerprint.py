@@ -199,7 +199,7 @@ def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dty
 LAYOUT_CONVENTIONS = (
     "background", "no_attribute", "region_delta_weights", "region_deltas", "objectness", "anchor_order",
 )  # fmt: skip
-_SHOWN_FIELDS = 3
+_MAX_FIELDS = 3
 _LONGEST_VALUE = 24  # letters; longer ones, such as digests, are left out
 
 
@@ -268,8 +268,8 @@ def _may_be_one_network(left: Mapping[str, Any], right: Mapping[str, Any]) -> bo
 
 def _fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     keys = [key for key in sorted(left.keys() | right.keys()) if left.get(key) != right.get(key)]
-    shown = [f"{key}{_values(left.get(key), right.get(key))}" for key in keys[:_SHOWN_FIELDS]]
-    return ", ".join([*shown, f"{len(keys) - _SHOWN_FIELDS} more"] if len(keys) > _SHOWN_FIELDS else shown)
+    parts = [f"{key}{_values(left.get(key), right.get(key))}" for key in keys[:_MAX_FIELDS]]
+    return ", ".join([*parts, f"{len(keys) - _MAX_FIELDS} more"] if len(keys) > _MAX_FIELDS else parts)
 
 
 def _values(left: Any, right: Any) -> str:

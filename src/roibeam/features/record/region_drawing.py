@@ -302,13 +302,13 @@ def _with_labels(
     sizes: list[tuple[float, float]] = []
     covered = 0
     for box, text, colour in named:
-        shown = _shortened(_ascii(text), font, width - 2 * pad)
-        label_width = math.ceil(font.getlength(shown)) + 2 * pad
+        label = _shortened(_ascii(text), font, width - 2 * pad)
+        label_width = math.ceil(font.getlength(label)) + 2 * pad
         covered += label_width * label_height
-        if not shown or (texts and covered > _COVERED * height * width):
+        if not label or (texts and covered > _COVERED * height * width):
             break
         boxes.append(box)
-        texts.append((shown, colour))
+        texts.append((label, colour))
         sizes.append((label_width, label_height))
     frame = Rectangle(0, 0, width, height)
     places = place_labels(boxes, sizes, frame=frame, line=line)

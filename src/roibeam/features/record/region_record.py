@@ -273,8 +273,8 @@ def check_image_id(image_id: str) -> None:
     except UnicodeEncodeError:
         raise ValueError(f"image id {image_id!r} is not valid UTF-8; rename the file") from None
     if not 1 <= length <= MAX_IMAGE_ID_BYTES:
-        shown = image_id if length <= 80 else image_id[:60] + "..."
-        raise ValueError(f"image id {shown!r} has {length} bytes in UTF-8; ids have 1 to {MAX_IMAGE_ID_BYTES}")
+        shortened = image_id if length <= 80 else image_id[:60] + "..."
+        raise ValueError(f"image id {shortened!r} has {length} bytes in UTF-8; ids have 1 to {MAX_IMAGE_ID_BYTES}")
 
 
 # Dtype of floats -> its bits as signed and as unsigned integers, and those of both infinities.

@@ -402,21 +402,21 @@ def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
     `payload_bytes`."""
     k, feature_dim, columns = header.num_regions, header.feature_dim, header.columns
     feature_dtype = FEATURE_DTYPES[DTYPE_NAMES[header.dtype_code]]
-    wanted: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
+    arrays: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
     if header.distribution == _FULL_DISTRIBUTION:
-        wanted.append(("class_distribution", _F16, (k, columns)))
+        arrays.append(("class_distribution", _F16, (k, columns)))
     elif header.distribution == _TOP_K_DISTRIBUTION:
-        wanted.append(("top_k_ids", _U16, (k, columns)))
-        wanted.append(("top_k_probabilities", _F16, (k, columns)))
-        wanted.append(("top_k_rest", _F16, (k,)))
+        arrays.append(("top_k_ids", _U16, (k, columns)))
+        arrays.append(("top_k_probabilities", _F16, (k, columns)))
+        arrays.append(("top_k_rest", _F16, (k,)))
     if header.flags & _HAS_IMAGE_FEATURE:
-        wanted.append(("image_feature", feature_dtype, (feature_dim,)))
+        arrays.append(("image_feature", feature_dtype, (feature_dim,)))
     if header.flags & _HAS_ATTRIBUTES:
-        wanted.append(("attribute_scores", _F32, (k,)))
-        wanted.append(("attribute_ids", _U16, (k,)))
+        arrays.append(("attribute_scores", _F32, (k,)))
+        arrays.append(("attribute_ids", _U16, (k,)))
     blocks: dict[str, _Block] = {}
     end = 0
-    for name, dtype, shape in wanted:
+    for name, dtype, shape in arrays:
         start = end if name == "attribute_ids" else align_up(end)
         count = 1
         for extent in shape:

@@ -337,10 +337,10 @@ class GrowingLmdb:
         # LMDB's append is an overwrite of nothing: a key that is not the largest is an error there.
         return self._txn.put(key, value, append=append, overwrite=append, **named)
 
-    def _grow(self, wanted: int) -> None:
+    def _grow(self, num_bytes: int) -> None:
         while True:
             self._txn.abort()
-            self._map_bytes = _whole_pages(2 * self._map_bytes + wanted)
+            self._map_bytes = _whole_pages(2 * self._map_bytes + num_bytes)
             self._env.set_mapsize(self._map_bytes)
             self._txn = self._env.begin(write=True)
             try:

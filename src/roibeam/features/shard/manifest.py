@@ -50,10 +50,10 @@ class JsonFields:
         self._value = value
 
     def wrong(self, name: str, want: str, got: object) -> ValueError:
-        shown = repr(got)
-        shown = shown if len(shown) <= 200 else shown[:200] + "..."
+        text = repr(got)
+        text = text if len(text) <= 200 else text[:200] + "..."
         return ValueError(
-            f"{self._where}: {name} must be {want}, got {shown}; "
+            f"{self._where}: {name} must be {want}, got {text}; "
             f"restore the file from a copy or run the command that wrote it again"
         )
 

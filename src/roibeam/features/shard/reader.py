@@ -143,8 +143,8 @@ class ShardReader:
         try:
             meta = decode_meta(mapped[start:end], check=check)
         except ValueError as error:
-            shown = self.record_key(row).decode("utf-8", "replace")
-            raise ValueError(f"{self.path}: record {shown!r}: {error}") from None
+            image_id = self.record_key(row).decode("utf-8", "replace")
+            raise ValueError(f"{self.path}: record {image_id!r}: {error}") from None
         self._check_size(index, row, meta.num_regions, meta.feature_dim)
         return meta
 

@@ -255,8 +255,8 @@ class FinishedShards:
 
     def has_classes(self) -> bool | None:
         """Whether class ids of the records were given; None if unknown."""
-        told = [manifest.stats.get("classes") for manifest in self.manifests]
-        return next((bool(each) for each in told if each is not None), None)
+        stated = [manifest.stats.get("classes") for manifest in self.manifests]
+        return next((bool(each) for each in stated if each is not None), None)
 
     def annotations(self) -> Iterator[list[Annotation]]:
         """The rows of each shard, in key order."""
@@ -316,7 +316,7 @@ class StoreInWork:
         self._folder, self._settings = folder, settings
         self._shards = FinishedShards(folder, settings)
         self._kind, self._has_classes = self._shards.kind(), self._shards.has_classes()
-        self._begun: dict[str, tuple[str, ...]] = {}  # captions of each image of the open shard
+        self._open_captions: dict[str, tuple[str, ...]] = {}  # captions of each image of the open shard
         self._is_whole = True  # False while a record is written: a file with half of one is no shard
         self._change = RecordChange(settings.dtype)
         self._sequence = ShardSequence(
@@ -335,15 +335,15 @@ class StoreInWork:
             log.info("%s: %s in %s there already", folder, counted(len(self._shards), "image"), shards)
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._begun or image_id in self._shards
+        return image_id in self._open_captions or image_id in self._shards
 
     def __len__(self) -> int:
-        return len(self._shards) + len(self._begun)
+        return len(self._shards) + len(self._open_captions)
 
     def ids(self) -> Iterator[str]:
         """Image ids, those of finished shards first."""
         yield from self._shards.ids()
-        yield from self._begun
+        yield from self._open_captions
 
     def record(self, image: str | RegionRecord, arrays: Mapping[str, Any]) -> RegionRecord:
         """The record as it is to be stored, checked against settings and earlier records.
@@ -388,8 +388,8 @@ class StoreInWork:
         image_id = record.image_id
         if not self._shards.is_earlier(image_id):
             return False
-        digest, said = self._shards.stored(image_id)
-        if digest != record_digest(record) or said != captions:
+        digest, stored_captions = self._shards.stored(image_id)
+        if digest != record_digest(record) or stored_captions != captions:
             what = "arrays" if digest != record_digest(record) else "captions"
             raise ValueError(
                 f"{self._folder} has image {image_id!r} with other {what} already; leave it out, or choose a new folder"
@@ -405,7 +405,7 @@ class StoreInWork:
             raise ValueError("captions are stored in a parquet file, for which pyarrow is missing: pip install pyarrow")
         with _interrupts_wait():
             self._is_whole = False
-            self._begun[record.image_id] = captions
+            self._open_captions[record.image_id] = captions
             self._take_up(self._sequence.put(record))
             self._is_whole = True
 
@@ -442,14 +442,14 @@ class StoreInWork:
 
     def keep(self) -> None:
         """Publishes the open shard after an exception, which nothing here may hide."""
-        begun = counted(len(self._begun), "image")
+        images = counted(len(self._open_captions), "image")
         if not self._is_whole:
-            log.warning("%s: the last shard is lost, with %s: writing one of them failed", self._folder, begun)
+            log.warning("%s: the last shard is lost, with %s: writing one of them failed", self._folder, images)
             return
         try:
             self._take_up(self._sequence.finish())
         except (OSError, ValueError) as error:
-            log.warning("%s: the last shard is lost, with %s: %s", self._folder, begun, error)
+            log.warning("%s: the last shard is lost, with %s: %s", self._folder, images, error)
 
     def _check_whole(self) -> None:
         if not self._is_whole:
@@ -463,13 +463,13 @@ class StoreInWork:
 
     def _take_up(self, manifest: ShardManifest | None) -> None:
         if manifest is not None:
-            self._shards.add(manifest, self._begun)
-            self._begun = {}
+            self._shards.add(manifest, self._open_captions)
+            self._open_captions = {}
 
     def _before_publish(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
         """Writes the captions of a shard; returns their number, for its manifest."""
         assert path is not None and self._kind is not None
-        captions = {image_id: texts for image_id, texts in self._begun.items() if texts}
+        captions = {image_id: texts for image_id, texts in self._open_captions.items() if texts}
         if captions:
             write_shard_captions(path, captions)
         return {

@@ -130,15 +130,11 @@ class WriterSettings:
         known = self.known_classes
         if known is not None:
             if has_classes is False and record.num_regions:
-                raise ValueError(
-                    f"{where}: class_ids and class_scores missing; this writer has {known} classes"
-                )
+                raise ValueError(f"{where}: class_ids and class_scores missing; this writer has {known} classes")
             _check_ids(where, "class_ids", record.class_ids, known)
         if self.attributes is not None:
             if record.attribute_ids is None:
-                raise ValueError(
-                    f"{where}: attribute_ids and attribute_scores missing; this writer has attributes"
-                )
+                raise ValueError(f"{where}: attribute_ids and attribute_scores missing; this writer has attributes")
             _check_ids(where, "attribute_ids", record.attribute_ids, len(self.attributes))
         distribution = record.class_distribution
         if known is not None and distribution is not None:

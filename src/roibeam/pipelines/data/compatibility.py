@@ -23,7 +23,7 @@ SAMPLE_ONE_IN = 16
 
 
 def checked_one_in(checksums: str) -> int:
-    """Of so many records one is compared.
+    """Number of records of which one is compared with its checksums.
 
     Raises:
         ValueError: for another word than `ALL` or `SAMPLE`.
@@ -34,7 +34,7 @@ def checked_one_in(checksums: str) -> int:
 
 
 class ReadsRegions(Protocol):
-    """What is asked of a model's configuration here."""
+    """Fields of a model's configuration that are checked here."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -137,7 +137,7 @@ def check_region_labels(labels: int, num_classes: int, field: str) -> None:
 def check_task(config: Any, task: int | None) -> None:
     """
     Raises:
-        ValueError: when a model with task tokens is not told which, or one without is.
+        ValueError: when a model with task tokens gets no token, or one without them gets one.
     """
     count = getattr(config, "num_task_tokens", 0)
     if not count and task is not None:

@@ -1,4 +1,4 @@
-"""Which images a copy shall have: a list of ids, or a split of Karpathy's files."""
+"""Images that a copy shall have: a list of ids, or a split of Karpathy's files."""
 
 from __future__ import annotations
 

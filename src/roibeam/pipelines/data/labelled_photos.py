@@ -72,7 +72,7 @@ class LabelledPhotos:
         return replace(self, images=tuple(firsts.values())[:most])
 
     def facts(self) -> dict[str, Any]:
-        """What the labels lost or gained on their way, for a run's records."""
+        """Losses and changes of the labels on their way, for a run's records."""
         return {
             "left_out": dict(self.left_out),
             "boxes_clipped": sum(image.num_outside for image in self.images),
@@ -177,7 +177,7 @@ def look_at_photos(
     is_needed: Callable[[LabelledImage], bool],
     option: str = "--photos",
 ) -> LabelledPhotos:
-    """Looks at the headers of the photos: whether they are there, and have the size that their labels say.
+    """Looks at the headers of the photos: whether they are there, and have the size in their labels.
 
     Args:
         exif_orientation: "applied" or "ignored", as the photos will be decoded.
@@ -262,7 +262,7 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
     Returns:
         (height, width, 3) uint8, channel order B, G, R.
     Raises:
-        ValueError: if it is missing, cannot be decoded, or has another size than the labels say.
+        ValueError: if it is missing, cannot be decoded, or has another size than in the labels.
     """
     path = os.path.join(root, image.file_name)
     try:
@@ -283,7 +283,7 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
 
 
 def _way_out(path: str, labelled_hw: tuple[int, int], exif_orientation: str) -> str | None:
-    """What to do where a photo fits its labels if its EXIF tag is taken the other way; None where it does not."""
+    """Remedy where a photo fits its labels if its EXIF tag is taken the other way; None where it does not."""
     other = {"applied": "ignored", "ignored": "applied"}[exif_orientation]
     if header_hw(path, exif_orientation=other) != labelled_hw:
         return None

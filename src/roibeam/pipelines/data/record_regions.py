@@ -249,7 +249,7 @@ class ImageObjects:
         return CocoObjects(image_id, metadata.boxes[:, :4], classes, metadata.outlines)
 
     def _path(self, image_id: str) -> str | None:
-        """Of the metadata of a photo of VCR."""
+        """Path of the metadata of a photo of VCR."""
         paths = (metadata_path(os.path.join(folder, f"{image_id}.jpg")) for folder in self._folders)
         return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -263,7 +263,7 @@ class ImageObjects:
 
 
 def _plain(name: str) -> str:
-    """As VCR writes COCO's names: without blanks."""
+    """COCO's name in VCR's form: without blanks."""
     return name.replace(" ", "")
 
 

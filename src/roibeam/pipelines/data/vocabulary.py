@@ -118,8 +118,8 @@ class Names:
 
     Args:
         classes: of the detector, foreground only; empty for none.
-        background: where a model's classes have it: "first", as in the published stores of bottom-up attention, "last",
-            as in ours, or "none"; None: last, where it has one class more than there are names.
+        background: position in a model's classes: "first", as in the published stores of bottom-up attention, "last",
+            as in roibeam's, or "none"; None: last, where it has one class more than there are names.
     """
 
     def __init__(self, classes: Sequence[str], *, background: str | None = None) -> None:
@@ -143,12 +143,12 @@ class Names:
 
 
 def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
-    """Foreground classes of the store's detector; None where neither its names, a record, nor its manifest tell."""
+    """Number of foreground classes of the store's detector, by its names, a record or its manifest; None if unknown."""
     names = store.vocabulary["classes"]
     if names:
         return len(names)
     count = store.manifest.config.get("num_classes")
-    if type(count) is int:  # without names, as `StoreWriter` was told
+    if type(count) is int:  # without names, as given to `StoreWriter`
         return count
     distribution = record.class_distribution
     if isinstance(distribution, TopKDistribution):
@@ -160,7 +160,7 @@ def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
 class StoreClasses:
     """
     Attributes:
-        number: foreground classes, of one store and so of all; None where nobody tells, or a store has no class ids.
+        number: foreground classes, of one store and so of all; None if unknown, or if a store has no class ids.
         has_ids: whether the class ids of all stores mean something.
         missing: what is not known and why, for people; "" where the number is.
         remedy: what would change that.
@@ -176,7 +176,7 @@ class StoreClasses:
         """
         Args:
             stores: each with one of its records.
-            given: what the user says; None for nothing.
+            given: number from the user; None for none.
         Raises:
             ValueError: when two of them differ, or the user counts classes of a store that has none.
         """

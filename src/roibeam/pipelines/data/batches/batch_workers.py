@@ -76,7 +76,7 @@ class BatchWriter:
         self._used = _ALIGNMENT
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """In the block, where it has room; else in memory that `write` copies from."""
+        """An empty tensor in the block, where it has room; else in memory that `write` copies from."""
         start, count = self._used, math.prod(shape) * dtype.itemsize
         if self._block is None or start + count > len(self._blocks[self._block]):
             return torch.empty(shape, dtype=dtype)
@@ -112,7 +112,7 @@ class BatchWriter:
         return WrittenBatch(self._block, memory, given_up, tuple(places), rest.getvalue())
 
     def _start_in_block(self, tensor: Tensor) -> int | None:
-        """Where in the block a tensor lies; None for one that is elsewhere, or has gaps."""
+        """Start of a tensor in the block; None for one that is elsewhere, or has gaps."""
         if self._block is None or not tensor.is_contiguous():
             return None
         block = self._blocks[self._block]
@@ -159,7 +159,7 @@ def _aligned(count: int) -> int:
 
 
 class _WithoutTensors(pickle.Pickler):
-    """Puts tensors aside, in the order in which `_WithTensors` asks for them."""
+    """Puts tensors aside, in the order in which `_WithTensors` takes them."""
 
     def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -188,7 +188,7 @@ AHEAD = 2  # batches that each process has ready, at most
 
 
 class _Failed(NamedTuple):
-    """What making a batch raised, for the process that trains."""
+    """Error of making a batch, for the process that trains."""
 
     error: Exception
 
@@ -201,7 +201,7 @@ class _Made(NamedTuple):
 
 
 class _Share(IterableDataset[object], Generic[Place, Batch]):
-    """What one worker makes: every n-th batch of n workers."""
+    """Batches of one worker: every n-th batch of n workers."""
 
     def __init__(self, places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch]) -> None:
         self._places, self._make = places, make

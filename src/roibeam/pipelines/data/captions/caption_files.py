@@ -1,6 +1,6 @@
 """Captions and labels of images, from files and from stores.
 
-Caption files are rows of (which image, caption): COCO, Karpathy and SBU .json, lists of one's own as .json or tables,
+Caption files are rows of (which image, caption): COCO, Karpathy and SBU .json, users' own lists as .json or tables,
 .tsv with local paths or URLs, and the lists of Flickr8k and Flickr30k. A store has those of its plan, or of the stores
 it was made of, in the table beside its shards, which `roibeam.features.writing.annotations_table` writes.
 """
@@ -100,7 +100,7 @@ class CaptionFile:
         return self.captions()
 
     def captions(self) -> Iterator[Caption]:
-        """Captions in file order. Afterwards `notes` tells what was left out, and `other_splits` has the images of a
+        """Captions in file order. Afterwards `notes` has what was left out, and `other_splits` the images of a
         Karpathy file that are in other splits.
 
         Raises:
@@ -216,7 +216,7 @@ _ROWS_AT_ONCE = 4000
 def planned_annotations(
     store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """What the plan says of the images that gave a record, a list for each shard.
+    """Captions and labels by the plan, of the images that gave a record; a list for each shard.
 
     Args:
         manifests: of the plan's shards, all finished, in their order.
@@ -234,7 +234,7 @@ def planned_annotations(
 def merged_annotations(
     stores: Sequence[FeatureStore], out: OutputFolder, manifests: Iterable[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """What any of some stores say of the images of the store that is made of them, a list for each of its shards.
+    """Captions and labels of a store made of several, from all of them; a list for each of its shards.
 
     An image that several have gets the captions and labels of all, those of earlier ones first, each once.
 
@@ -266,7 +266,7 @@ def read_annotations(store: FeatureStore) -> Iterator[Annotation]:
     """The rows of a store's table, few at a time in memory; none where it has no table.
 
     Raises:
-        ValueError: when the table is missing, damaged, of another run, or other than its manifest entry says.
+        ValueError: when the table is missing, damaged, of another run, or does not fit its manifest entry.
     """
     entry = store.manifest.annotations
     if entry is None:
@@ -310,7 +310,7 @@ def annotation_of(store: FeatureStore, image_id: str) -> Annotation | None:
 
 
 def annotation_problem(store: FeatureStore) -> str | None:
-    """What is wrong with what a store's table says, or None: rows of no record or of one record twice, other counts."""
+    """Problem of a store's table, or None: rows of no record or of one record twice, other counts."""
     entry = store.manifest.annotations
     if entry is None:
         return None

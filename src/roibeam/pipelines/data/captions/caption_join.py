@@ -1,4 +1,4 @@
-"""Which caption belongs to which image: the one join, of extraction and pre-training, and its report.
+"""Join of captions to images, for extraction and pre-training, and its report.
 
 `give_captions` joins them to a source that has none of its own: a folder, a pattern, an archive.
 """
@@ -26,7 +26,7 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True)
 class JoinReport:
-    """How captions met images.
+    """Counts of a join of captions to images.
 
     Attributes:
         captions: usable ones of the file; the sum of `joined`, `ambiguous` and `without_image`.
@@ -38,7 +38,7 @@ class JoinReport:
         ambiguous: captions whose image may be one of several; they are left out.
         without_image: captions whose image is not there.
         examples: the first few of "without_image", "ambiguous" and "without_caption".
-        images_of_other_splits: of those without a caption, how many the file has in a split that was not asked for.
+        images_of_other_splits: of those without a caption, how many the file has in another split than the chosen ones.
         columns_seem_swapped: whether the text of one of the first captions without image names an image.
     """
 
@@ -60,7 +60,7 @@ class JoinReport:
 
     @property
     def found_share(self) -> float:
-        """Of the captioned images, 0..1."""
+        """Share of the captioned images that were found, 0..1."""
         return self.found_images / max(self.captioned_images, 1)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class JoinReport:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """For people: one line, and one more for each thing that was left out."""
+        """Lines for the log: one in all, and one for each kind of thing that was left out."""
         rules = ", ".join(f"{count:,} by {rule}" for rule, count in self.by_rule.items() if count)
         found = f"{self.found_images:,} of {counted(self.captioned_images, 'captioned image')} found"
         lines = [f"{self.joined:,} of {counted(self.captions, 'caption')} joined ({rules or 'none'}); {found}"]
@@ -160,10 +160,10 @@ class CaptionJoin:
             hashes.clear()
 
     def report(self, other_splits: Iterable[str] = ()) -> JoinReport:
-        """Of the rows read so far.
+        """Report of the rows read so far.
 
         Args:
-            other_splits: names of images that the file has in splits that were not asked for.
+            other_splits: names of images that the file has in other splits than the chosen ones.
         """
         found, others = (
             len(np.unique(np.concatenate([np.empty(0, np.uint64), *self._names[is_found]])))

@@ -50,10 +50,10 @@ class TaskText(NamedTuple):
     Attributes:
         text: on its first line the text, or what comes first in it; on each other line something that may follow, of
             which one is drawn for each sample. Words are parted by single spaces.
-        names: what the task calls its images.
-        fits: whether the text is right, where the task says so: VCR's choice, NLVR2's statement.
-        mentions: words that name regions, where the task says so: VCR's tags.
-        shown: numbers of the regions that the task's texts name, of all that it says of the image: VCR's. None for all.
+        names: the task's names of its images.
+        fits: label whether the text is right, of VCR's choice and NLVR2's statement.
+        mentions: words that name regions: VCR's tags.
+        shown: numbers of the visible regions: those that VCR's texts on the image name. None for all.
     """
 
     text: str
@@ -64,7 +64,7 @@ class TaskText(NamedTuple):
 
     @property
     def most_words(self) -> int:
-        """Of the text, with the longest of what may follow."""
+        """Words of the text, with the longest of what may follow."""
         first, *following = (len(line.split()) for line in self.text.split("\n"))
         return first + max(following, default=0)
 
@@ -168,7 +168,7 @@ def _refuse_other_split(split: str, where: str) -> None:
 
 
 def _part_of(file: str) -> str:
-    """Which of the files a task's texts come in."""
+    """Part of a task's texts that a file holds."""
     if not os.path.isfile(file):
         raise ValueError(f"no such file: {file!r}")
     with open(file, "rb") as opened:
@@ -196,7 +196,7 @@ def _object(line: bytes) -> dict[str, Any]:
 GIVE_BOXES = (
     "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none and shown_boxes=all"
 )
-_NONE = -1  # no second image; not said whether it fits
+_NONE = -1  # no second image; no label whether it fits
 
 
 class TaskRow(NamedTuple):
@@ -271,7 +271,7 @@ class TaskTable(CaptionTable):
         return largest
 
     def ids_of(self, row: int) -> list[str]:
-        """Of its images, in their order."""
+        """Ids of its images, in their order."""
         places = [int(self._places[row]), int(self._seconds[row])]
         return [self._ids[place] for place in places if place != _NONE]
 
@@ -280,14 +280,14 @@ class TaskTable(CaptionTable):
         return [self._ids[int(place)] for place in places if place != _NONE]
 
     def by_row(self, of_images: np.ndarray) -> np.ndarray:
-        """As of `CaptionTable`; the sum over the images of the row."""
+        """`CaptionTable.by_row`, summed over the images of the row."""
         numbers = np.zeros(len(self._ids) + 1, of_images.dtype)  # the last is of no second image, whose place is -1
         places = np.unique(np.concatenate([self._places, self._seconds]))
         numbers[places[places != _NONE]] = of_images
         return numbers[self._places] + numbers[self._seconds]
 
     def facts(self) -> bytes:
-        """What tells two tables of the same texts and first images apart, for a digest."""
+        """Bytes of all beside texts and first images, for a digest of the table."""
         seconds = [self._ids[int(place)] if place != _NONE else "" for place in self._seconds]
         facts = "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
         return facts + (self._ends.tobytes() + self._mentions.tobytes() if self.names_regions else b"")
@@ -328,7 +328,7 @@ class TaskCorpus(Corpus):
         return len(self._texts.ids_of(row))
 
     def records(self, row: int) -> list[RegionRecord]:
-        """Of all images of the row, in their order."""
+        """Records of all images of the row, in their order."""
         return [self._reads(image_id) for image_id in self._texts.ids_of(row)]
 
 

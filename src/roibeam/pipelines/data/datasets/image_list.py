@@ -182,7 +182,7 @@ _Entries = Iterator[tuple[int, _Columns, dict[str, Any]] | BadRow]
 
 
 def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]:
-    """Of a list without columns; blank lines are passed over."""
+    """Rows of a list without columns; blank lines are passed over."""
     columns = _Columns(IMAGE_COLUMNS[0], None, None, None)
     for row in read_lines(path):
         if isinstance(row, BadRow):

@@ -296,7 +296,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """A question: as `TableRow`, but for its answers, of one or more people; () where nobody tells."""
+    """A question: `TableRow` with answers of one or more people in place of a label; () without answers."""
 
     where: str
     id: str
@@ -337,7 +337,7 @@ def read_table(path: Path) -> Iterator[TableRow]:
 
 
 def read_answer_table(path: Path) -> Iterator[AnswerRow]:
-    """As `read_table`, of questions with the column "answers".
+    """`read_table` for questions with the column "answers".
 
     Raises:
         ValueError: also naming a row whose answers are no texts.

@@ -2,9 +2,8 @@
 
 <TASK>/{train,dev,test}.tsv are plain lines: no quoting, and quotes that are never closed. CoLA's train and dev have no
 header. MNLI has two files each for dev and test. MRPC may be Microsoft's own files, msr_paraphrase_{train,test}.txt,
-whose dev_ids.tsv says which training rows are dev. In the parquet files of today a label is a number, whose word the
-file itself or the tables below give; -1 is none. Id rule: the place of a row among the rows of its file, from 0, which
-is what submissions count by.
+whose dev_ids.tsv lists the training rows that are dev. In today's parquet files a label is a number, whose word the
+file itself or the tables below give; -1 is none. Id rule: the place of a row in its file, from 0, as submissions count.
 
 A corpus has the form of BERT's own pre-training data: one sentence or paragraph on each line, a blank line between
 documents, UTF-8.
@@ -103,7 +102,7 @@ class GlueRow:
         where: file and row, for errors.
         id: its place in the file.
         texts: one or two.
-        label: one of `GlueTask.labels`, or a number as it is written; None where the file does not tell.
+        label: one of `GlueTask.labels`, or a number as it is written; None without a label.
     """
 
     where: str
@@ -119,7 +118,7 @@ class GlueCounts:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def notes(self, split: str) -> list[str]:
-        """For people."""
+        """Notes for the log."""
         told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
         return [f"{split}: {counted(self.left_out.total(), 'row')} left out: {told}"] if told else []
 
@@ -272,7 +271,7 @@ def _parquet_rows(files: Sequence[Path], task: GlueTask) -> Iterator[GlueRow]:
 
 
 def _words(metadata: Mapping[bytes, bytes], task: GlueTask) -> tuple[str, ...]:
-    """Labels by the numbers of the file: as it tells itself, else as the published files number them."""
+    """Labels by number: from the file's metadata, else as the published files number them."""
     if not task.numbers:
         return task.labels
     try:

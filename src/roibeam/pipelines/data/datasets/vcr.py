@@ -55,7 +55,7 @@ class VcrImage:
 
 
 def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage | BadRow]:
-    """The image of each question of an annotation file, in file order: an image comes as often as it is asked about.
+    """Images of the questions of an annotation file, in file order: an image comes once for each question.
 
     Raises:
         OSError: if the file cannot be read.
@@ -82,7 +82,7 @@ def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[Vcr
 
 @dataclass(frozen=True)
 class VcrLabels:
-    """Which choices of a question are right; `answer` and `rationale` are None in a test file, which does not tell.
+    """Right choices of a question; `answer` and `rationale` are None in a test file, which has no labels.
 
     Attributes:
         where: file and line, for errors.
@@ -122,13 +122,13 @@ def metadata_path(image_path: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class VcrMetadata:
-    """What the file beside an image says of its K objects.
+    """Contents of the file beside an image, on its K objects.
 
     Attributes:
         boxes: (K, 5) float32, x1 y1 x2 y2 in pixels of the image, and a score.
         outlines: of each object polygons, (P, 2) float32 x y in the same pixels; an object may have none.
-        names: of the objects, as questions have them; () where the file does not tell.
-        image_hw: height and width of the image, None where the file does not tell.
+        names: of the objects, as questions have them; () where the file has none.
+        image_hw: height and width of the image, None where the file has none.
     """
 
     boxes: np.ndarray
@@ -171,7 +171,7 @@ def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJE
     """(R,) int64, number of each name among the known classes, from 1 on.
 
     Args:
-        known: names of classes; COCO's where nobody says others.
+        known: names of classes; COCO's by default.
     Raises:
         ValueError: naming a class that is not known.
     """
@@ -243,7 +243,7 @@ class VcrText(NamedTuple):
 
 
 class VcrChoice(NamedTuple):
-    """What precedes a choice (the question; of a rationale its right answer too), the choice, whether it is right."""
+    """Words before a choice (the question; of a rationale its right answer too), the choice, whether it is right."""
 
     context: VcrText
     choice: VcrText
@@ -256,7 +256,7 @@ class VcrQuestion:
     where: file and line, for errors.
     split: first part of its annot_id: train, val or test.
     image: path below the image folder.
-    shown: numbers of the objects that it shows, see `named_objects`.
+    shown: numbers of the visible objects, see `named_objects`.
     choices: four answers, then four rationales.
     """
 
@@ -278,7 +278,7 @@ class VcrAsked:
         img_id: such as "val-12", another name of the image; "" where the file has none.
         objects: class names of the image's objects, in the order of its boxes.
         answers, rationales: four texts each.
-        answer, rationale: which is right; None in a test file, which does not tell.
+        answer, rationale: number of the right one; None in a test file, which has no labels.
     """
 
     where: str
@@ -320,8 +320,8 @@ def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
 def named_objects(asked: VcrAsked) -> tuple[int, ...]:
     """Numbers of the objects that question, answers or rationales name, in their order; "everyone" names all people.
 
-    All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they tell
-    nothing of which is right.
+    All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they give no
+    hint of which is right.
     """
     people = {number for number, kind in enumerate(asked.objects) if kind == PERSON}
     found: set[int] = set()
@@ -342,7 +342,7 @@ def names_by_mention(
     people: int | None = None,
     people_names: Sequence[str] = NAMES,
 ) -> dict[int, str]:
-    """What the objects of a text are called, besides those that have a name: people in turn, others by their class.
+    """Names for the objects of a text that have none yet: people's in turn, others by their class.
 
     Args:
         known: number of an object -> its name.
@@ -398,7 +398,7 @@ def _asked(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrA
 
 
 def _choices(asked: VcrAsked) -> Iterator[VcrChoice]:
-    """Those of a question with labels."""
+    """Choices of a question with labels."""
     context = list(asked.question)
     for choices, label in ((asked.answers, asked.answer), (asked.rationales, asked.rationale)):
         assert label is not None

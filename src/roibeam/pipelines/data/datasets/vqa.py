@@ -56,7 +56,7 @@ class VqaQuestion:
 
 @dataclass(frozen=True)
 class VqaLabels:
-    """What people said to one question, as its annotation has it.
+    """People's answers to one question, as its annotation has them.
 
     Attributes:
         where: file and entry, for errors.
@@ -89,7 +89,7 @@ def vqa_part(path: str) -> str | None:
             if name in (QUESTIONS, ANNOTATIONS):
                 return name
     except ValueError:
-        pass  # whoever reads it as another kind says what is wrong with it
+        pass  # the reader of another kind raises the error
     return None
 
 
@@ -97,7 +97,7 @@ def vqa_split(path: str) -> str:
     """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name.
 
     Raises:
-        ValueError: when neither says it.
+        ValueError: when it has neither.
     """
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name == "data_subtype" and index is None and isinstance(entry, str):
@@ -152,7 +152,7 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
 
 
 def read_vqa_asked(path: str) -> Iterator[VqaAsked]:
-    """The questions of a file in its order, whether anybody has answered them or not.
+    """Questions of a file in its order, with or without answers.
 
     Raises:
         ValueError: naming the entry that is not as VQA writes it, or a file without any.

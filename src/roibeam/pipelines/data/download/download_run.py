@@ -1,7 +1,7 @@
 """A whole download and its options: missing images are fetched, journaled, and made into captions and a summary.
 
-`RowDownload` makes as many attempts at a row as it is worth. `OutageWatch` tells dead links from a dead network: the
-former are data, the latter would make dead letters of everything.
+`RowDownload` makes as many attempts at a row as it is worth. `OutageWatch` distinguishes dead links from a dead
+network: the former are data, the latter would make dead letters of everything.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from roibeam.pipelines.data.download.url_list import UrlList
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """How to download.
+    """Options of a download.
 
     Attributes:
         limits: see there.
         allow_private: networks that may be connected to although they are not public.
         retry_dead_letters: try the URLs again that failed in earlier runs.
         seed: of the waits between attempts.
-        user_agent: what we call ourselves; None means roibeam and its version.
+        user_agent: name in requests; None means roibeam and its version.
         as_json: progress as JSON lines on standard output.
-        asks_robots_txt: whether each host's robots.txt is asked before its images.
+        asks_robots_txt: whether each host's robots.txt is read before its images.
         columns: of a list that is a table.
     Raises:
         ValueError: for a network that is none, or a name that no header can hold.
@@ -77,7 +77,7 @@ class DownloadOptions:
             raise ValueError(f"--user-agent {self.user_agent!r}: expected letters, digits and signs of ASCII")
 
     def address_rule(self) -> AddressRule:
-        """Which addresses may be connected to."""
+        """Rule for the addresses that may be connected to."""
         return AddressRule(self.allow_private)
 
 
@@ -87,10 +87,10 @@ _SILENT = frozenset({"host not found", "no connection", "timeout"})
 
 
 class OutageWatch:
-    """Is told every outcome as they come, and gives back those that are sure.
+    """Takes outcomes as they come, and gives back those that are sure.
 
-    What looks like silence is held back until a host has answered after it: if none does, these rows have no outcome,
-    and the next run does them again.
+    An outcome without an answer is held back until a host has answered after it: if none does, these rows have no
+    outcome, and the next run does them again.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class OutageWatch:
             LocalFaultError: if so many rows of so many hosts got no answer that it cannot be theirs.
         """
         if isinstance(outcome, FailedRow) and outcome.stage == "url":
-            return [(row, outcome)]  # no host was asked
+            return [(row, outcome)]  # without a request
         self._held.append((row, outcome))
         if not (isinstance(outcome, FailedRow) and outcome.reason in _SILENT):
             self._hosts.clear()
@@ -250,7 +250,7 @@ class _Run:
         self._outage = OutageWatch()
 
     def read(self) -> Standing:
-        """For the progress line, from its own thread."""
+        """State for the progress line, from its own thread."""
         return Standing(self._num_stored, Counter(dict(self._failures)))
 
     async def download(self) -> None:
@@ -297,7 +297,7 @@ class _Run:
             await asyncio.get_running_loop().run_in_executor(writer, self._flush)
 
     def _flush(self) -> None:
-        """Images first, then the lines that say they are there."""
+        """Writes images first, then their lines."""
         outcomes, self._unwritten = self._unwritten, []
         if not outcomes:
             return
@@ -309,7 +309,7 @@ class _Run:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error to tell: tasks fail together when a disk is full."""
+    """The error to report: tasks fail together when a disk is full."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
@@ -347,7 +347,7 @@ def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
                     is_there[row] = True
                     continue
                 if isinstance(outcome, FailedRow):
-                    journal.forget(row)  # it came later, and the line that said so is lost
+                    journal.forget(row)  # it came later, and its line is lost
                 elif outcome is not None and outcome.path == path:
                     damaged.append(path)
                 files.remove(path)

@@ -24,7 +24,7 @@ from roibeam.messages import printable
 from roibeam.pipelines.data.download.response import DownloadError
 
 AGENT = "roibeam"
-# As img2dataset honours them; "none" is short for noindex, nofollow. `_USES` are of Content-Usage and Content-Signal:
+# The directives that img2dataset honours; "none" is short for noindex, nofollow. `_USES` are of Content-Usage and
 # not for the training of models.
 _USES = frozenset({"train-ai=n", "ai-train=no"})
 _REFUSALS = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"}) | _USES
@@ -36,7 +36,7 @@ _COMPATIBLE = re.compile(r"compatible;\s*([A-Za-z0-9_.-]+)")
 
 
 def agent_names(user_agent: str) -> tuple[str, ...]:
-    """Names by which a site may speak of us, lower case: ours, and the one that its servers see.
+    """Names of this agent in a site's rules, lower case: roibeam's, and the one that its servers see.
 
     Args:
         user_agent: "mylab/1.0 (+https://...)" or "Mozilla/5.0 (compatible; mylab/1.0)".
@@ -48,7 +48,7 @@ def agent_names(user_agent: str) -> tuple[str, ...]:
 
 
 def said_of_use(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
-    """What the headers of an answer say, as `refusal` reads it.
+    """Directives in the headers of an answer, as `refusal` reads them.
 
     Args:
         values: gives all values of a header of this name.
@@ -58,13 +58,13 @@ def said_of_use(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
 
 
 def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | None:
-    """The directive that forbids us to take the image, or None.
+    """The directive that forbids this agent to take the image, or None.
 
     Args:
-        values: of all X-Robots-Tag headers of an answer. A name before a colon says whom the rest of its header
-            concerns ("otherbot: noai, noindex"); without a name it concerns everybody. Also "tdm-reservation: 1" and
+        values: of all X-Robots-Tag headers of an answer. A name before a colon is the agent that the rest of its header
+            concerns ("otherbot: noai, noindex"); without a name it concerns all. Also "tdm-reservation: 1" and
             "content-usage: train-ai=n".
-        names: ours, see `agent_names`.
+        names: of this agent, see `agent_names`.
     """
     ours = {*names, "*", USAGE}
     for value in values:
@@ -86,12 +86,12 @@ def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | Non
 
 
 def shown(directive: str, where: str) -> str:
-    """With where it stood, such as "X-Robots-Tag", unless it tells that itself."""
+    """The directive with its source, such as "X-Robots-Tag", unless it names that itself."""
     return directive if ":" in directive else f"{where}: {directive}"
 
 
 REASON = "robots.txt"
-MAX_ROBOTS_BYTES = 512_000  # RFC 9309 asks for 500 KiB at least; what follows is not read
+MAX_ROBOTS_BYTES = 512_000  # RFC 9309: at least 500 KiB; the rest is not read
 _CACHED_BYTES = 50_000_000  # of rules, of all hosts
 _LINE = re.compile(r"^[ \t]*([A-Za-z-]+)[ \t]*:[ \t]*([^#\r\n]*)", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+|\*")
@@ -177,7 +177,7 @@ def _token(name: str) -> str:
 
 
 def _fits(pattern: str, path: str) -> bool:
-    """In time that grows with the path alone times the stars: no regular expression, since patterns are hostile."""
+    """Matches in time of at most path times stars: no regular expression, since patterns are hostile."""
     to_end = pattern.endswith("$")
     first, *others = pattern.removesuffix("$").split("*")
     if not path.startswith(first):
@@ -195,11 +195,11 @@ def _fits(pattern: str, path: str) -> bool:
 
 
 class RobotsTxt:
-    """The rules of hosts; one request a host, whoever waits for it, and a bounded memory of them.
+    """Rules of hosts; one request a host, however many wait for it, and a bounded memory of them.
 
     Args:
         read: gives the text of a robots.txt, "" where there is none.
-        agents: our names, lower case.
+        agents: names of this agent, lower case.
     """
 
     def __init__(self, read: Callable[[URL], Awaitable[str]], agents: tuple[str, ...] = (AGENT,)) -> None:
@@ -210,7 +210,7 @@ class RobotsTxt:
     async def check(self, url: URL) -> None:
         """
         Raises:
-            DownloadError: if this address is forbidden, or its host's robots.txt could not be asked.
+            DownloadError: if this address is forbidden, or its host's robots.txt could not be read.
         """
         origin = url.origin()
         task = self._hosts.get(origin)
@@ -218,11 +218,11 @@ class RobotsTxt:
             task = self._hosts[origin] = asyncio.ensure_future(self._ask(origin))
         self._hosts.move_to_end(origin)
         try:
-            # Whoever is stopped while it waits does not stop the others.
+            # A cancelled waiter does not stop the others.
             rules = await asyncio.shield(task)
         except DownloadError:
             if self._hosts.get(origin) is task:
-                del self._hosts[origin]  # the next one that asks may have more luck
+                del self._hosts[origin]  # the next request may have more luck
             raise
         if rule := rules.refusal(url.raw_path_qs or "/"):
             raise DownloadError("fetch", REASON, printable(f"{origin}/robots.txt: {rule}", 200))
@@ -235,7 +235,7 @@ class RobotsTxt:
         return rules
 
     def _forget(self) -> None:
-        """Half of the rules, of those hosts that nobody asked for longest."""
+        """Drops half of the rules: those of the hosts that were not needed for longest."""
         for origin, task in list(self._hosts.items()):
             if self._num_bytes <= _CACHED_BYTES // 2:
                 return
