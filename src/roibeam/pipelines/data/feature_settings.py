@@ -156,8 +156,8 @@ def boxes_words(fingerprint: Fingerprint) -> str | None:
     regions, filters = choice.get("regions"), choice.get("region_filters")
     words = None if regions is None else "given boxes" if regions == "given" else _selection_words(regions)
     if filters:
-        told = "; ".join(_filter_words(each) for each in (filters if isinstance(filters, list) else [filters]))
-        words = f"{words or 'regions'}, of them {told}"
+        filter_words = "; ".join(_filter_words(each) for each in (filters if isinstance(filters, list) else [filters]))
+        words = f"{words or 'regions'}, of them {filter_words}"
     return words
 
 
@@ -171,7 +171,7 @@ def dtype_words(fingerprint: Fingerprint) -> str | None:
     return f"{dtype} (rounded to {', '.join(map(str, before))} before)" if rounded else str(dtype)
 
 
-def choice_note(told_of: str, known: Sequence[Fingerprint], other: str, fingerprint: Fingerprint) -> str | None:
+def choice_note(subject: str, known: Sequence[Fingerprint], other: str, fingerprint: Fingerprint) -> str | None:
     """One line on differences in boxes, dtype and mode of two sides whose features mean the same; None where there are
     none, or one side is unknown.
 
@@ -183,7 +183,7 @@ def choice_note(told_of: str, known: Sequence[Fingerprint], other: str, fingerpr
     """
     pairs, tails = [], ["region features mean the same"]
     for words in (boxes_words, dtype_words, _mode_words):
-        mine = list(dict.fromkeys(told for each in known if (told := words(each)) is not None))
+        mine = list(dict.fromkeys(named for each in known if (named := words(each)) is not None))
         yours = words(fingerprint)
         if mine and yours is not None and yours not in mine:
             pairs.append((" and ".join(mine), yours))
@@ -195,7 +195,7 @@ def choice_note(told_of: str, known: Sequence[Fingerprint], other: str, fingerpr
     if not pairs:
         return None
     left, right = (", ".join(side) for side in zip(*pairs, strict=True))
-    return f"{told_of} {left}, {other} {right}: {'; '.join(tails)}"
+    return f"{subject} {left}, {other} {right}: {'; '.join(tails)}"
 
 
 def _selection_words(regions: Any) -> str:
@@ -351,10 +351,10 @@ class Features:
 
     def _other_network(self, fingerprint: Fingerprint) -> str | None:
         """The store's, in words; None where it is this one, or not known."""
-        told = fingerprint.details.get("detector")
-        if not isinstance(told, dict) or not isinstance(told.get("config"), dict):
+        detector = fingerprint.details.get("detector")
+        if not isinstance(detector, dict) or not isinstance(detector.get("config"), dict):
             return None
-        config, conventions = told["config"], told.get("conventions")
+        config, conventions = detector["config"], detector.get("conventions")
         if "MODEL" in config or not isinstance(conventions, dict):
             return None if self.detector in PUBLISHED_SELECTIONS else _DETECTRON2
         words = f"conventions {conventions_name(conventions)}, photos at {config['short_edge']}/{config['long_edge']}"

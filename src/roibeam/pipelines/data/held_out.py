@@ -68,11 +68,11 @@ class RuleReport:
     def line(self) -> str:
         name = f"{self.rule}, {printable(os.path.basename(self.location), 80)}" if self.is_of_many else self.rule
         what = f"{name}: {self.found:,} of {counted(self.held_out, 'held-out image')} inside"
-        shown = ", ".join(
+        examples = ", ".join(
             printable(image_id, 80) if image_id == name else f"{printable(image_id, 80)} ({printable(name, 80)})"
             for image_id, name in self.examples
         )
-        return f"{what}: {shown}{', ...' if self.found > len(self.examples) else ''}" if self.found else what
+        return f"{what}: {examples}{', ...' if self.found > len(self.examples) else ''}" if self.found else what
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,10 @@ def reported_by_name(image_ids: Iterable[str]) -> str | None:
     found = Counter(match[1] or match[2] for match in map(_OF_A_SPLIT.search, image_ids) if match)
     if not found:
         return None
-    told = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
+    counts = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
     names = "their names say" if found.total() > 1 else "its name says"
     return (
-        f"{counted(found.total(), 'image')} of validation and test splits, as {names}: {told}. What is measured on "
+        f"{counted(found.total(), 'image')} of validation and test splits, as {names}: {counts}. What is measured on "
         f"these splits is not held out"
     )
 

@@ -83,14 +83,14 @@ class LabelledPhotos:
     def notes(self) -> list[str]:
         """The same for people, a line each; none where nothing was lost or gained."""
         facts = self.facts()
-        told = [f"left out of the labels: {count:,} x {reason}" for reason, count in self.left_out.items()]
+        lines = [f"left out of the labels: {count:,} x {reason}" for reason, count in self.left_out.items()]
         if clipped := facts["boxes_clipped"]:
-            told.append(f"{counted(clipped, 'box', 'boxes')} over 1 % and 1 pixel outside the photo: clipped to it")
+            lines.append(f"{counted(clipped, 'box', 'boxes')} over 1 % and 1 pixel outside the photo: clipped to it")
         if sized := facts["sizes_of_photos"]:
-            told.append(f"labels without width and height: those of {counted(sized, 'photo')} are from the photos")
+            lines.append(f"labels without width and height: those of {counted(sized, 'photo')} are from the photos")
         if self.num_repeats:
-            told.append(f"{counted(self.num_repeats, 'row')} of the list name a photo again; each counts")
-        return told
+            lines.append(f"{counted(self.num_repeats, 'row')} of the list name a photo again; each counts")
+        return lines
 
 
 def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str | None = None) -> LabelledPhotos:
@@ -159,10 +159,10 @@ def _check_boxes(images: Iterable[LabelledImage], path: str) -> None:
     outside = sum(image.num_outside for image in rows)
     if outside > _MOST_OUTSIDE * total:
         first = next(image for image in rows if image.num_outside)
-        asked = "are these x1 y1 x2 y2?" if is_coco else "are these of photos of another size?"
+        question = "are these x1 y1 x2 y2?" if is_coco else "are these of photos of another size?"
         raise ValueError(
             f"{path!r}: {outside:,} of {counted(total, 'box', 'boxes')} reach over 1 % and 1 pixel outside their "
-            f"photos, first those of {first.file_name!r}; {asked} Expected are {_expected(is_coco)}"
+            f"photos, first those of {first.file_name!r}; {question} Expected are {_expected(is_coco)}"
         )
 
 
@@ -274,9 +274,9 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
             f"{path}: {error}; put a whole copy of it there, then a run goes on (labels without it are another run)"
         ) from None
     if image.image_hw is not None and pixels.shape[:2] != image.image_hw:
-        got, said = (f"{width}x{height}" for height, width in (pixels.shape[:2], image.image_hw))
+        got, expected = (f"{width}x{height}" for height, width in (pixels.shape[:2], image.image_hw))
         raise ValueError(
-            f"{path}: {got} pixels, its labels were made for {said}; "
+            f"{path}: {got} pixels, its labels were made for {expected}; "
             f"{_way_out(path, image.image_hw, exif_orientation) or 'boxes would not fit the photo'}"
         )
     return pixels

@@ -55,8 +55,8 @@ class RecordPhotos:
 
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
         plan = read_plan(store.path) if folder is None else None
-        if folder is None and plan is None and (told := _folder_of_written_store(store)) is not None:
-            folder = _checked_folder(told, store)
+        if folder is None and plan is None and (recorded := _folder_of_written_store(store)) is not None:
+            folder = _checked_folder(recorded, store)
         if folder is None:
             if plan is None:
                 raise ValueError(
@@ -64,12 +64,12 @@ class RecordPhotos:
                     f"folder with --photos"
                 )
             self.root = plan.source.get("image_root", "")
-            wanted = set(image_ids)
+            requested = set(image_ids)
             found = ((one.image_id, one.location) for one in planned_members(store.path, plan))
             rows: Iterator[tuple[str, str | None, str]] = (
                 (image_id, location, f"no file {location}; name the folder of the photos with --photos")
                 for image_id, location in found
-                if image_id in wanted
+                if image_id in requested
             )
         else:
             listing = list_folder(folder)
@@ -114,9 +114,9 @@ class RecordPhotos:
             raise PhotoError(f"{place.location}: {error.strerror or error}, the photo of {place.image_id!r}") from None
         except DecodeError as error:
             raise PhotoError(f"{place.location}: {error.reason}: {error}, the photo of {place.image_id!r}") from None
-        got, said = (f"{width} x {height}" for height, width in (pixels.shape[:2], place.image_hw))
+        got, want = (f"{width} x {height}" for height, width in (pixels.shape[:2], place.image_hw))
         raise PhotoError(
-            f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {said}; its boxes would "
+            f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {want}; its boxes would "
             f"cut out other things"
         )
 

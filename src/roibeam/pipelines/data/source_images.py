@@ -327,8 +327,8 @@ def _bad_archives(bad: Mapping[str, ValueError], total: int) -> ValueError:
 
 
 def _some(archives: Collection[str]) -> str:
-    shown = ", ".join(map(repr, itertools.islice(archives, _NAMED)))
-    return f"{shown}, ..." if len(archives) > _NAMED else shown
+    names = ", ".join(map(repr, itertools.islice(archives, _NAMED)))
+    return f"{names}, ..." if len(archives) > _NAMED else names
 
 
 def _held_bytes(image: ImageRef) -> int:
@@ -371,9 +371,9 @@ def coco_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterato
     captions, labels = _by_image(found.captions), _by_image(found.labels)
     for image in found.images:
         # A file may repeat an entry; its captions and labels count once.
-        told, shown = captions.pop(image.image_id, ()), labels.pop(image.image_id, ())
+        texts, names = captions.pop(image.image_id, ()), labels.pop(image.image_id, ())
         location = os.path.join(root, image.file_name)
-        yield ImageRef(image.image_id, location, captions=tuple(told), labels=tuple(dict.fromkeys(shown)))
+        yield ImageRef(image.image_id, location, captions=tuple(texts), labels=tuple(dict.fromkeys(names)))
 
 
 def _by_image(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

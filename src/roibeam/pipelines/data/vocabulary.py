@@ -84,11 +84,11 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
     return Vocabulary(classes, attributes)
 
 
-def check_length(names: Sequence[str], wanted: int, what: str, spec: str, *, hint: str = "") -> None:
+def check_length(names: Sequence[str], expected: int, what: str, spec: str, *, hint: str = "") -> None:
     """Raises ValueError, which ends with `hint`, when a list has another length than a detector's."""
-    if len(names) != wanted:
+    if len(names) != expected:
         raise ValueError(
-            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {wanted}; "
+            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {expected}; "
             f"give the list it was trained with{hint}"
         )
 
@@ -180,7 +180,7 @@ class StoreClasses:
         Raises:
             ValueError: when two of them differ, or the user counts classes of a store that has none.
         """
-        number, told_by = given, f"--num-classes says {given}"
+        number, origin = given, f"--num-classes says {given}"
         for store, record in stores:
             if not has_classes(store.fingerprint):
                 source = store.fingerprint.details.get("format")
@@ -192,9 +192,9 @@ class StoreClasses:
             own = known_classes(store, record)
             if None not in (number, own) and number != own:
                 remedy = "leave the option out" if given is not None else "train on stores of one detector"
-                raise ValueError(f"store {store.path} is of a detector of {own} classes, {told_by}; {remedy}")
+                raise ValueError(f"store {store.path} is of a detector of {own} classes, {origin}; {remedy}")
             if number is None and own is not None:
-                number, told_by = own, f"{store.path} of one of {own}"
+                number, origin = own, f"{store.path} of one of {own}"
         if number is not None:
             return cls(number)
         missing = f"store {store.path} does not say how many classes its detector has"

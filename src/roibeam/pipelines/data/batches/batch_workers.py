@@ -254,10 +254,10 @@ def _leave_signals(worker: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    Thread(target=_end_when_told_by_the_run, name="signals", daemon=True).start()
+    Thread(target=_exit_when_signalled_by_parent, name="signals", daemon=True).start()
 
 
-def _end_when_told_by_the_run() -> None:
+def _exit_when_signalled_by_parent() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)

@@ -187,14 +187,14 @@ _QUALITY = 75
 Shown = tuple[bytes | None, str]  # a JPEG, or None and why there is none
 
 
-def stored_photos(stores: Iterable[FeatureStore], wanted: Iterable[str]) -> dict[str, Shown]:
+def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, Shown]:
     """Photos of records by image id; nothing for ids that no store has.
 
     Args:
         stores: searched in their order.
         image_ids: of the records.
     """
-    left, found = dict.fromkeys(wanted), dict[str, Shown]()
+    left, found = dict.fromkeys(image_ids), dict[str, Shown]()
     for store in stores:
         own = [image_id for image_id in left if image_id in store]
         for image_id in own:
@@ -227,15 +227,15 @@ def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, Shown]
 
 def batch_photos(rows: VLBatch, images: ImageBatch, conventions: Conventions) -> Mapping[int, Shown]:
     """Input of the region encoder, row by row: mirrored and masked as in the batch."""
-    shown: dict[int, Shown] = {}
+    jpegs: dict[int, Shown] = {}
     photo = 0
     for row in range(rows.batch_size):
         if rows.text_only is not None and bool(rows.text_only[row]):
             continue
         if bool(rows.region_mask[row].any()):
-            shown[row] = (input_photo(rows, images, row, photo, conventions), "")
+            jpegs[row] = (input_photo(rows, images, row, photo, conventions), "")
         photo += 1
-    return shown
+    return jpegs
 
 
 def input_photo(rows: VLBatch, images: ImageBatch, place: int, photo: int, conventions: Conventions) -> bytes:

@@ -243,19 +243,21 @@ def merged_annotations(
     """
     if all(store.manifest.annotations is None for store in stores):
         return
-    table = ScratchDatabase("CREATE TABLE said (id TEXT, captions TEXT, labels TEXT)")
+    table = ScratchDatabase("CREATE TABLE annotations (id TEXT, captions TEXT, labels TEXT)")
     rows = (row for store in stores for row in read_annotations(store))
-    table.add("INSERT INTO said VALUES (?, ?, ?)", ((row[0], json.dumps(row[1]), json.dumps(row[2])) for row in rows))
-    table.rows("CREATE INDEX by_id ON said (id)")
+    table.add(
+        "INSERT INTO annotations VALUES (?, ?, ?)", ((row[0], json.dumps(row[1]), json.dumps(row[2])) for row in rows)
+    )
+    table.rows("CREATE INDEX by_id ON annotations (id)")
     for manifest in manifests:
         found: list[Annotation] = []
         if manifest.data_file is not None:
             for key, _ in shard_digests(out, manifest):
                 image_id = key.decode("utf-8")
-                said = table.rows("SELECT captions, labels FROM said WHERE id = ? ORDER BY rowid", (image_id,))
-                if said:
+                kept = table.rows("SELECT captions, labels FROM annotations WHERE id = ? ORDER BY rowid", (image_id,))
+                if kept:
                     captions, labels = (
-                        tuple(dict.fromkeys(text for row in said for text in json.loads(row[column])))
+                        tuple(dict.fromkeys(text for row in kept for text in json.loads(row[column])))
                         for column in (0, 1)
                     )
                     found.append(Annotation(image_id, captions, labels))

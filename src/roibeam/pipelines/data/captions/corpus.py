@@ -113,8 +113,8 @@ class CaptionTable(Sequence[tuple[str, str]]):
     def without(self, ids: Iterable[str]) -> Self:
         """The rows of other records."""
         dropped = set(ids)
-        wanted = np.array([each not in dropped for each in self._ids], bool)
-        return self._taken(self._rows_within(wanted))
+        is_kept = np.array([each not in dropped for each in self._ids], bool)
+        return self._taken(self._rows_within(is_kept))
 
     def share_of_images(self, share: float, seed: int) -> Self:
         """The rows of a random share of the captioned images, at least one of them.
@@ -130,9 +130,9 @@ class CaptionTable(Sequence[tuple[str, str]]):
         kept[images[order[: max(1, round(share * len(images)))]]] = True
         return self._taken(np.flatnonzero(kept[self._places]))
 
-    def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
+    def _rows_within(self, is_kept: np.ndarray) -> np.ndarray:
         """(n,) int64, the rows of records for which `is_kept` (one bool for each) holds."""
-        return np.flatnonzero(wanted[self._places])
+        return np.flatnonzero(is_kept[self._places])
 
     def _taken(self, rows: np.ndarray) -> Self:
         """The table of those rows alone."""

@@ -151,7 +151,7 @@ class TaskTexts:
                     for line, text in enumerate((context, choice))
                     for word, region in text.objects
                 ]
-                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.shown)
+                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.visible)
 
     def _nlvr2(self) -> Iterator[TaskText]:
         for each in read_nlvr2(self._parts[NLVR2]):
@@ -242,7 +242,7 @@ class TaskTable(CaptionTable):
         super().__init__(ids, first_images())
         self._seconds, self._fits = np.array(seconds, np.int64), np.array(fits, np.int8)
         self._mentions, self._ends = np.array(mentions, np.int32).reshape(-1, len(Mention._fields)), np.array(ends)
-        self._which_shown, self._shown, self.as_pair = which, list(sets), as_pair
+        self._visible_numbers, self._visible_sets, self.as_pair = which, list(sets), as_pair
 
     def text(self, row: int) -> TaskRow:
         first, *following = self._captions[row].split("\n")
@@ -250,7 +250,7 @@ class TaskTable(CaptionTable):
         mentions = self._mentions[self._ends[row] : self._ends[row + 1]].tolist()
         return TaskRow(
             first, tuple(following), None if fits == _NONE else bool(fits),
-            tuple(Mention(*each) for each in mentions), self._shown[self._which_shown[row]],
+            tuple(Mention(*each) for each in mentions), self._visible_sets[self._visible_numbers[row]],
         )  # fmt: skip
 
     @property
@@ -292,8 +292,8 @@ class TaskTable(CaptionTable):
         facts = "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
         return facts + (self._ends.tobytes() + self._mentions.tobytes() if self.names_regions else b"")
 
-    def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(wanted[self._places] & (wanted[self._seconds] | (self._seconds == _NONE)))
+    def _rows_within(self, is_kept: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(is_kept[self._places] & (is_kept[self._seconds] | (self._seconds == _NONE)))
 
     def _taken(self, rows: np.ndarray) -> Self:
         def texts() -> Iterable[tuple[tuple[int, ...], TaskText]]:

@@ -140,7 +140,7 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
             categories.extend((index, *numbers))
 
     images = _read_entries(path, id_rule, take, _Categories(names).add, needs_categories=False)
-    told = [
+    kept = [
         (image.image_id, text)
         for index, number, text in captions
         if (image := images.annotated(number, index, "caption"))
@@ -152,7 +152,7 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
         elif names and (image := images.annotated(number, index, "label")):
             labels.append((image.image_id, names[category]))
     images.check()
-    return CocoFile(images.rows, told, labels, images.bad)
+    return CocoFile(images.rows, kept, labels, images.bad)
 
 
 def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
@@ -337,8 +337,8 @@ class _Images:
         self._counts[member] += 1
         try:
             if not isinstance(entry, dict):
-                wanted = "an object with id and file_name" if member == "images" else "an object"
-                raise _BadEntryError("no object", f": expected {wanted}, got {shown(entry)}")
+                expected = "an object with id and file_name" if member == "images" else "an object"
+                raise _BadEntryError("no object", f": expected {expected}, got {shown(entry)}")
             take(entry, index)
         except (_BadEntryError, _SameIdError) as error:
             if member == "categories" or isinstance(error, _SameIdError):

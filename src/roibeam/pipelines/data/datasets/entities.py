@@ -231,8 +231,8 @@ class EntityCounts:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.phrases.items()))
         lines = [f"{counted(self.sentences, 'caption')} of {counted(self.images, 'image')}; phrases: {kinds or 'none'}"]
         for reason, count in sorted(self.left_out.items()):
-            shown = self._examples[reason]
-            lines.append(f"{count:,} {reason}: {', '.join(shown)}{', ...' if count > len(shown) else ''}")
+            examples = self._examples[reason]
+            lines.append(f"{count:,} {reason}: {', '.join(examples)}{', ...' if count > len(examples) else ''}")
         return lines
 
 
@@ -301,8 +301,8 @@ def read_entities(
                     counts.leave_out(f"phrases of an {UNKNOWN}", f"{name}.txt caption {place}, {phrase.text!r}")
         yield EntityImage(name, sentences, boxes)
     if not counts.sentences:
-        told = "; ".join(counts.lines()[1:])
-        raise ValueError(f"--entities {folder!r}: no caption can be used{f' ({told})' if told else ''}")
+        reasons = "; ".join(counts.lines()[1:])
+        raise ValueError(f"--entities {folder!r}: no caption can be used{f' ({reasons})' if reasons else ''}")
 
 
 def _boxes(folder: str, name: str, counts: EntityCounts) -> EntityBoxes | None:

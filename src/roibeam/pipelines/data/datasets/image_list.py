@@ -173,9 +173,9 @@ def _columns(names: list[str], where: str, caption_column: str) -> _Columns:
     return _Columns(image, _first(ID_COLUMNS, names), captions, _first(LABEL_COLUMNS, names))
 
 
-def _first(wanted: tuple[str, ...], names: list[str]) -> str | None:
+def _first(candidates: tuple[str, ...], names: list[str]) -> str | None:
     by_lower_case = {name.strip().lower(): name for name in reversed(names)}
-    return next((by_lower_case[name] for name in wanted if name in by_lower_case), None)
+    return next((by_lower_case[name] for name in candidates if name in by_lower_case), None)
 
 
 _Entries = Iterator[tuple[int, _Columns, dict[str, Any]] | BadRow]

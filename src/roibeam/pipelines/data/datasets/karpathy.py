@@ -322,9 +322,9 @@ def _file(folder: Path, split: str) -> Path:
 
 def _rows(path: Path, split: str) -> Iterable[tuple[str, Sequence[str]]]:
     if path.suffix == ".json":
-        wanted = TRAINING_SPLITS if split == "train" else (split,)
+        splits = TRAINING_SPLITS if split == "train" else (split,)
         for image in read_karpathy(str(path)):
-            if image.split in wanted:
+            if image.split in splits:
                 yield image.image_id, [sentence.text for sentence in image.sentences]
     else:
         for line in read_retrieval_lines(str(path)):

@@ -256,7 +256,7 @@ def _list_kind(path: str) -> str:
     except (ValueError, RecursionError):
         return ""
     names = first.keys() if isinstance(first, dict) else frozenset()
-    return next((kind for kind, wanted in _ENTRIES if wanted <= names), "")
+    return next((kind for kind, keys in _ENTRIES if keys <= names), "")
 
 
 def _is_of_url(line: str) -> bool:

@@ -127,7 +127,7 @@ def is_contact_sheet(path: str) -> bool:
 
 def _is_drawn(folder: Path) -> bool:
     written = {WORLD_NAME: WORLD_FORMAT, TASKS_NAME: TASKS_FORMAT, WEB_NAME: WEB_FORMAT}
-    if any(_read(folder / name).get("format") == wanted for name, wanted in written.items()):
+    if any(_read(folder / name).get("format") == expected for name, expected in written.items()):
         return True
     return any(_read(folder / name).get(DRAWN_WORLD) is True for name in (COLLECTION_NAME, DOWNLOAD_NAME))
 

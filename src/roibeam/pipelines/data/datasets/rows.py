@@ -240,7 +240,7 @@ def read_json_members(path: str, *, expected: str) -> Iterator[tuple[str, int | 
         except _OtherJsonError:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not json, or a number of 4,301 digits
-            raise ValueError(f"{path!r}: not a json file ({_told(error)})") from None
+            raise ValueError(f"{path!r}: not a json file ({_reason(error)})") from None
 
 
 def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
@@ -260,7 +260,7 @@ def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
         except _OtherJsonError:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path!r}: not a json file ({_told(error)})") from None
+            raise ValueError(f"{path!r}: not a json file ({_reason(error)})") from None
 
 
 def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -300,7 +300,7 @@ def read_json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]] | BadRow]:
                 entry = json.loads(raw.decode("utf-8"))
             except (ValueError, RecursionError) as error:
                 reason = NOT_UTF8 if isinstance(error, UnicodeDecodeError) else "not a json object"
-                yield _BadLine(line, reason, f"not a json object ({_told(error)})")
+                yield _BadLine(line, reason, f"not a json object ({_reason(error)})")
                 continue
             if not isinstance(entry, dict):
                 expected = "expected a json object"
@@ -316,7 +316,7 @@ class _BadLine(BadRow):
     detail: str
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error}; {OTHER_ENCODING}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
@@ -349,9 +349,9 @@ class _Pieces:
         """Takes the next letter, which must be one of `letters`."""
         found = self.next_letter()
         if not found or found not in letters:
-            wanted = " or ".join(letters)
+            expected = " or ".join(letters)
             got = repr(found) if found else "the end of the file"
-            raise ValueError(f"expected {wanted}, got {got} at character {self._gone + self._at}")
+            raise ValueError(f"expected {expected}, got {got} at character {self._gone + self._at}")
         self._at += 1
         return found
 

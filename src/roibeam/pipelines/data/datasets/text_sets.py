@@ -119,8 +119,8 @@ class GlueCounts:
 
     def notes(self, split: str) -> list[str]:
         """Notes for the log."""
-        told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
-        return [f"{split}: {counted(self.left_out.total(), 'row')} left out: {told}"] if told else []
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
+        return [f"{split}: {counted(self.left_out.total(), 'row')} left out: {reasons}"] if reasons else []
 
 
 def glue_files(folder: Path, task: GlueTask, split: str) -> tuple[Path, ...]:
@@ -216,15 +216,15 @@ def _tsv_rows(path: Path, task: GlueTask, split: str) -> Iterator[tuple[str, Map
 
 
 def _check_header(path: Path, header: Sequence[str], task: GlueTask, *, needs_label: bool) -> None:
-    wanted = (*task.texts, *((task.label,) if needs_label else ()))
-    lacks = [name for name in wanted if name not in header]
+    columns = (*task.texts, *((task.label,) if needs_label else ()))
+    lacks = [name for name in columns if name not in header]
     if lacks:
-        raise ValueError(_lacks(path, lacks, wanted, header, task))
+        raise ValueError(_lacks(path, lacks, columns, header, task))
 
 
-def _lacks(path: Path, lacks: Sequence[str], wanted: Sequence[str], has: Sequence[str], task: GlueTask) -> str:
-    shown = printable(", ".join(has), 200)
-    return f"{str(path)!r}: no column {lacks[0]!r}; {task.name} has {', '.join(wanted)}, the file {shown}"
+def _lacks(path: Path, lacks: Sequence[str], columns: Sequence[str], has: Sequence[str], task: GlueTask) -> str:
+    names = printable(", ".join(has), 200)
+    return f"{str(path)!r}: no column {lacks[0]!r}; {task.name} has {', '.join(columns)}, the file {names}"
 
 
 def _dev_ids(path: Path) -> set[tuple[str, str]]:
@@ -275,24 +275,24 @@ def _words(metadata: Mapping[bytes, bytes], task: GlueTask) -> tuple[str, ...]:
     if not task.numbers:
         return task.labels
     try:
-        told = json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]
+        names = json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return task.numbers
-    return tuple(map(str, told)) if sorted(map(str, told)) == sorted(task.labels) else task.numbers
+    return tuple(map(str, names)) if sorted(map(str, names)) == sorted(task.labels) else task.numbers
 
 
 def _parquet_row(row: Mapping[str, Any], number: int, where: str, task: GlueTask, words: Sequence[str]) -> GlueRow:
     texts, label = tuple(row[name] for name in task.parquet_texts), row["label"]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{where}: its texts must be texts, got {printable(repr(texts), 80)}")
-    told = None
+    checked = None
     if label is not None and label != -1:
         if task.labels:
             if not isinstance(label, int) or not 0 <= label < len(words):
                 raise ValueError(f"{where}: label must be 0 to {len(words) - 1}, got {printable(repr(label), 60)}")
             label = words[label]
-        told = _checked(str(label), task, where)
-    return GlueRow(where, str(number), texts, told)
+        checked = _checked(str(label), task, where)
+    return GlueRow(where, str(number), texts, checked)
 
 
 @dataclass(frozen=True)

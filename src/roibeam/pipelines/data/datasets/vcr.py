@@ -256,14 +256,14 @@ class VcrQuestion:
     where: file and line, for errors.
     split: first part of its annot_id: train, val or test.
     image: path below the image folder.
-    shown: numbers of the visible objects, see `named_objects`.
+    visible: numbers of the visible objects, see `named_objects`.
     choices: four answers, then four rationales.
     """
 
     where: str
     split: str
     image: str
-    shown: tuple[int, ...]
+    visible: tuple[int, ...]
     choices: tuple[VcrChoice, ...]
 
 
@@ -301,7 +301,7 @@ def read_vcr_asked(path: str) -> Iterator[VcrAsked]:
     """
     for where, row in read_json_lines(path):
         annotation, image = _named(row, where)
-        yield _asked(row, where, annotation, image)
+        yield _raw_question(row, where, annotation, image)
 
 
 def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
@@ -312,20 +312,20 @@ def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
     """
     for where, row in read_json_lines(path):
         annotation, image = _named(row, where)
-        asked = _asked(row, where, annotation, image)
-        choices = tuple(_choices(asked)) if "answer_label" in row else ()
-        yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(asked), choices)
+        raw = _raw_question(row, where, annotation, image)
+        choices = tuple(_choices(raw)) if "answer_label" in row else ()
+        yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(raw), choices)
 
 
-def named_objects(asked: VcrAsked) -> tuple[int, ...]:
+def named_objects(raw: VcrAsked) -> tuple[int, ...]:
     """Numbers of the objects that question, answers or rationales name, in their order; "everyone" names all people.
 
     All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they give no
     hint of which is right.
     """
-    people = {number for number, kind in enumerate(asked.objects) if kind == PERSON}
+    people = {number for number, kind in enumerate(raw.objects) if kind == PERSON}
     found: set[int] = set()
-    for text in (asked.question, *asked.answers, *asked.rationales):
+    for text in (raw.question, *raw.answers, *raw.rationales):
         for token in text:
             if not isinstance(token, str):
                 found.update(token)
@@ -372,7 +372,7 @@ def _named(row: dict[str, Any], where: str) -> tuple[str, str]:
         raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
 
 
-def _asked(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrAsked:
+def _raw_question(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrAsked:
     objects = row.get("objects")
     if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
         raise ValueError(f"{where}: objects must be a list of names, got {shown(objects)}")
@@ -397,14 +397,14 @@ def _asked(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrA
     )
 
 
-def _choices(asked: VcrAsked) -> Iterator[VcrChoice]:
+def _choices(raw: VcrAsked) -> Iterator[VcrChoice]:
     """Choices of a question with labels."""
-    context = list(asked.question)
-    for choices, label in ((asked.answers, asked.answer), (asked.rationales, asked.rationale)):
+    context = list(raw.question)
+    for choices, label in ((raw.answers, raw.answer), (raw.rationales, raw.rationale)):
         assert label is not None
-        known = names_by_mention(context, asked.objects)
+        known = names_by_mention(context, raw.objects)
         for index, choice in enumerate(choices):
-            names = names_by_mention(choice, asked.objects, known)
+            names = names_by_mention(choice, raw.objects, known)
             yield VcrChoice(_text(context, names), _text(choice, names), index == label)
         context += choices[label]
 

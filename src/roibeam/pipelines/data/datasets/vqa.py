@@ -115,7 +115,7 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
     """
     split, table = (
         vqa_split(questions),
-        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, told TEXT)"),
+        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)"),
     )
     table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
     for name, index, entry in read_json_members(questions, expected=EXPECTED):
@@ -123,7 +123,7 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
             continue
         where = f"{questions!r}, questions[{index}]"
         number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-        found = table.rows("SELECT told FROM answers WHERE question = ?", (number,))
+        found = table.rows("SELECT answers FROM answers WHERE question = ?", (number,))
         if not found:
             raise ValueError(f"{where}: question {number} has no answers in {annotations!r}; are both of one split?")
         yield VqaQuestion(where, f"COCO_{split}_{image:012d}", text, tuple(found[0][0].split("\n")))
@@ -185,16 +185,16 @@ def _answers(path: str) -> Iterator[tuple[int, str]]:
             continue
         where = f"{path!r}, annotations[{index}]"
         number, answers = _fields(entry, where, question_id=int, answers=list)
-        told = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
-        yield number, "\n".join(" ".join(each.split()) for each in told)
+        texts = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
+        yield number, "\n".join(" ".join(each.split()) for each in texts)
 
 
 def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
     """The values of an entry's fields, each of the type given. A file of VQA has six million answers."""
-    told: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    members: dict[str, Any] = entry if isinstance(entry, dict) else {}
     values: list[Any] = []
     for name, kind in kinds.items():
-        value = told.get(name)
+        value = members.get(name)
         if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
             raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {shown(value)}")
         values.append(value)

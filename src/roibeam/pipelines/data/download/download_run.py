@@ -324,13 +324,13 @@ def _check_folder(out: Path) -> None:
 
 def _allow_open_files(limits: DownloadLimits) -> None:
     """Raises our limit of open files to what the connections take, as far as the system lets us."""
-    wanted = 256 + 2 * limits.connections  # a socket and a file each
+    needed = 256 + 2 * limits.connections  # a socket and a file each
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise ValueError(f"--connections {limits.connections} takes {wanted} open files, the system allows {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(f"--connections {limits.connections} takes {needed} open files, the system allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:

@@ -58,13 +58,13 @@ class HostGates:
             if not gate.is_needed():
                 self._gates.pop(host, None)
 
-    def asked_too_long(self, host: str, seconds: float) -> None:
+    def note_long_pause(self, host: str, seconds: float) -> None:
         """Notes that `host` wants a pause over the limit. The caller must hold the gate."""
         gate = self._gates[host]
         gate.num_long += 1
         gate.away_until = monotonic() + seconds
 
-    def gave(self, host: str) -> None:
+    def note_answer(self, host: str) -> None:
         """Notes that `host` answered a request. The caller must hold the gate."""
         self._gates[host].num_long = 0
 
@@ -191,15 +191,15 @@ class Fetcher:
                 if self._gates.is_given_up(url.host or ""):
                     raise DownloadError("fetch", "host asks to wait", "not asked: it wants a pause over --max-wait")
                 found = await self._request(url, read)
-                self._gates.gave(url.host or "")
+                self._gates.note_answer(url.host or "")
             if not isinstance(found, URL):
                 return found
             url = found
             if url in seen:
-                raise DownloadError("fetch", "redirect loop", f"back to {_shown(url)}")
+                raise DownloadError("fetch", "redirect loop", f"back to {_text(url)}")
             if len(seen) > self._limits.max_redirects:
                 limit = self._limits.max_redirects
-                raise DownloadError("fetch", "too many redirects", f"over the limit of {limit}, next to {_shown(url)}")
+                raise DownloadError("fetch", "too many redirects", f"over the limit of {limit}, next to {_text(url)}")
             seen.add(url)
 
     async def _request(self, url: URL, read: Callable[[aiohttp.ClientResponse, URL], Awaitable[T]]) -> T:
@@ -216,8 +216,8 @@ class Fetcher:
 
     async def _read(self, answer: aiohttp.ClientResponse, url: URL, open_file: Callable[[], FileIO]) -> Body | URL:
         """The body of an image, or where else to look."""
-        said = said_of_use(lambda name: answer.headers.getall(name, ()))
-        if directive := refusal(said, self._agents):
+        directives = said_of_use(lambda name: answer.headers.getall(name, ()))
+        if directive := refusal(directives, self._agents):
             raise DownloadError("fetch", "opted out", shown(directive, "X-Robots-Tag"))
         if answer.status in _REDIRECTS and "Location" in answer.headers:
             return _parse(answer.headers["Location"], base=url)
@@ -264,7 +264,7 @@ class Fetcher:
         if wait is not None and wait > self._limits.max_wait_seconds:
             limit = self._limits.max_wait_seconds
             detail += f"; asks to wait {wait:.0f} s, the limit is {limit:g} s (--max-wait)"
-            self._gates.asked_too_long(url.host or "", wait)
+            self._gates.note_long_pause(url.host or "", wait)
             return DownloadError("fetch", reason, detail)
         if wait:
             self._gates.pause(url.host or "", wait)
@@ -298,7 +298,7 @@ def _parse(address: str, base: URL | None = None) -> URL:
     return url
 
 
-def _shown(url: URL) -> str:
+def _text(url: URL) -> str:
     return printable(str(url), limit=200)
 
 

@@ -66,9 +66,9 @@ def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | Non
             "content-usage: train-ai=n".
         names: of this agent, see `agent_names`.
     """
-    ours = {*names, "*", USAGE}
+    matching = {*names, "*", USAGE}
     for value in values:
-        is_for_us = True
+        applies = True
         for part in value.lower().split(","):
             name, colon, rest = (piece.strip() for piece in part.partition(":"))
             if colon and name in _WITH_VALUE:
@@ -78,9 +78,9 @@ def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | Non
                     return f"{TDM}: 1"
                 continue
             if colon and re.fullmatch(r"[a-z0-9_.*-]+", name):
-                is_for_us = name in ours
+                applies = name in matching
                 name = rest
-            if is_for_us and (found := next((word for word in name.split() if word in _REFUSALS), None)):
+            if applies and (found := next((word for word in name.split() if word in _REFUSALS), None)):
                 return f"{USAGE}: {found}" if found in _USES else found
     return None
 
@@ -160,10 +160,10 @@ def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
             if refusal([preferences]):
                 for name in names:
                     reserved.setdefault(name, []).append((_pattern(path), f"{key.title()}: {value}"))
-    ours = [name for name in dict.fromkeys(map(_token, agents)) if name in groups] or ["*"]
+    matching = [name for name in dict.fromkeys(map(_token, agents)) if name in groups] or ["*"]
     return RobotsRules(
-        tuple(rule for name in ours for rule in groups.get(name, ())),
-        tuple(line for name in ours for line in reserved.get(name, ())),
+        tuple(rule for name in matching for rule in groups.get(name, ())),
+        tuple(line for name in matching for line in reserved.get(name, ())),
     )
 
 
@@ -215,7 +215,7 @@ class RobotsTxt:
         origin = url.origin()
         task = self._hosts.get(origin)
         if task is None:
-            task = self._hosts[origin] = asyncio.ensure_future(self._ask(origin))
+            task = self._hosts[origin] = asyncio.ensure_future(self._fetch(origin))
         self._hosts.move_to_end(origin)
         try:
             # A cancelled waiter does not stop the others.
@@ -227,7 +227,7 @@ class RobotsTxt:
         if rule := rules.refusal(url.raw_path_qs or "/"):
             raise DownloadError("fetch", REASON, printable(f"{origin}/robots.txt: {rule}", 200))
 
-    async def _ask(self, origin: URL) -> RobotsRules:
+    async def _fetch(self, origin: URL) -> RobotsRules:
         rules = read_robots(await self._read(origin.with_path("/robots.txt")), self._agents)
         self._num_bytes += rules.num_bytes
         if self._num_bytes > _CACHED_BYTES:
