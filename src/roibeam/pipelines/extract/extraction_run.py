@@ -2,8 +2,8 @@
 
     run_extract(request) -> open_work -> extract_work -> RunSummary
 
-The command line opens the work itself, before it imports this file: whatever is wrong with a request is said before
-torch and Beam are there.
+The command line opens the work itself, before it imports this file: errors of a request are raised before torch and
+Beam are imported.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class RunSummary:
-    """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
-    store; `device` is what the detector ran on, as torch names it."""
+    """Result of a run. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole store;
+    `device` is torch's name of the detector's device."""
 
     store: OutputFolder
     manifest: StoreManifest
@@ -81,7 +81,7 @@ class RunSummary:
 
 
 def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> RunSummary:
-    """Does what `roibeam extract` does: all images of a source, as far as the store lacks them.
+    """Runs `roibeam extract`: extracts all images of a source that the store lacks.
 
     Args:
         tell: called with each remark for the user, a line.
@@ -143,7 +143,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 metrics = run_extraction(job, plan.shards, text, choice)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
-            seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same
+            seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun reports the same
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             with waiting("writing the report"):
@@ -166,7 +166,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
 
 def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
-    """What is to be done, and where it goes: the last line before the work."""
+    """Line on the work to do and its output, the last one before the work."""
     most = max((shard.num_images for shard in plan.shards), default=0)
     done = f", {num_finished:,} of them finished before" if num_finished else ""
     return f"{counted(len(plan.shards), 'shard')} of at most {counted(most, 'image')}{done}, into {folder}"

@@ -166,7 +166,7 @@ class RecordView:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Lines for the terminal."""
         record = self.record
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in self.statistics.items())
         lines = [
@@ -198,7 +198,7 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
         if stored is None:
             raise ValueError(_not_there(opened, image_id))
         image_id = stored
-        record = opened.get(image_id, check=True)  # it is shown as true
+        record = opened.get(image_id, check=True)  # it is displayed as true
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = store_has_classes(opened.fingerprint)
         annotation = annotation_of(opened, image_id)

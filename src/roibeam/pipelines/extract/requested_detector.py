@@ -1,4 +1,4 @@
-"""The detector that a request asks for: preset and options, and what the store recorded. No torch."""
+"""Detector of a request: from preset and options, and from the store's record. No torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_runner_name(runner: str) -> None:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What a store under way says of its detector; no selection where its boxes were given."""
+    """Detector recorded by a store under way; no selection where its boxes were given."""
 
     config: DetectorConfig
     conventions: Conventions
@@ -77,9 +77,9 @@ class OpenedDetector:
 def open_detector(
     request: ExtractRequest, store: OutputFolder, threads: int | None, *, tell: Callable[[str], None]
 ) -> OpenedDetector:
-    """The detector of a request, told to the user in a line or two.
+    """Opens the detector of a request, and reports it to the user in a line or two.
 
-    What the request does not name is what the store recorded, if features are in it already, else the preset's.
+    Parts that the request does not name are those that the store recorded, if it has features, else the preset's.
 
     Args:
         threads: CPU threads of each process.
@@ -120,7 +120,7 @@ def open_detector(
 
 
 def need_detector(named: NamedFiles, asked: RequestedDetector, *, runs_here: bool = True) -> None:
-    """Adds what is wrong with the files and names of a detector, as far as it is known without a store and torch.
+    """Adds errors in the files and names of a detector, as far as they are known without a store and torch.
 
     Args:
         runs_here: False where the device may be another machine's.
@@ -165,7 +165,7 @@ def detectron2_parts(config: Detectron2Config, asked: RequestedDetector) -> tupl
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
     selection = named("selection", asked.selection or default, SELECTIONS)
     parts = apply_overrides({"detector": config, "selection": selection}, asked.settings)
-    # How many names it needs, only the network tells.
+    # The number of names that it needs is known from the network only.
     return parts, Vocabulary() if asked.vocabulary is None else read_vocabulary(asked.vocabulary)
 
 
@@ -198,7 +198,7 @@ def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Re
 
 
 def _recorded(store: OutputFolder) -> _Recorded | None:
-    """None for a store that is new, holds nothing yet, or says nothing that is understood here."""
+    """The store's record; None for a store that is new, holds nothing yet, or has another form of record."""
     plan = read_plan(store)
     if plan is None or is_unused_plan(store, plan):
         return None
@@ -213,7 +213,7 @@ def _recorded(store: OutputFolder) -> _Recorded | None:
             None if regions == "given" else dataclass_from_json(SelectionPolicy, regions, "selection"),
         )
     except (KeyError, TypeError, AttributeError, ValueError):
-        return None  # the plan is compared field by field later, and what differs is told there
+        return None  # the plan is compared field by field later, with an error for differences
 
 
 def _num_equal(known: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
@@ -224,12 +224,12 @@ def _num_equal(known: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
 
 
 def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConfig) -> list[str]:
-    """What of the request nobody published, or does nothing."""
+    """Notes on parts of the request that were never published, or that have no effect."""
     asked, notes = request.detector, []
     with_boxes = request.images.boxes is not None
     named_conventions = asked.conventions or CONVENTIONS_OF_SIZES.get(str(asked.detector))
     if not with_boxes and named_conventions in ("vlbert-e2e", "r2c"):
-        notes.append(f"{named_conventions} was published for given boxes (--boxes); its proposals are nobody's")
+        notes.append(f"{named_conventions} was published for given boxes (--boxes), never with proposals")
     if with_boxes and (asked.selection is not None or any(_section(each) == "selection" for each in asked.settings)):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))

@@ -46,19 +46,19 @@ from roibeam.pipelines.extract.shard.store_folder import check_output_folder, is
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be extracted, and how: everything that decides what a store holds.
+    """Work of an extraction: everything that decides what a store holds.
 
     Attributes:
         source: images.
         store: folder to write, on a disk or at a URL.
-        detector, options: how images become records.
+        detector, options: of the extraction.
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000, or `UNTIMED_SHARD_IMAGES`
             where the time cannot be taken here.
         boxes: of every image of the source; None where the detector proposes.
         captions: where the user gave them for a source without any.
-        leaks: what was held out of the source, where the user named anything.
-        is_held_out: of an image's id, whether it must not be in the store; likewise.
+        leaks: report on held-out images of the source, where the user named rules.
+        is_held_out: whether an image id must not be in the store; likewise.
         own_detector: the same detector as this process can build it, where `detector` computes on GPUs of other
             machines; None where there is one for both.
     """
@@ -77,16 +77,16 @@ class Work:
 
     @property
     def detector_here(self) -> DetectorSpec:
-        """What this process builds to plan: equal in all that a feature means, not in device and mode."""
+        """Detector that this process builds to plan: equal in the meaning of features, not in device and mode."""
         return self.own_detector or self.detector
 
 
 @dataclass(frozen=True)
 class UnlistedWork:
-    """What a dry run knows where the images are at a URL that cannot be read from here.
+    """Work of a dry run where the images are at a URL that cannot be read from here.
 
     Attributes:
-        detector: how they would become records.
+        detector: of the extraction.
         reason: why they cannot be listed, in a line.
     """
 
@@ -100,12 +100,12 @@ NO_STORE = "memory://dry-run"  # an empty one
 
 
 def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
-    """The work that a request asks for.
+    """Opens the work of a request.
 
     Args:
         tell: called with each remark for the user, a line.
     Raises:
-        ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
+        ValueError: one line: a part of the request is unknown, does not fit the others or cannot be opened.
     """
     run = request.run
     _check(request, runs_here=run.runner in ON_THIS_MACHINE)
@@ -119,7 +119,7 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     check_output_folder(store)
     spec, vocabulary = _detector(request, store, tell)
     work = _work(request, store, spec, vocabulary)
-    # Torch says what this machine has; it comes last, when nothing is wrong with what was named.
+    # Torch finds the machine's devices; it comes last, when the request has no error.
     return _on_its_device(request, work, tell, to_plan=False)
 
 
@@ -147,7 +147,7 @@ def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work |
 
 
 def _check(request: ExtractRequest, *, runs_here: bool) -> None:
-    """What can be said without opening anything.
+    """Checks that need nothing opened.
 
     Args:
         runs_here: as of `need_detector`.
@@ -185,13 +185,13 @@ def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, voca
 
 
 def _check_settings(work: Work) -> None:
-    """Raises ValueError where the store was made with other settings, as far as the request tells them; what only the
-    network knows `planning.existing_plan` compares."""
+    """Raises ValueError where the store was made with other settings, as far as they are in the request; those that
+    only the network knows are compared by `planning.existing_plan`."""
     plan = read_plan(work.store)
     if plan is None or is_unused_plan(work.store, plan):
         return
     told: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
-    if work.boxes is None:  # Of given boxes the plan has fewer.
+    if work.boxes is None:  # the plan of given boxes has fewer
         spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
         told |= {"regions": dataclasses.asdict(work.detector.selection)}
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
@@ -212,7 +212,7 @@ def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> De
 
 
 def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], None], *, to_plan: bool) -> Work:
-    """The same work, told to the user: where it computes, and how many images there are."""
+    """The same work with its device; reports device and number of images to the user."""
     chosen = _device(request, work.detector, to_plan=to_plan)
     if not request.run.as_json:
         tell(chosen.words)
@@ -260,7 +260,7 @@ def _check_out(out: str, sources: Sequence[str]) -> None:
 
 
 def _place(request: ExtractRequest, work: Work) -> str:
-    """Where the images are, for the user."""
+    """Location of the images, for the user."""
     source, (first, *more) = work.source, request.images.sources
     if more:
         return f"{len(more) + 1} sources below {source.location}"

@@ -62,7 +62,7 @@ _THUMBNAIL_JPEG_QUALITY = 80
 
 
 class StoredRecords(Protocol):
-    """What a report needs of a `FeatureStore`.
+    """Part of a `FeatureStore` that a report needs.
 
     `get(..., copy=False)` and not `meta`, which has no attributes: the features it maps are never touched.
     """
@@ -91,8 +91,8 @@ def write_report(
         records: the store; its ids come in a stable order.
         failures: all of them, in a stable order; read once.
         locations: image id -> where its photo is read from; None when that is not known.
-        read_bytes: location -> the file; whatever it raises becomes a placeholder in the grid.
-        class_names, attribute_names: names by id; ids are shown when they are None or too short.
+        read_bytes: location -> the file; any error becomes a placeholder in the grid.
+        class_names, attribute_names: names by id; ids are displayed when they are None or too short.
         max_photos: size of the grid; they are spread evenly over the store.
         decode: file -> (height, width, 3) uint8 BGR as the extraction decoded it (EXIF orientation!).
     """
@@ -175,7 +175,7 @@ def _most_frequent(counts: Counter[int], names: Sequence[str] | None, kind: str)
 
 
 def _failure_groups(failures: Iterable[Failure]) -> list[FailureGroup]:
-    """By descending count. Reasons are few by design; if they are not, those met last are put together."""
+    """Groups by descending count. Reasons are few by design; if they are not, those met last are put together."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[Failure]] = {}
     for failure in failures:
@@ -339,7 +339,7 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",
         ),
         ("features mean", f"{manifest.fingerprint.meaning[:16]} (a model must match it)"),
-        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, and is told)"),
+        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, with a note)"),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
     )
@@ -368,7 +368,7 @@ def _dead_letters(folder: OutputFolder) -> Iterator[Failure]:
 
 
 def _locations(folder: OutputFolder, plan: Plan, manifest: StoreManifest) -> Callable[[str], str | None]:
-    """Image id -> location, reading one shard's members at a time; the report asks in the order of the shards."""
+    """Image id -> location, reading one shard's members at a time; the report calls it in the order of the shards."""
     shards = {shard.number: shard for shard in plan.shards}
     current: dict[str, str] = {}
 
@@ -443,7 +443,7 @@ class SampledRecords:
         return len(self._records)
 
     def ids(self) -> Iterator[str]:
-        """In the order of the store."""
+        """Ids in the order of the store."""
         return iter(self._records)
 
     def get(self, image_id: str, *, copy: bool) -> RegionRecord:

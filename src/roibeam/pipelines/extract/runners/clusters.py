@@ -38,7 +38,7 @@ def silence_at(address: str) -> str | None:
 
 _JAVA_SECONDS = 30.0
 OLDEST_JAVA = 11
-# Spark 3.5 ends with "getSubject is not supported" on Java 24 and newer (seen with 25). Flink is left to tell itself.
+# Spark 3.5 ends with "getSubject is not supported" on Java 24 and newer (seen with 25). Flink's own error is left.
 TOO_NEW_JAVA = {"spark": 24}
 
 
@@ -66,7 +66,7 @@ def check_job_server(engine: str, java: str, jar: str | None) -> None:
 
 
 def check_job_service(endpoint: str) -> None:
-    """Before a run writes anything; Beam itself waits for five minutes, and then tells of a timeout.
+    """Checks the job service before a run writes anything; Beam itself waits for five minutes until a timeout.
 
     Raises:
         ValueError: if nothing listens at `--job_endpoint`.
@@ -132,7 +132,7 @@ def cancel_job(url: str, name: str) -> None:
 
 
 _MOST_TASKS = 1000
-# All that Spark tells of a master of another version, after a minute; seen with a job server of 3.5.0 and Spark 4.0.1.
+# Spark's only error for a master of another version, after a minute; seen with a job server of 3.5.0 and Spark 4.0.1.
 NOT_TAKEN = "Cannot call methods on a stopped SparkContext"
 # A worker process for each task. Beam keeps one that has died as long as a living one: all tasks of its executor would
 # fail at once, and Spark ends the job at the fourth failure of a task. Tasks that share one would keep it for each
@@ -141,7 +141,7 @@ SPARK_OPTIONS = ("--environment_cache_millis=0", "--job_server_jvm_properties=-D
 
 
 def check_master(master: str) -> None:
-    """Before a run writes anything; Spark itself tries for a minute, and then tells of a stopped SparkContext.
+    """Checks the master before a run writes anything; Spark itself tries for a minute, then reports a stopped context.
 
     Raises:
         ValueError: if no standalone master listens there, or it is no address of Spark's.

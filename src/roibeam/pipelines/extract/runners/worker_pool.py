@@ -1,9 +1,9 @@
-"""Worker pool: Beam's external environment, a process for each worker that a runner asks for.
+"""Worker pool: Beam's external environment, a process for each worker that a runner requests.
 
-Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. Ours
-starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the pool
-does (`worker_process`). A run may have a pool of its own (`run_with_workers`): no worker is left behind, and none dies
-unnoticed.
+Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. This
+one starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the
+pool does (`worker_process`). A run may have a pool of its own (`run_with_workers`): no worker is left behind, and none
+dies unnoticed.
 
 Beam's Java runners take a worker's death for a failed bundle only once it has connected for instructions and for data
 (`ExternalEnvironmentFactory` waits without end, `GrpcDataService` three minutes). So for a worker that died before, the
@@ -79,7 +79,7 @@ def _named(channel: grpc.Channel, worker_id: str) -> grpc.Channel:
 
 
 def _data_address(bundle: beam_fn_api_pb2.ProcessBundleDescriptor) -> str:
-    """Where its elements come from, "host:port"."""
+    """Address that its elements come from, "host:port"."""
     (source, *_) = (one for one in bundle.transforms.values() if one.spec.urn == DATA_INPUT_URN)
     return str(beam_fn_api_pb2.RemoteGrpcPort.FromString(source.spec.payload).api_service_descriptor.url)
 
@@ -100,8 +100,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             all that bundles need.
         host, port: where to listen; port 0 takes a free one.
         token: what a request for a worker must have among its params; None for no such thing.
-        died: called, in a thread, with one line when a worker ends that nobody asked to. None where a runner elsewhere
-            waits for it: the line is logged, and the runner is told.
+        died: called, in a thread, with one line when a worker ends unexpectedly. None where a runner elsewhere waits
+            for it: the line is logged, and the runner is notified.
     Attributes:
         address: "host:port", for `--environment_config`.
         params: what requests need, for the same.
@@ -116,14 +116,14 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self._preload, self._token, self._died = preload, token, died
         self.params = {} if token is None else {TOKEN_PARAM: token}
         self._lock = threading.Lock()
-        # By connection too: Flink's TaskManagers give their workers the same ids, each counting for itself, and those
-        # of one machine share a pool.
+        # Keyed by connection too: Flink's TaskManagers each count their workers' ids for themselves, and those of one
+        # machine share a pool.
         self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(4, "worker-pool"), options=[("grpc.so_reuseport", 0)]
         )
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(self, self._server)
-        _check_free(host, port)  # gRPC would say it in a page of its own
+        _check_free(host, port)  # gRPC's error would be a page long
         try:
             bound = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError:
@@ -151,7 +151,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StartWorker(
         self, request: beam_fn_api_pb2.StartWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StartWorkerResponse:
-        """What a runner calls; the worker connects to the runner by itself."""
+        """Starts a worker for a runner; it connects to the runner by itself."""
         if self._token is not None and not is_right(self._token, request.params):
             log.warning("refused a worker to %s: %s token", context.peer(), "another" if request.params else "no")
             return beam_fn_api_pb2.StartWorkerResponse(error=_NO_TOKEN)
@@ -162,7 +162,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             worker = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # its end is how the worker learns that the pool has gone, however it went
-                start_new_session=True,  # Ctrl-C is ours to handle
+                start_new_session=True,  # this process handles Ctrl-C
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
         except OSError as error:
@@ -178,9 +178,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StopWorker(
         self, request: beam_fn_api_pb2.StopWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StopWorkerResponse:
-        """What a runner calls when it needs a worker no more.
+        """Stops a worker that its runner does not need any more.
 
-        Over another connection than the worker was asked for, nothing happens here: the worker ends when its runner
+        Over another connection than the request for the worker, nothing happens here: the worker ends when its runner
         hangs up, and another runner's worker with this id goes on.
         """
         with self._lock:
@@ -255,8 +255,8 @@ def serve_worker_pool(preload: str, host: str, port: int, token: str | None = No
     """
     if token is None and host not in _LOOPBACK:
         raise ValueError(
-            f"--host {host} without --pool-token-file: whoever reaches this pool could run code here; give the pool "
-            f"and the run a file with a token"
+            f"--host {host} without --pool-token-file: any machine that reaches this pool could run code here; give "
+            f"the pool and the run a file with a token"
         )
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -270,17 +270,17 @@ def serve_worker_pool(preload: str, host: str, port: int, token: str | None = No
 def run_with_workers(run: Callable[[WorkerPool], _T], *, preload: str) -> _T:
     """Calls `run` with a worker pool that lasts as long, and has a token of its own.
 
-    Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
-    be left behind, while this one watches.
+    Beam's local engine waits for ever for a worker that died, also when stopped. So it runs in a thread that can be
+    left behind, while this one watches.
 
     Args:
         preload: as of `WorkerPool`.
     Returns:
-        What `run` returned.
+        The result of `run`.
     Raises:
         RuntimeError: when a worker process ended by itself.
         KeyboardInterrupt: after the workers have ended.
-        Exception: what `run` raised.
+        Exception: of `run`.
     """
     deaths: list[str] = []
     errors: list[BaseException] = []

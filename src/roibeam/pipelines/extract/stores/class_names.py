@@ -1,7 +1,7 @@
 """Names and number of classes where records have bare ids: of published feature files, and of copies of stores.
 
-Most published files have class ids and neither names nor probabilities, so the last id cannot be known from them: the
-file says it, or its user does. Names for a copy are checked to fit the detector of the stores.
+Most published files have class ids and neither names nor probabilities, so the last id cannot be known from them: it
+comes from the file's facts or its user. Names for a copy are checked to fit the detector of the stores.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ONE_OVER = "; if the file counts background as 0, import it with --background f
 @dataclass(frozen=True)
 class ImportedClasses:
     """Attributes:
-    number: of foreground classes; None where neither the file nor its user tells.
-    told_by: option or file that says so, for messages.
+    number: of foreground classes; None if unknown.
+    told_by: option or file that the number is from, for messages.
     names: of classes and attributes, as far as they were given.
     """
 
@@ -61,7 +61,7 @@ class ImportedClasses:
 
 
 def _rows_hint(names: Vocabulary, own: int, background: str | None) -> str:
-    """What it may be when a file's rows are for one class less than there are names."""
+    """Hint for a file whose rows are for one class less than there are names."""
     if background is None and len(names.classes or ()) == own + 1:
         return f"; its rows have {own + 1} values: if they are without background, say --background none"
     return ""
@@ -72,11 +72,11 @@ def imported_classes(
 ) -> ImportedClasses:
     """
     Args:
-        num_classes: foreground classes, as the user says; None for what the file tells.
-        vocab: of `read_vocabulary`; says number and names.
-        background: where the user says that class rows have it.
+        num_classes: foreground classes, from the user; None for the file's number.
+        vocab: of `read_vocabulary`; gives number and names.
+        background: position in class rows, from the user.
     Raises:
-        ValueError: when both are given, the file says otherwise, or it has no class ids.
+        ValueError: when both are given, the file has another number, or it has no class ids.
     """
     option = f"--vocab {vocab}" if vocab is not None else f"--num-classes {num_classes}"
     own, given = file.details.get("num_classes"), num_classes is not None or vocab is not None

@@ -47,7 +47,7 @@ _LEAST_AGREEING = 0.5  # of the regions; of two photos hardly any, of one photo 
 @dataclass(frozen=True)
 class OldRecord:
     """Attributes:
-    digest: of the whole record, as its shard's index says.
+    digest: of the whole record, from its shard's index.
     meta: size, boxes and classes; None where they are damaged.
     """
 
@@ -56,7 +56,7 @@ class OldRecord:
 
 
 def read_old_records(reader: ShardReader, image_ids: Iterable[str]) -> dict[str, OldRecord]:
-    """What a shard still says of its broken records, by image id; those of which it says nothing are left out."""
+    """Readable parts of a shard's broken records, by image id; records without any are left out."""
     found = {}
     for image_id in image_ids:
         row = reader.find(image_id)
@@ -247,7 +247,7 @@ class _NewAttempt:
     def _finished(
         self, summary: ShardSummary, attempt: str, data: Path, counts: RepairCounts, *, seconds: float
     ) -> ShardManifest | None:
-        """As `write`, of a data file that is whole; None, too, when it has records of other photos."""
+        """Result of `write` for a data file that is whole; None, too, when it has records of other photos."""
         old = self._state.manifest
         counts.extracted += len(self._asked)
         if not self._state.is_readable:
@@ -301,7 +301,7 @@ class _NewAttempt:
 
         old = self._state.manifest
         kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
-        # Of two kinds: an image that had a record was no larger than its run allowed, whatever the last one did.
+        # Two kinds: an image that had a record was no larger than its run allowed, unlike the last one's limit.
         had_record = self._state.broken
         unlimited = replace(self._job, options=replace(self._job.options, max_pixels=LARGEST_MAX_PIXELS))
         outcomes: dict[bool, Iterator[RegionRecord | Failure]] = {
@@ -322,17 +322,17 @@ class _NewAttempt:
             elif member.image_id in kept:
                 self._letters.append(kept[member.image_id])
             else:
-                assert reader is not None, "of an unreadable shard every image is wanted"
+                assert reader is not None, "every image of an unreadable shard is extracted"
                 _copy(reader, writer, member.image_id)
                 self._copied += 1
 
     def _is_reproducible(self) -> bool:
-        """Whether a record is to come out as it was, bit for bit."""
+        """Whether an extracted record must be equal to the old one, bit for bit."""
         old, new = self._state.manifest, self._fingerprint.numerics
         return old is not None and old.fingerprint.numerics == new and new.get("mode") == "exact"
 
     def _numerics(self, num_extracted: int) -> dict[str, Any]:
-        """How the records were computed: the copied ones as before, the others as this process does."""
+        """Numerics of the records: the copied ones' as before, the others' of this process."""
         old, new = self._state.manifest, self._fingerprint.numerics
         if old is None or not self._copied:
             return new
@@ -355,11 +355,11 @@ def wanted_images(state: ShardState, *, retry: bool) -> set[str]:
 
 
 def asked_members(members: list[ImageRef], wanted: set[str], plan: Plan, images: str) -> list[ImageRef]:
-    """The wanted images, with the locations that they have below the folder `images`."""
+    """Members of these image ids, with the locations that they have below the folder `images`."""
     root = plan.source["image_root"]
     asked = [member for member in members if member.image_id in wanted]
     if root == images:
         return asked
-    # What lay elsewhere is where it was.
+    # Photos that lay elsewhere are where they were.
     moved = [moved_location(member.location, root, images) for member in asked]
     return [replace(member, location=to or member.location) for member, to in zip(asked, moved, strict=True)]

@@ -1,6 +1,6 @@
 """`roibeam store copy`: one streaming copy that merges, reshards, cuts out a subset, and changes records.
 
-What all stores have in common is what the manifest of the copy says beside its records.
+The manifest of the copy states what all stores have in common.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from roibeam.pipelines.extract.stores.locations import Place, folder_at, resolve
 
 @dataclass(frozen=True)
 class MergedText:
-    """What the new store's manifest states beside its shards."""
+    """Facts in the new store's manifest beside its shards."""
 
     config: dict[str, Any]
     classes: tuple[str, ...] | None
@@ -78,7 +78,7 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
         if (other.feature_space, other.details) != (first.feature_space, first.details):
             how = space_difference(first, other, {}) or _different_details(first, other)
             # A store states one choice of boxes and one dtype for all of its records; a mixture of two would state
-            # neither. Training takes both side by side instead, and says what differs.
+            # neither. Training takes both side by side instead, with a note on the difference.
             why = "features of two detectors, conventions or dtypes do not mix (--dtype makes dtypes equal)"
             if other.meaning == first.meaning and not first.feature_space.startswith(IMPORTED_PREFIX):
                 why = (
@@ -104,13 +104,13 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
 
 
 def _different_details(left: Fingerprint, right: Fingerprint) -> str:
-    """Of imported stores: which details differ."""
+    """Details in which imported stores differ."""
     keys = left.details.keys() | right.details.keys()
     return ", ".join(sorted(key for key in keys if left.details.get(key) != right.details.get(key)))
 
 
 def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -> None:
-    """Readers expect one kind of class distribution in a store; the first record of each source tells its kind."""
+    """Checks for one kind of class distribution, which readers expect; a source's kind is that of its first record."""
     if change.distribution != "keep" or len(stores) == 1:
         return
     kinds: dict[str, FeatureStore] = {}
@@ -128,7 +128,7 @@ def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -
 
 
 def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedText:
-    """What all sources say stays in its place in the configuration; what one says goes beside its name, under "copy".
+    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name.
 
     Raises:
         ValueError: when two name classes or attributes differently.
@@ -166,13 +166,13 @@ def _names(stores: Sequence[FeatureStore], which: str) -> tuple[str, ...] | None
 
 
 log = logging.getLogger(__name__)
-_AHEAD = 16  # records that the operating system is asked for before they are needed
+_AHEAD = 16  # records that are prefetched
 _NAMED_MISSING = 5
 
 
 @dataclass(frozen=True)
 class CopySummary:
-    """What a copy gave.
+    """Result of a copy.
 
     Attributes:
         manifest: of the new store.
@@ -180,7 +180,7 @@ class CopySummary:
         num_repeats: records left out because an earlier source has the same.
         num_kept_shards: written by an earlier run of this copy.
         num_missing: ids of the list that no source has.
-        is_without: whether the list named the images to leave out; what is missing is no failure then.
+        is_without: whether the list named the images to leave out; missing ones are no failure then.
         first_missing: the first few of them.
         seconds: wall time.
     """
@@ -211,7 +211,7 @@ class CopySummary:
         }  # fmt: skip
 
     def text(self, out: Place) -> str:
-        """For the terminal."""
+        """Result for the terminal."""
         manifest = self.manifest
         lines = [
             f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')} in "
@@ -230,12 +230,12 @@ class CopySummary:
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """What a copy is asked for.
+    """Options of a copy.
 
     Attributes:
         change: of the records.
         vocab: names of classes and attributes for stores that have bare ids, see `read_vocabulary`; None adds none.
-        asked: which images; None for all.
+        selection: of the images; None for all.
         shard_size: entries per shard, at most.
         shard_bytes: see `ShardSequence`.
         drop_damaged: make a damaged record a dead letter instead of stopping. It is no part of what makes two copies
@@ -437,7 +437,7 @@ def _write_shards(
 ) -> None:
     """Writes the shards that come after `manifests`, and appends theirs."""
     first = sum(map(num_outcomes, manifests))
-    # All entries are asked for, from the first one on: what is missing is known at the end, and an index row is cheap.
+    # Iterates over all entries, from the first one on: missing ids are known at the end, and an index row is cheap.
     entries = islice(merge.entries(), first, None)
     num_records = max(sum(len(store) for store in stores), 1)
     num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
@@ -479,14 +479,14 @@ class _Outcomes:
             yield self._outcome(ahead.popleft())
 
     def _prefetch(self, entry: StoredRecord) -> None:
-        # What is wrong with a record is said when its turn comes to be read.
+        # A damaged record is an error when its turn comes to be read.
         store = self._stores[entry.source]
         if store.folder.local_path is not None:  # of a URL, a shard is copied when its turn comes
             with suppress(ValueError, KeyError):
                 store.prefetch([entry.image_id])
 
     def check(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
-        """Raises ValueError when records that were not changed have other digests than their sources' indexes say."""
+        """Raises ValueError when records that were not changed have other digests than in their sources' indexes."""
         expected, self._unchanged = self._unchanged, []
         if expected is not None and content_digest(expected) != summary.content_digest:
             first, last = expected[0][0].decode("utf-8"), expected[-1][0].decode("utf-8")

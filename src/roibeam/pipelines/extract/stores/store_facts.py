@@ -1,4 +1,4 @@
-"""What a manifest tells of its store, in words for people."""
+"""Facts of a store from its manifest, in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
 from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 
 _NUMBER = r"(\d[\d.e+-]*)"
-# As the toy world names the features of its perfect stores.
+# The toy world's name for the features of its perfect stores.
 _PERFECT = re.compile(f"toyworld-perfect-noise{_NUMBER}-missed{_NUMBER}-doubled{_NUMBER}-jitter{_NUMBER}")
 
 
 def read_manifest(store: str) -> StoreManifest:
-    """That of a store in a folder or at a URL."""
+    """Reads the manifest of a store in a folder or at a URL."""
     if "://" in store:
         folder = output_folder(store)
         return StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
@@ -34,8 +34,8 @@ def data_bytes(manifest: StoreManifest) -> int:
 
 
 def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None) -> dict[str, str]:
-    """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown. What nobody told is
-    left out.
+    """Counts, sizes, and meaning of the features: a name and a text each, in the order to be displayed. Unknown facts
+    are left out.
 
     Args:
         unfinished: the run of the store that has not finished.
@@ -76,7 +76,7 @@ def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
-    """What is told otherwise of a store that was imported, or written from Python."""
+    """Rows that differ for a store that was imported, or written from Python."""
     details = manifest.fingerprint.details
     perfect = _PERFECT.fullmatch(manifest.fingerprint.feature_space.removeprefix(IMPORTED_PREFIX))
     if perfect is not None:
@@ -92,7 +92,7 @@ def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str |
 
 
 def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
-    """Where a copied store comes from, and what of its records was changed."""
+    """Sources of a copied store, and changes of its records."""
     copied = manifest.config.get("copy")
     if copied is None:
         return {}
@@ -106,7 +106,7 @@ def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
         if options["asked"] is not None:
             which = "all images but those" if options["asked"].get("without") else "images"
             changes.append(f"{which} of {options['asked']['from']}")
-    except (KeyError, TypeError, AttributeError):  # somebody else's idea of "copy"
+    except (KeyError, TypeError, AttributeError):  # another program's "copy"
         return {"copied from": printable(json.dumps(copied), 200)}
     return {"copied from": printable(sources, 400), "changed": printable(", ".join(changes) or "nothing", 400)}
 
@@ -126,11 +126,11 @@ def _short(meaning: str) -> str:
 
 def _choice_row(manifest: StoreManifest) -> str | None:
     told = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
-    return f"{', '.join(told)}: may differ, and is told" if told else None
+    return f"{', '.join(told)}: may differ, with a note" if told else None
 
 
 def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
-    """What the feature of the whole image is; nothing where there is none."""
+    """Row on the feature of the whole image; empty where there is none."""
     made = manifest.fingerprint.details.get("image_feature", "none")
     if made == "none":
         return {}
@@ -151,7 +151,7 @@ def _annotations_row(manifest: StoreManifest) -> str:
 
 
 def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, which: str) -> str | None:
-    """What class or attribute ids mean."""
+    """Meaning of class or attribute ids."""
     details = manifest.fingerprint.details
     origin, count = details.get(which), manifest.config.get(f"num_{which}")
     is_from = "" if origin in (None, ABSENT, GIVEN) else f" from {origin}"
