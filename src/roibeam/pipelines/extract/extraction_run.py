@@ -129,11 +129,11 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
             ended = time.time() if done is None else started + done.seconds
-            told = RunEnd(
+            run_end = RunEnd(
                 status, error, options.runner, options.beam_args, started, ended, all_notes,
                 None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
             )  # fmt: skip
-            write_run_summary(folder, plan, told, shards_before, view)
+            write_run_summary(folder, plan, run_end, shards_before, view)
 
         least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
@@ -177,11 +177,11 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     top_k, num_classes = work.options.top_k, detector.num_classes
     if isinstance(work.detector.config, Detectron2Config):  # of others it is known before they are built
         names = work.vocabulary
-        for kind, own, wanted in (
+        for kind, own, expected in (
             ("classes", names.classes, num_classes), ("attributes", names.attributes, detector.num_attributes)
         ):  # fmt: skip
             if own is not None:
-                check_length(own, wanted, kind, "--vocab")
+                check_length(own, expected, kind, "--vocab")
     elif not num_classes and work.boxes is None:
         raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:

@@ -190,13 +190,13 @@ def _check_settings(work: Work) -> None:
     plan = read_plan(work.store)
     if plan is None or is_unused_plan(work.store, plan):
         return
-    told: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
+    known: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
     if work.boxes is None:  # the plan of given boxes has fewer
         spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
-        told |= {"regions": dataclasses.asdict(work.detector.selection)}
+        known |= {"regions": dataclasses.asdict(work.detector.selection)}
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
-            told["detector"] = spec
-    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": told}
+            known["detector"] = spec
+    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": known}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
     if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
@@ -269,27 +269,27 @@ def _place(request: ExtractRequest, work: Work) -> str:
     return f"{first}, photos in {source.image_root}" if was_found else first
 
 
-def _options(asked: RequestedRecords) -> ExtractOptions:
+def _options(request: RequestedRecords) -> ExtractOptions:
     return ExtractOptions(
-        feature_dtype=asked.dtype,
-        distribution=asked.distribution,
-        max_pixels=asked.max_pixels,
-        decode_threads=asked.decode_threads,
-        image_feature=asked.image_feature,
-        load_timeout=asked.load_timeout,
-        detect_timeout=asked.detect_timeout,
+        feature_dtype=request.dtype,
+        distribution=request.distribution,
+        max_pixels=request.max_pixels,
+        decode_threads=request.decode_threads,
+        image_feature=request.image_feature,
+        load_timeout=request.load_timeout,
+        detect_timeout=request.detect_timeout,
     )
 
 
-def _threads(asked: int | None, run: RunOptions) -> int | None:
+def _threads(request: int | None, run: RunOptions) -> int | None:
     """CPU threads of each process: local workers share them."""
     if run.workers <= 1:
-        return asked
+        return request
     if run.runner != "local":
         raise ValueError(
             f"--workers {run.workers} goes with --runner local; {run.runner} has its own options, after --"
         )
-    return asked or max(1, (os.cpu_count() or 1) // run.workers)
+    return request or max(1, (os.cpu_count() or 1) // run.workers)
 
 
 def _store(request: ExtractRequest) -> OutputFolder:
@@ -305,33 +305,33 @@ def _store(request: ExtractRequest) -> OutputFolder:
     return store
 
 
-def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
+def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
     """The images, what of them was held out, and whether an image is."""
     source = open_sources(
-        asked.sources,
-        image_root=asked.image_root,
-        id_rule=asked.id_rule,
-        skip_bad_archives=asked.skip_bad_archives,
-        caption_column=asked.caption_column if asked.captions is None else "",
+        request.sources,
+        image_root=request.image_root,
+        id_rule=request.id_rule,
+        skip_bad_archives=request.skip_bad_archives,
+        caption_column=request.caption_column if request.captions is None else "",
     )
-    if asked.skip_bad_archives and source.kind != "archives":
+    if request.skip_bad_archives and source.kind != "archives":
         raise ValueError(
             f"--skip-bad-archives is for a folder or pattern of .tar or .zip archives; leave it out for "
             f"{source.location!r}"
         )
-    if not asked.held_out:
+    if not request.held_out:
         return source, None, None
-    data_set = checked_data_set(asked.images_of, data_set_of_source(source))
-    rules = HeldOut(asked.held_out, id_prefix=asked.id_prefix)
-    source, leaks = keep_out(rules, source, data_set, leave_out=asked.leave_out_held_out)
-    return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(asked.id_prefix), data_set)
+    data_set = checked_data_set(request.images_of, data_set_of_source(source))
+    rules = HeldOut(request.held_out, id_prefix=request.id_prefix)
+    source, leaks = keep_out(rules, source, data_set, leave_out=request.leave_out_held_out)
+    return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(request.id_prefix), data_set)
 
 
-def _with_boxes(source: Source, asked: RequestedImages) -> tuple[Source, GivenBoxes | None]:
-    return (source, None) if asked.boxes is None else give_boxes(source, asked.boxes)
+def _with_boxes(source: Source, request: RequestedImages) -> tuple[Source, GivenBoxes | None]:
+    return (source, None) if request.boxes is None else give_boxes(source, request.boxes)
 
 
-def _with_captions(source: Source, asked: RequestedImages) -> tuple[Source, GivenCaptions | None]:
-    if asked.captions is None:
+def _with_captions(source: Source, request: RequestedImages) -> tuple[Source, GivenCaptions | None]:
+    if request.captions is None:
         return source, None
-    return give_captions(source, asked.captions, min_match=asked.min_match, caption_column=asked.caption_column)
+    return give_captions(source, request.captions, min_match=request.min_match, caption_column=request.caption_column)

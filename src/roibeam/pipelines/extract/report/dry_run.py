@@ -109,9 +109,9 @@ class DryRun:
 
     def text(self) -> str:
         """The result for the terminal."""
-        return "\n".join(map(on_a_line, [*self._told(), *(f"warning: {warning}" for warning in self._warnings())]))
+        return "\n".join(map(on_a_line, [*self._lines(), *(f"warning: {warning}" for warning in self._warnings())]))
 
-    def _told(self) -> list[str]:
+    def _lines(self) -> list[str]:
         found = self.estimate
         options = [
             *([f"  shards at once      {self.slots.words}"] if found is None else []),

@@ -80,8 +80,8 @@ def last_extraction(folder: OutputFolder) -> dict[str, Any] | None:
     started and ended; None if there is none."""
     found = _read(folder)
     try:
-        told = found["last_extraction"] if "last_extraction" in found else _extraction(found)
-        return None if told is None else {**told, "seconds": float(told["seconds"]), "images": int(told["images"])}
+        last = found["last_extraction"] if "last_extraction" in found else _extraction(found)
+        return None if last is None else {**last, "seconds": float(last["seconds"]), "images": int(last["images"])}
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -190,9 +190,9 @@ def status_text(status: Status) -> str:
         f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
     ]
     if status.state == STOPPED:
-        begun = "stopped" if status.finished else "not begun, or stopped"
+        state = "stopped" if status.finished else "not begun, or stopped"
         why = f" (the last one: {status.error})" if status.error else ""
-        lines.append(f"{begun}: no run is at work{why}; the same command as before goes on")
+        lines.append(f"{state}: no run is at work{why}; the same command as before goes on")
     elif status.state == SILENT:
         age = duration(status.seen_at - status.heard_at)
         lines.append(f"silent: nothing was heard of the run for {age}; if it has died, the same command goes on")

@@ -53,16 +53,16 @@ def check_job_server(engine: str, java: str, jar: str | None) -> None:
     """
     if jar is not None and "://" not in jar and not Path(jar).is_file():
         raise ValueError(f"--{engine}_job_server_jar={jar}: no such file; `make {engine}-packages` makes one")
-    wanted = f"--runner {engine} starts Beam's job server here, which needs Java 11 or 17"
+    needs = f"--runner {engine} starts Beam's job server here, which needs Java 11 or 17"
     if shutil.which(java) is None:
-        raise ValueError(f"{wanted}: there is no {java!r} on PATH; install it or give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: there is no {java!r} on PATH; install it or give --job_server_java_launcher=FILE")
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=_JAVA_SECONDS)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if found is None:
-        raise ValueError(f"{wanted}: {java!r} does not tell its version; give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: {java!r} does not tell its version; give --job_server_java_launcher=FILE")
     version = int(found[1])
     if version < OLDEST_JAVA or version >= TOO_NEW_JAVA.get(engine, version + 1):
-        raise ValueError(f"{wanted}: {java!r} is Java {version}; give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: {java!r} is Java {version}; give --job_server_java_launcher=FILE")
 
 
 def check_job_service(endpoint: str) -> None:
@@ -152,13 +152,13 @@ def check_master(master: str) -> None:
     addresses = found[1].split(",") if found else []
     if not addresses or not all(re.fullmatch(r"[^:]+:\d+", each) for each in addresses):
         raise ValueError(f"--spark_master_url={master}: expected spark://HOST:7077, or local[2] for this machine")
-    said = []
+    replies = []
     for address in addresses:  # one of several that stand by for each other will do
         silence = silence_at(address)
         if silence is None:
             return
-        said.append(silence)
-    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(said)}); is it running?")
+        replies.append(silence)
+    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(replies)}); is it running?")
 
 
 def spark_tasks(num_elements: int) -> list[str]:

@@ -84,15 +84,15 @@ def runner_flags(
     if not to_plan:
         check_needed(runner, beam_args)
     defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
-    ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
+    own_flags = defaults[runner](beam_args, preload, device) if runner in defaults else []
     if runner == "flink" and _value("--parallelism", beam_args) is None:
-        ours += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
+        own_flags += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
     if runner == "spark" and num_elements is not None:
-        ours += spark_tasks(num_elements)
+        own_flags += spark_tasks(num_elements)
     given = {_name(arg) for arg in beam_args}
-    ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
+    own_flags = [flag for flag in own_flags if _name(flag) in _REPEATABLE or _name(flag) not in given]
     named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
-    return [*named, "--default_sdk_harness_log_level=ERROR", *ours, *beam_args]
+    return [*named, "--default_sdk_harness_log_level=ERROR", *own_flags, *beam_args]
 
 
 def pipeline_options(

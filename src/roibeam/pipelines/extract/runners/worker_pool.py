@@ -58,10 +58,10 @@ def hang_up_for(worker_id: str, control: str) -> None:
             stub = beam_fn_api_pb2_grpc.BeamFnControlStub(_named(channel, worker_id))
             first = next(stub.Control(silence(), timeout=HANG_UP_SECONDS), None)
             if first is not None and first.HasField("process_bundle"):
-                wanted = beam_fn_api_pb2.GetProcessBundleDescriptorRequest(
+                query = beam_fn_api_pb2.GetProcessBundleDescriptorRequest(
                     process_bundle_descriptor_id=first.process_bundle.process_bundle_descriptor_id
                 )
-                bundle = stub.GetProcessBundleDescriptor(wanted, timeout=HANG_UP_SECONDS)
+                bundle = stub.GetProcessBundleDescriptor(query, timeout=HANG_UP_SECONDS)
                 with grpc.insecure_channel(_data_address(bundle)) as data:
                     next(
                         beam_fn_api_pb2_grpc.BeamFnDataStub(_named(data, worker_id)).Data(
@@ -139,7 +139,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         with self._lock:
             workers, self._workers = list(self._workers.values()), {}
         for worker in workers:
-            _ask_to_end(worker)
+            _close_input(worker)
         for worker in workers:
             _wait_for(worker)
 
@@ -167,11 +167,11 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             )
         except OSError as error:
             return beam_fn_api_pb2.StartWorkerResponse(error=f"cannot start a worker process: {error}")
-        asked = (context.peer(), request.worker_id)
+        key = (context.peer(), request.worker_id)
         with self._lock:
-            self._workers[asked] = worker
+            self._workers[key] = worker
         log.debug("worker %s of %s is process %d", request.worker_id, request.control_endpoint.url, worker.pid)
-        watch = (asked, worker, request.control_endpoint.url)
+        watch = (key, worker, request.control_endpoint.url)
         threading.Thread(target=self._watch, args=watch, name="watch-worker", daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
@@ -186,25 +186,25 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         with self._lock:
             worker = self._workers.pop((context.peer(), request.worker_id), None)
         if worker is not None:
-            _ask_to_end(worker)
+            _close_input(worker)
             _wait_for(worker)
         return beam_fn_api_pb2.StopWorkerResponse()
 
-    def _watch(self, asked: tuple[str, str], worker: subprocess.Popen[bytes], control: str) -> None:
+    def _watch(self, key: tuple[str, str], worker: subprocess.Popen[bytes], control: str) -> None:
         code = worker.wait()
         log.debug("process %d %s", worker.pid, _how_it_ended(code))
         with self._lock:
-            unasked = self._workers.get(asked) is worker
-            if unasked:
-                del self._workers[asked]
-        if not unasked or code == 0:
+            unexpected = self._workers.get(key) is worker
+            if unexpected:
+                del self._workers[key]
+        if not unexpected or code == 0:
             return
         line = f"worker process {worker.pid} {_how_it_ended(code)}"
         if self._died is not None:
             self._died(line)
         else:
             log.warning("%s", line)
-            hang_up_for(asked[1], control)
+            hang_up_for(key[1], control)
 
 
 def _check_free(host: str, port: int) -> None:
@@ -230,7 +230,7 @@ def _how_it_ended(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}{hint}"
 
 
-def _ask_to_end(worker: subprocess.Popen[bytes]) -> None:
+def _close_input(worker: subprocess.Popen[bytes]) -> None:
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         worker.stdin.close()

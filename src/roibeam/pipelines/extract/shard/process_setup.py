@@ -74,10 +74,10 @@ def stopping_with_the_caller(seconds: float) -> Iterator[None]:
 
 def keep_hang_ups_quiet() -> None:
     """Hides gRPC's errors of closed connections in threads; the watchers of workers and runners report them."""
-    threading.excepthook = _tell_unless_hung_up
+    threading.excepthook = _report_unless_closed
 
 
-def _tell_unless_hung_up(what: threading.ExceptHookArgs) -> None:
+def _report_unless_closed(what: threading.ExceptHookArgs) -> None:
     import grpc
 
     if not issubclass(what.exc_type, grpc.RpcError):

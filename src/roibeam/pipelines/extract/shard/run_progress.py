@@ -78,7 +78,7 @@ class Heartbeat:
         self._host = socket.gethostname()
         self._started_at = time.time()
         self._next = 0.0
-        self._told = False
+        self._has_warned = False
 
     def __enter__(self) -> Heartbeat:
         if self._remote is not None:
@@ -122,9 +122,9 @@ class Heartbeat:
         try:
             folder.put_bytes(self._name, data, tries=1)
         except OSError as error:  # only a sign of life; what the shard itself puts is tried again, and then ends it
-            if not self._told:
+            if not self._has_warned:
                 log.warning("shard %d goes on without heartbeat: %s", self._shard, error)
-            self._told = True
+            self._has_warned = True
 
 
 def read_heartbeats(folder: OutputFolder, names: Iterable[str]) -> list[Beat]:

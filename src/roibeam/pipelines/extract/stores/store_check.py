@@ -258,12 +258,12 @@ class _Shard:
             data = self._store.read_bytes(name)
             own = ShardManifest.from_bytes(data, self._store.where(name))
             if entry is not None and hashlib.sha256(data).hexdigest() == entry.manifest_sha256:
-                if self._is_ours(own):
+                if self._is_of_store(own):
                     return own, True
                 self._complain(name, "is of other images or features than plan and store")
                 return None, False
             is_other_file = entry is None or own.data_file != entry.data_file
-            if is_other_file and self._is_ours(own) and self._is_readable(own):
+            if is_other_file and self._is_of_store(own) and self._is_readable(own):
                 self.is_newer = True
                 return own, True
             if entry is not None:
@@ -281,7 +281,7 @@ class _Shard:
         line = what if isinstance(what, str) else _first_line(what)
         self._files.append(f"{file}: {line.rpartition(f'{file}: ')[2]}")
 
-    def _is_ours(self, manifest: ShardManifest) -> bool:
+    def _is_of_store(self, manifest: ShardManifest) -> bool:
         return (
             manifest.shard == self._number
             and manifest.fingerprint.feature_space == self._manifest.fingerprint.feature_space
@@ -366,11 +366,11 @@ def _read_dead_letters(store: OutputFolder) -> Iterator[DeadLetter]:
     Raises:
         ValueError, OSError: when it is missing or no such list.
     """
-    wanted = [one.name for one in fields(DeadLetter)]
+    columns = [one.name for one in fields(DeadLetter)]
     with dead_letters_file(store) as file:
-        for batch in pq.ParquetFile(file).iter_batches(columns=wanted):
+        for batch in pq.ParquetFile(file).iter_batches(columns=columns):
             for row in batch.to_pylist():
-                if sorted(row) != sorted(wanted) or not all(isinstance(value, str) for value in row.values()):
+                if sorted(row) != sorted(columns) or not all(isinstance(value, str) for value in row.values()):
                     raise ValueError(f"{store.where(DEAD_LETTERS_NAME)}: a row is no dead letter")
                 yield DeadLetter(**row)
 

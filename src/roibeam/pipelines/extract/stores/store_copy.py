@@ -243,7 +243,7 @@ class CopyOptions:
     """
 
     change: RecordChange = field(default_factory=RecordChange)
-    asked: AskedIds | None = None
+    selection: AskedIds | None = None
     shard_size: int = 4000
     shard_bytes: int | None = None
     drop_damaged: bool = False
@@ -270,8 +270,8 @@ def copy_store(
     """
     start = time.monotonic()
     options = options or CopyOptions()
-    asked = options.asked
-    is_without = asked is not None and asked.is_without
+    selection = options.selection
+    is_without = selection is not None and selection.is_without
     _check_paths(sources, out, options.vocab)
     folder = folder_at(out, scratch)
     with ExitStack() as opened:
@@ -279,14 +279,14 @@ def copy_store(
             opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
-        if asked is not None:
-            asked = replace(asked, ids=_ids_in_stores(stores, asked.ids))
-            options = replace(options, asked=asked)
-        _check_some_are_there(stores, asked)
-        _refuse_forms(stores, asked)
+        if selection is not None:
+            selection = replace(selection, ids=_ids_in_stores(stores, selection.ids))
+            options = replace(options, selection=selection)
+        _check_some_are_there(stores, selection)
+        _refuse_forms(stores, selection)
         for line in unfinished_lines(stores):
             log.warning("%s", line)
-        merge = StoreMerge(stores, None if asked is None else asked.ids, is_without=is_without)
+        merge = StoreMerge(stores, None if selection is None else selection.ids, is_without=is_without)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)
         if is_without:
@@ -356,12 +356,12 @@ def _check_paths(sources: Sequence[Place], out: Place, vocab: str | None) -> Non
 
 def _options_json(options: CopyOptions) -> dict[str, Any]:
     sizes = {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes}
-    asked: dict[str, Any] | None = None
-    if options.asked is not None:
-        asked = {"from": options.asked.origin, "ids": len(options.asked.ids)}
-        asked |= {"without": True} if options.asked.is_without else {}
+    selection: dict[str, Any] | None = None
+    if options.selection is not None:
+        selection = {"from": options.selection.origin, "ids": len(options.selection.ids)}
+        selection |= {"without": True} if options.selection.is_without else {}
     named = {} if options.vocab is None else {"vocab": options.vocab}
-    return {**options.change.to_json(), **sizes, "asked": asked, **named}
+    return {**options.change.to_json(), **sizes, "asked": selection, **named}
 
 
 def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> frozenset[str]:
@@ -375,19 +375,19 @@ def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> froze
     return (ids - unknown).union(*(stored[in_nfc(each)] or {each} for each in unknown))
 
 
-def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+def _check_some_are_there(stores: Sequence[FeatureStore], selection: AskedIds | None) -> None:
     """Raises ValueError where a list names no image of any store: ids of another form, most often."""
-    if asked is None or any(image_id in store for store in stores for image_id in asked.ids):
+    if selection is None or any(image_id in store for store in stores for image_id in selection.ids):
         return
     own = next((image_id for store in stores for image_id in store.ids()), None)
     if own is not None:
         raise ValueError(
-            f"{asked.origin}: none of its {counted(len(asked.ids), 'id')} is in a store to copy; an id there is "
-            f"{printable(own)!r}; roibeam store ids STORE lists all"
+            f"{selection.origin}: none of its {counted(len(selection.ids), 'id')} is in a store to copy; an id there "
+            f"is {printable(own)!r}; roibeam store ids STORE lists all"
         )
 
 
-def _refuse_forms(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+def _refuse_forms(stores: Sequence[FeatureStore], selection: AskedIds | None) -> None:
     """Raises ValueError where a merge would have two images whose ids are equal in NFC: captions would meet either."""
     if len(stores) == 1:
         return
@@ -395,7 +395,7 @@ def _refuse_forms(stores: Sequence[FeatureStore], asked: AskedIds | None) -> Non
     def accented() -> Iterator[tuple[FeatureStore, str]]:
         for store in stores:
             for each in store.ids():
-                if not each.isascii() and (asked is None or (each in asked.ids) != asked.is_without):
+                if not each.isascii() and (selection is None or (each in selection.ids) != selection.is_without):
                     yield store, each
 
     # Most systems write NFC; only ids of another form are held.
@@ -417,9 +417,9 @@ def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: Im
     digest.update(f"{options.shard_size} {options.shard_bytes}".encode("ascii"))
     if names is not None:
         digest.update(f"names {names.names.digest}".encode("ascii"))
-    if options.asked is not None:
-        digest.update(b"without" if options.asked.is_without else b"")
-        for image_id in sorted(options.asked.ids):
+    if options.selection is not None:
+        digest.update(b"without" if options.selection.is_without else b"")
+        for image_id in sorted(options.selection.ids):
             digest.update(b"\0" + image_id.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
@@ -503,13 +503,13 @@ class _Outcomes:
         try:
             record = self._read(store, entry.image_id)
         except ValueError as error:
-            told = str(error).replace(str(store.path), str(store.folder))  # of a URL, not of the scratch folder
+            message = str(error).replace(str(store.path), str(store.folder))  # of a URL, not of the scratch folder
             if not self._options.drop_damaged:
                 raise ValueError(
-                    f"{told}; the copy stopped here: restore the file and run the same command again, or add "
+                    f"{message}; the copy stopped here: restore the file and run the same command again, or add "
                     f"--drop-damaged to go on without such records"
                 ) from None
-            return DeadLetter(entry.image_id, str(store.folder), "read", "damaged record", told)
+            return DeadLetter(entry.image_id, str(store.folder), "read", "damaged record", message)
         try:
             changed = self._options.change.apply(record)
         except DoesNotFitError as error:

@@ -84,10 +84,10 @@ def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str |
         return {"seen": f"toy world, perfect perception: regions of the scene graph, without a detector; {faults}"}
     if isinstance(manifest.config.get("write"), dict):
         return {"written": "from Python, by StoreWriter"}
-    told = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]
+    parts = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]
     return {
         "weights": "not known: extracted by another code base",
-        "imported from": ", ".join(str(each) for each in told if each) or None,
+        "imported from": ", ".join(str(each) for each in parts if each) or None,
     }
 
 
@@ -125,8 +125,8 @@ def _short(meaning: str) -> str:
 
 
 def _choice_row(manifest: StoreManifest) -> str | None:
-    told = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
-    return f"{', '.join(told)}: may differ, with a note" if told else None
+    parts = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
+    return f"{', '.join(parts)}: may differ, with a note" if parts else None
 
 
 def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
@@ -156,16 +156,16 @@ def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, whic
     origin, count = details.get(which), manifest.config.get(f"num_{which}")
     is_from = "" if origin in (None, ABSENT, GIVEN) else f" from {origin}"
     if names is not None:
-        shown = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
-        return f"{shown} ids{is_from}" if is_from else shown
+        text = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+        return f"{text} ids{is_from}" if is_from else text
     if origin == ABSENT or _part(details, "detector").get(f"num_{which}") == 0:
         zeros = which == "classes" and manifest.num_regions
         return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
     if count is None:
         count = _part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
-    told = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
-    told += [f"ids only,{is_from}" if is_from else "ids only"]
+    parts = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
+    parts += [f"ids only,{is_from}" if is_from else "ids only"]
     if is_from and count is None and which == "classes":
-        told[-1] += "; how many there are is not known"
-    is_ours = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
-    return ", ".join(told) + (" (`roibeam store copy --vocab` adds names)" if is_ours else "")
+        parts[-1] += "; how many there are is not known"
+    is_native = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
+    return ", ".join(parts) + (" (`roibeam store copy --vocab` adds names)" if is_native else "")

@@ -228,8 +228,8 @@ def _as_shard(spec: DetectorSpec, device: str, state: ShardState) -> DetectorSpe
     """The detector as it computed a shard: its mode, which runs into one store may choose differently, and as many
     threads where this machine has them. A shard of two modes was repaired before: then the first of `MODES`."""
     numerics = {} if state.manifest is None else state.manifest.fingerprint.numerics
-    told, threads = numerics.get("mode"), numerics.get("threads")
-    modes = [mode for mode in MODES if mode == told or (isinstance(told, list) and mode in told)]
+    recorded, threads = numerics.get("mode"), numerics.get("threads")
+    modes = [mode for mode in MODES if mode == recorded or (isinstance(recorded, list) and mode in recorded)]
     if device != "cpu" or type(threads) is not int or not 0 < threads <= (os.cpu_count() or 1):
         threads = spec.threads
     try:
@@ -263,12 +263,12 @@ def _check_photos(
     first = None
     for state in states:
         assert state.planned is not None
-        wanted = wanted_images(state, retry=retry)
-        if not wanted:
+        to_extract = wanted_images(state, retry=retry)
+        if not to_extract:
             continue
         members = read_members(store, state.planned)
-        others = {member.image_id for member in members} - wanted
-        for ids in (wanted, others):
+        others = {member.image_id for member in members} - to_extract
+        for ids in (to_extract, others):
             for member in asked_members(members, ids, plan, images)[:_PROBED_PHOTOS]:
                 if location_exists(member.location):
                     return
