@@ -118,7 +118,7 @@ def pipeline_options(
     if pool_token_file is not None:
         portable = options.view_as(PortableOptions)
         if portable.environment_type != "EXTERNAL" or portable.environment_config is None:
-            raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here uses none")
+            raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here asks none")
         portable.environment_config = environment_config(portable.environment_config, read_token(Path(pool_token_file)))
     return options
 
