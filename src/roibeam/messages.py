@@ -16,9 +16,9 @@ from typing import Any
 from unicodedata import category
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """ "1 image", "2,000 images"; `plural` where an s is not enough: counted(2, "entry", "entries")."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+def counted(count: int, noun: str, many: str | None = None) -> str:
+    """ "1 image", "2,000 images"; `many` where an s is not enough: counted(2, "entry", "entries")."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def byte_count(num_bytes: float) -> str:

@@ -181,7 +181,7 @@ class _WithTensors(pickle.Unpickler):
         return self._tensors[number]
 
 
-Place = TypeVar("Place")
+Job = TypeVar("Job")
 Batch = TypeVar("Batch")
 
 AHEAD = 2  # batches that each process has ready, at most
@@ -200,10 +200,10 @@ class _Made(NamedTuple):
     written: WrittenBatch
 
 
-class _Share(IterableDataset[object], Generic[Place, Batch]):
+class _Share(IterableDataset[object], Generic[Job, Batch]):
     """Batches of one worker: every n-th batch of n workers."""
 
-    def __init__(self, places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch]) -> None:
+    def __init__(self, places: Callable[[], Iterator[Job]], make: Callable[[Job], Batch]) -> None:
         self._places, self._make = places, make
 
     def __iter__(self) -> Iterator[_Made | _Failed]:
@@ -219,7 +219,7 @@ class _Share(IterableDataset[object], Generic[Place, Batch]):
 
 
 def batches_ahead(
-    places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch], *, workers: int
+    places: Callable[[], Iterator[Job]], make: Callable[[Job], Batch], *, workers: int
 ) -> Iterator[Batch]:
     """The batches of all places, in their order.
 

@@ -223,8 +223,8 @@ def _members_kind(path: str, head: str) -> str:
                 return "sbu"
             if not isinstance(entry, dict):
                 continue
-            for member, tells, kind in _MEMBERS:
-                if name == member and tells(entry):
+            for member, decides, kind in _MEMBERS:
+                if name == member and decides(entry):
                     return kind
             if "imageId" in entry or ("objects" in entry and "width" in entry):
                 return "gqa"

@@ -95,7 +95,7 @@ T = TypeVar("T")
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
-_ASKS_TO_WAIT = frozenset({429, 503})
+_MAY_HAVE_PAUSE = frozenset({429, 503})
 _OUR_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 _PIECE_BYTES = 2**16
 _SENDABLE = "%:/?#[]@!$&'()*+,;="  # in a URL, RFC 3986, beside letters and digits
@@ -260,7 +260,7 @@ class Fetcher:
     def _refused(self, answer: aiohttp.ClientResponse, url: URL) -> DownloadError:
         """Failure of an answer without an image; a pause within the limit is granted to the host."""
         reason, detail = f"HTTP {answer.status}", printable(answer.reason or "no reason given")
-        wait = _retry_after(answer.headers.get("Retry-After")) if answer.status in _ASKS_TO_WAIT else None
+        wait = _retry_after(answer.headers.get("Retry-After")) if answer.status in _MAY_HAVE_PAUSE else None
         if wait is not None and wait > self._limits.max_wait_seconds:
             limit = self._limits.max_wait_seconds
             detail += f"; asks to wait {wait:.0f} s, the limit is {limit:g} s (--max-wait)"

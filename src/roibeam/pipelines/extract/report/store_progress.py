@@ -212,7 +212,7 @@ def status_text(status: Status) -> str:
     return "\n".join(map(on_a_line, lines))
 
 
-NOT_BEGUN = "not begun"
+NOT_STARTED = "not begun"
 _LISTED_STORES = 40
 
 
@@ -241,7 +241,7 @@ class SeveralStatus:
         """An object for each store."""
         for store, status in self.looks.items():
             if status is None:
-                yield {"event": "progress", "store": store, "state": NOT_BEGUN}
+                yield {"event": "progress", "store": store, "state": NOT_STARTED}
             else:
                 yield status_json(status, store)
 
@@ -251,7 +251,7 @@ class SeveralStatus:
         planned = self._planned()
         if len(self.looks) == 1:
             return status_text(planned[0])
-        states = {store: NOT_BEGUN if status is None else status.state for store, status in self.looks.items()}
+        states = {store: NOT_STARTED if status is None else status.state for store, status in self.looks.items()}
         counts = ", ".join(f"{count:,} {state}" for state, count in Counter(states.values()).most_common())
         lines = [_sums(planned), f"{counted(len(self.looks), 'store')}: {counts}"]
         others = [store for store, state in states.items() if state not in (RUNNING, FINISHED)]

@@ -132,14 +132,14 @@ def _read_records(
     """One pass over the ids: figures of the (sampled) records, and the ids of the photos to show."""
     total = len(records)
     sampled = set(_spread(total, SAMPLED_RECORDS))
-    chosen = set(_spread(total, max_photos))
+    drawn = set(_spread(total, max_photos))
     chosen: list[str] = []
     regions_per_image: Counter[int] = Counter()
     score_counts = np.zeros(_SCORE_BARS, np.int64)
     classes: Counter[int] = Counter()
     attributes: Counter[int] = Counter()
     for position, image_id in enumerate(records.ids()):
-        if position in chosen:
+        if position in drawn:
             chosen.append(image_id)
         if position not in sampled:
             continue

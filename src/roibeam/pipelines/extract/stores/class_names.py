@@ -17,7 +17,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.vocabulary import Vocabulary, check_length, known_classes, read_vocabulary
 
-Outcome = TypeVar("Outcome")
+Entry = TypeVar("Entry")
 _MOST_CLASSES = 2**16 - 1  # ids are uint16, and background has one
 
 
@@ -28,15 +28,15 @@ _ONE_OVER = "; if the file counts background as 0, import it with --background f
 class ImportedClasses:
     """Attributes:
     number: of foreground classes; None if unknown.
-    told_by: option or file that the number is from, for messages.
+    origin: option or file that the number is from, for messages.
     names: of classes and attributes, as far as they were given.
     """
 
     number: int | None
-    told_by: str
+    origin: str
     names: Vocabulary
 
-    def checked(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    def checked(self, outcomes: Iterable[Entry]) -> Iterator[Entry]:
         """Passes on what it looks at.
 
         Raises:
@@ -54,7 +54,7 @@ class ImportedClasses:
     def _check(self, what: str, image_id: str, largest: int, number: int | None) -> None:
         if number is not None and largest >= number:
             raise ValueError(
-                f"record {image_id!r}: has {what} {largest}, but by {self.told_by} ids are 0..{number - 1}; give the "
+                f"record {image_id!r}: has {what} {largest}, but by {self.origin} ids are 0..{number - 1}; give the "
                 f"number or the list of the detector that the features are of"
                 f"{_ONE_OVER if what == 'class' and largest == number else ''}"
             )
