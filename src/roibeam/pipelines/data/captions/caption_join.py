@@ -174,11 +174,11 @@ class CaptionJoin:
             if isinstance(image := self.finder.look_up(name), Found):
                 elsewhere[image.place] = not self._has_caption[image.place]
         places = {"other_splits": elsewhere, "without_caption": ~self._has_caption & ~elsewhere}
-        examples = {name: np.flatnonzero(of_images)[:_EXAMPLES].tolist() for name, of_images in places.items()}
+        first_places = {name: np.flatnonzero(of_images)[:_EXAMPLES].tolist() for name, of_images in places.items()}
         examples = {
             "without_image": tuple(self._first_strangers),
             "ambiguous": tuple(self._first_ambiguous),
-            **{name: tuple(map(self.finder.id_at, first)) for name, first in examples.items()},
+            **{name: tuple(map(self.finder.id_at, first)) for name, first in first_places.items()},
         }
         by_rule = {rule: self._by_rule[rule] for rule in RULES}
         without_image = self._num_captions - self._by_rule.total() - self._ambiguous
