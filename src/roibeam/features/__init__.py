@@ -1,6 +1,6 @@
 """Region features on disk: the record of one photo, the shard, the store.
 
-Imports nothing of ours, and neither torch nor Beam nor pyarrow: a store is readable on a bare machine;
+Imports no other package of roibeam, and neither torch nor Beam nor pyarrow: a store is readable on a bare machine;
 docs/store-format.md has every byte. Read record/region_record.py (what is stored), shard/layout.py (its bytes) and
 store.py (reading) first.
 """

@@ -25,7 +25,7 @@ _WALK_PER_BYTE, _WALK_FREE = 16, 10_000
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, np.ndarray})
 _KEYS = (type(None), bool, int, float, str, bytes)
 _BUILTINS = ("builtins", "__builtin__")
-# Module and name in the file -> what we make of it (`CALLS`).
+# Module and name in the file -> what is made of it here (`CALLS`).
 NAMES = {
     **{
         f"{core}.{name}": kind

@@ -1,6 +1,6 @@
 """Reader of pickles from outside: plain containers, strings, numbers and numpy arrays; nothing in a pickle is run.
 
-A pickle machine of our own, not a restricted `pickle.Unpickler`: there an allowed callable such as `numpy.ndarray` can
+A separate pickle machine, not a restricted `pickle.Unpickler`: there an allowed callable such as `numpy.ndarray` can
 ask for a terabyte, and a few bytes make the memo table grow until the machine dies. Here a "global" is only a name, a
 call is looked up among a handful (pickle_values.py), and arrays are built from bytes of the file: memory is bounded by
 the file's size (see `MAX_STEPS`, `_BYTES_PER_CONTAINER`). Protocols 0 to 5 (python/cpython Lib/pickletools.py), of
@@ -411,7 +411,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     ord("c"): _global,
     0x93: _stack_name,
     ord("R"): _Machine.call,
-    0x81: _Machine.call,  # NEWOBJ: cls.__new__(cls, *args), to us the same
+    0x81: _Machine.call,  # NEWOBJ: cls.__new__(cls, *args), the same here
     ord("b"): _Machine.build,
     ord("i"): _instance,
 }

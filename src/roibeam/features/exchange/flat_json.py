@@ -49,7 +49,7 @@ class _Scanner:
         self._data, self._view, self._at = data, memoryview(data), 0
 
     def members(self, opening: bytes, closing: bytes) -> Iterator[None]:
-        """Stands before each member in turn; the caller reads it."""
+        """Moves before each member in turn; the caller reads it."""
         self.expect(opening)
         if self._next() == closing:
             self._at += 1

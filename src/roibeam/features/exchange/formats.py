@@ -143,7 +143,7 @@ def _known_as(name: str) -> list[str]:
 
 
 def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
-    """The format whose signature a file or folder bears, whatever its name; None when it is none of ours.
+    """The format whose signature a file or folder bears, whatever its name; None for another file.
 
     Raises:
         FileNotFoundError: when there is nothing at `path`.

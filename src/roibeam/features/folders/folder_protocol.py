@@ -188,7 +188,7 @@ def held_lock(path: Path, held: str) -> Iterator[None]:
         except BaseException:
             os.close(descriptor)
             raise
-        # The previous holder may have removed the file between our open and our lock.
+        # The previous holder may have removed the file between open and lock.
         try:
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 break

@@ -309,7 +309,7 @@ class ObjectFolder(RemoteFolder):
             try:
                 system.pipe_file(path, data, mode="create")
             except FileExistsError:
-                # Perhaps our own, of a try whose answer was lost.
+                # Perhaps written by an earlier try whose answer was lost.
                 return self.read_bytes(name) == data
             try:
                 self._check(name, data)

@@ -125,7 +125,7 @@ class WebFiles(HTTPFileSystem):
                 self._raise_not_found_for_status(response, url)
             packed = response.headers.get("Content-Encoding", "identity")
             if packed.lower() not in ("", "identity"):
-                raise ValueError(f"its server sends it packed ({packed[:40]}) and was asked not to")
+                raise ValueError(f"its server sends it packed ({packed[:40]}), against the request")
             yield _Answer(response, start)
 
 
@@ -183,7 +183,7 @@ class WebFile(io.RawIOBase):
         return have
 
     def _next(self, num_bytes: int) -> bytes:
-        """Some bytes from where we are; none at the end."""
+        """Some bytes from the position; none at the end."""
         if self._stream is not None:
             return bytes(sync(self._system.loop, self._stream.take, num_bytes))
         at = self._place - self._block_start
@@ -226,7 +226,7 @@ class _Answer:
         if response.status == 206:
             content_range = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if content_range is None or int(content_range[1]) != start:
-                raise ValueError(f"its server sent another range than bytes {start} and on, which were asked for")
+                raise ValueError(f"its server sent another range than bytes {start} and on, as requested")
             self._end = int(content_range[2]) + 1
             self.file_bytes = None if content_range[3] == "*" else int(content_range[3])
             if stated is not None and stated != self._end - start:
@@ -237,7 +237,7 @@ class _Answer:
 
     async def whole(self) -> bytes:
         if self.is_range:
-            raise ValueError("its server sent a part and was asked for the whole file")
+            raise ValueError("its server sent a part of the file, not the whole as requested")
         if self.file_bytes is not None and self.file_bytes > MAX_METADATA_BYTES:
             raise ValueError(f"has {self.file_bytes} bytes, expected at most {MAX_METADATA_BYTES}")
         data = await self._filled(MAX_METADATA_BYTES + 1)

@@ -153,7 +153,7 @@ class ShardReader:
         return self._opened()[1].num_regions_at(row)
 
     def prefetch_at(self, row: int, *, large: bool = True) -> None:
-        """Asks the operating system to read a record's values soon, and returns at once; errors as `get`.
+        """Prefetches a record's values, and returns at once; errors as `get`.
 
         Args:
             large: False prefetches only what `meta_at` reads.

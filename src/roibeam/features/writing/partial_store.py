@@ -481,7 +481,7 @@ class StoreInWork:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C is heard after the block: with half a record in it a shard would be lost."""
+    """Delays Ctrl-C until after the block: with half a record in it a shard would be lost."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield

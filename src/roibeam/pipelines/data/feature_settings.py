@@ -304,7 +304,7 @@ class Features:
         return replace(self, boxes=self.annotated, annotated="") if self.annotated else None
 
     def words(self) -> str:
-        """Such as "preset vl-bert: 10 to 100 regions (vl-bert)"."""
+        """Description such as "preset vl-bert: 10 to 100 regions (vl-bert)"."""
         network = f"preset {self.preset}" if self.preset else f"detector {self.detector}"
         found = [self._boxes_words(), *([GIVEN_BOXES[self.annotated][0]] if self.annotated else [])]
         whole = f"; {self.image_feature.partition('=')[0]} feature of the whole photo" if self.image_feature else ""
@@ -366,7 +366,7 @@ class Features:
 
 
 def _differing(recorded: Mapping[str, Any], meant: Mapping[str, Any]) -> list[str]:
-    """Such as "num_classes 80"; a store of given boxes records less, and one of a ResNet alone has no classes."""
+    """Differences such as "num_classes 80"; a store of given boxes records less, a ResNet alone has no classes."""
     meant = _plain(meant)
     if recorded.get("num_classes") == 0:
         meant |= {"num_classes": 0, "num_attributes": 0}

@@ -332,7 +332,7 @@ def _some(archives: Collection[str]) -> str:
 
 
 def _held_bytes(image: ImageRef) -> int:
-    """About what an image takes in memory."""
+    """Approximate size of an image in memory."""
     return 400 + len(image.image_id) + len(image.location) + sum(map(len, image.captions))
 
 

@@ -68,7 +68,7 @@ class RunSummary:
 
     @property
     def warning(self) -> str | None:
-        """Why the regions mean nothing; None where they may mean something."""
+        """Warning that the regions mean nothing, with the reason; None where they may mean something."""
         found = warning_of_store(self.manifest)
         return None if found is None else found.line
 
@@ -118,7 +118,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
         shards_before = list(view.finished.values())
 
         def new_images() -> int:
-            """Extracted by this run; records that it only copied are none."""
+            """Number of images extracted by this run, without records that it only copied."""
             earlier = {(shard.number, shard.attempt) for shard in shards_before}
             new = [shard for shard in view.finished.values() if (shard.number, shard.attempt) not in earlier]
             return sum(shard.images - shard.copied for shard in new)

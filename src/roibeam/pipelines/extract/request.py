@@ -76,7 +76,7 @@ class RequestedDetector:
 
 @dataclass(frozen=True)
 class RequestedRecords:
-    """How images become records: as of `roibeam.extraction.engine.extract_options.ExtractOptions`."""
+    """Options of the records: as of `roibeam.extraction.engine.extract_options.ExtractOptions`."""
 
     dtype: str = "float16"
     distribution: str = "full"
@@ -89,7 +89,7 @@ class RequestedRecords:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is carried out; nothing here changes what the store holds.
+    """Options of a run that do not change what the store holds.
 
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.

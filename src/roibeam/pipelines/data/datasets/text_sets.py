@@ -36,7 +36,7 @@ class GlueTask:
         other_folder: as parquet sets call it.
         texts, label: columns of its tsv files.
         parquet_texts: the same of parquet files, whose label is "label".
-        labels: as submissions write them, by the numbers of our models; () for a number from 0 to 5.
+        labels: as submissions write them, by the numbers of roibeam's models; () for a number from 0 to 5.
         numbers: words of the numbers of parquet files; where these are the numbers as written, nothing.
         rows: official number of rows of each split, train first; the second one is what papers report on.
         header: of train and dev, where their files have none.

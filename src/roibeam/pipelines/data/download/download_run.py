@@ -101,7 +101,7 @@ class OutageWatch:
         """The outcomes to be written down now, of this row or earlier ones.
 
         Raises:
-            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be theirs.
+            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be the hosts' fault.
         """
         if isinstance(outcome, FailedRow) and outcome.stage == "url":
             return [(row, outcome)]  # without a request
@@ -121,7 +121,7 @@ class OutageWatch:
         return [self._held.popleft()]
 
     def release(self) -> list[tuple[int, Outcome]]:
-        """All that is held back: the list is at its end."""
+        """Gives back all that is held back: the list is at its end."""
         held = list(self._held)
         self._held.clear()
         return held
@@ -323,7 +323,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _allow_open_files(limits: DownloadLimits) -> None:
-    """Raises our limit of open files to what the connections take, as far as the system lets us."""
+    """Raises the limit of open files to what the connections take, as far as the system allows."""
     needed = 256 + 2 * limits.connections  # a socket and a file each
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -334,7 +334,7 @@ def _allow_open_files(limits: DownloadLimits) -> None:
 
 
 def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
-    """Journal and files made to agree: files that it does not name go, rows whose file is not there, or has other bytes
+    """Makes journal and files agree: files that it does not name go, rows whose file is not there, or has other bytes
     than were fetched, are open again."""
     is_there = bytearray(num_rows)
     damaged, found = [], files.files()

@@ -126,7 +126,7 @@ async def open_fetcher(
         connector=connector,
         auto_decompress=False,  # `Body` does, within a limit
         cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,  # a proxy would connect in our place, to any address
+        trust_env=False,  # a proxy would connect to any address
         headers={"User-Agent": user_agent, "Accept": "image/*,*/*;q=0.5", "Accept-Encoding": "identity"},
         timeout=aiohttp.ClientTimeout(
             total=None, sock_connect=limits.connect_seconds, sock_read=limits.stall_seconds, ceil_threshold=1e9
@@ -140,7 +140,7 @@ class Fetcher:
     """Fetches through one pool of connections, in turns at each host.
 
     Args:
-        agents: our names, to which a site may speak.
+        agents: names of this agent in a site's rules.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Fetcher:
             # Waiting for a turn costs no connection and counts for no time limit.
             async with self._gates.turn(url.host or ""), self._places:
                 if self._gates.is_given_up(url.host or ""):
-                    raise DownloadError("fetch", "host asks to wait", "not asked: it wants a pause over --max-wait")
+                    raise DownloadError("fetch", "host asks to wait", "no request: it wants a pause over --max-wait")
                 found = await self._request(url, read)
                 self._gates.note_answer(url.host or "")
             if not isinstance(found, URL):

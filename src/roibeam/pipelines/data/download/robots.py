@@ -1,10 +1,10 @@
 """Rules of a site for crawlers: robots.txt (RFC 9309), and refusals of machine learning in headers and <meta>.
 
-robots.txt is read once for each host, before its images. The group that names us counts, without one that of "*". Of
-its rules the longest that fits decides, "Allow" where two are equally long. A host without such a file (any answer of
-4xx) allows everything. Of one that cannot be reached, or answers 5xx, no image is taken: the failure is that of the
-image, and may pass. "Content-Signal: ai-train=no" (contentsignals.org) and "Content-Usage: train-ai=n" (IETF's AIPREF
-draft) of our group forbid too, whatever else is allowed there.
+robots.txt is read once for each host, before its images. The group that names this agent counts, without one that of
+"*". The longest of its rules that fits decides, "Allow" where two are equally long. A host without such a file (any
+answer of 4xx) allows everything. From a host that cannot be reached, or answers 5xx, no image is taken: the failure is
+that of the image, and may pass. "Content-Signal: ai-train=no" (contentsignals.org) and "Content-Usage: train-ai=n"
+(IETF's AIPREF draft) of the group forbid too, whatever else is allowed there.
 
 X-Robots-Tag is honoured as img2dataset does, beside TDM-Reservation (W3C's TDMRep) and Content-Usage.
 """
@@ -110,7 +110,7 @@ class RobotsRules:
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         patterns = (pattern for _, pattern in self.rules)
         lines = (pattern + line for pattern, line in self.reserved)
         return 200 + sum(100 + len(text) for texts in (patterns, lines) for text in texts)
@@ -136,7 +136,7 @@ def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
     """
     Args:
         text: of the file; whatever is no rule is passed over. Lines may end in CR, LF or both.
-        agents: our names, lower case; groups of several of them are one.
+        agents: names of this agent, lower case; groups of several of them are one.
     """
     groups: dict[str, list[tuple[bool, str]]] = {}
     reserved: dict[str, list[tuple[str, str]]] = {}

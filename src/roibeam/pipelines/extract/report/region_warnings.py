@@ -28,7 +28,7 @@ TOY_ON_PHOTOS = Banner(
 
 
 def warning_of_store(manifest: StoreManifest) -> Banner | None:
-    """Why the regions of a store mean nothing; None where they may mean something. Of a merged store: of any part."""
+    """Warning that the regions of a store, or of a part of a merged one, mean nothing; None where they may."""
     warnings = (warning_of_config(config, manifest.classes) for config in _parts(manifest.config))
     return next((each for each in warnings if each is not None), None)
 

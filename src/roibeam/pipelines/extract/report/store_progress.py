@@ -229,7 +229,7 @@ class SeveralStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether no later look can be another, unless somebody starts a run."""
+        """Whether all states are final, unless another run starts."""
         return all(status is not None and status.is_over for status in self.looks.values())
 
     @property

@@ -25,7 +25,7 @@ _CONNECT_SECONDS = 10.0
 
 
 def silence_at(address: str) -> str | None:
-    """Why nothing can be reached at "host:port", for people; None where something listens."""
+    """Reason why nothing can be reached at "host:port"; None where something listens."""
     found = re.fullmatch(r"([^:,/]+):(\d+)", address)
     if found is None:
         return f"{address}: expected HOST:PORT"
@@ -103,7 +103,7 @@ def task_slots(master: str) -> int:
 
 @contextmanager
 def ended_with_the_run(options: PipelineOptions) -> Iterator[None]:
-    """Around a run with `--runner flink`: Ctrl-C cancels its job. The job gets a name that no other has."""
+    """Cancels the job of `--runner flink` when Ctrl-C ends the block. The job gets a name that no other has."""
     keep_hang_ups_quiet()
     named = options.view_as(GoogleCloudOptions)  # where Beam keeps the name of a job for any runner
     named.job_name = f"{named.job_name or 'roibeam'}-{secrets.token_hex(4)}"

@@ -121,7 +121,7 @@ def _local_pipeline(build: BuildPipeline, options: PipelineOptions, workers: int
 
 
 def _portable_pipeline(build: BuildPipeline, options: PipelineOptions, pool: WorkerPool) -> beam.Pipeline:
-    """Through the interfaces that clusters have: a job service, and workers of the pool."""
+    """Pipeline through the interfaces of clusters: a job service, and workers of the pool."""
     options.view_as(PortableOptions).environment_config = json.dumps({"url": pool.address, "params": pool.params})
     return build(options, None)
 

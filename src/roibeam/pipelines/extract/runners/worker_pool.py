@@ -155,7 +155,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         if self._token is not None and not is_right(self._token, request.params):
             log.warning("refused a worker to %s: %s token", context.peer(), "another" if request.params else "no")
             return beam_fn_api_pb2.StartWorkerResponse(error=_NO_TOKEN)
-        # -P and the variable: neither the worker nor what it starts finds our packages' names in the working directory.
+        # -P and the variable: neither the worker nor its children find our packages' names in the working directory.
         command = [sys.executable, "-P", "-m", "roibeam.pipelines.extract.runners.worker_process"]
         command += [self._preload, request.control_endpoint.url, request.worker_id, request.provision_endpoint.url]
         try:

@@ -35,7 +35,7 @@ _num_running = 0
 
 @contextmanager
 def running_shard() -> Iterator[None]:
-    """Around the work on one shard."""
+    """Counts one shard as in work, during the block."""
     global _num_running
     with _changed:
         _num_running += 1

@@ -107,7 +107,7 @@ class Heartbeat:
         os.replace(aside, self._scratch / _LOCAL_NAME)
 
     def uploading(self, num_records: int, failures: Sequence[Failure]) -> None:
-        """All images are done; on a local disk what is left takes no time."""
+        """Notes that all images are done; on a local disk the rest takes no time."""
         if self._remote is not None:
             self._put(self._remote, self._beat(num_records, failures, "uploading"))
 

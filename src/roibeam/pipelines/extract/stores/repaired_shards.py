@@ -129,7 +129,7 @@ class Comparison:
 
 
 def _other_photo(new: RegionRecord, meta: RegionMeta) -> str:
-    """Why a record is of another photo than the one of `meta`; "" where it may be of the same."""
+    """Reason why a record is of another photo than the one of `meta`; "" where it may be of the same."""
     if (new.height, new.width) != (meta.height, meta.width):
         return f"the photo has {new.width} x {new.height} pixels, that of the record had {meta.width} x {meta.height}"
     most = max(new.num_regions, meta.num_regions)
