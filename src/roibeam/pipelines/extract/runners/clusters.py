@@ -24,7 +24,7 @@ from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet
 _CONNECT_SECONDS = 10.0
 
 
-def silence_at(address: str) -> str | None:
+def connection_problem(address: str) -> str | None:
     """Reason why nothing can be reached at "host:port"; None where something listens."""
     found = re.fullmatch(r"([^:,/]+):(\d+)", address)
     if found is None:
@@ -71,9 +71,9 @@ def check_job_service(endpoint: str) -> None:
     Raises:
         ValueError: if nothing listens at `--job_endpoint`.
     """
-    silence = silence_at(endpoint)
-    if silence is not None:
-        raise ValueError(f"--job_endpoint={endpoint}: no job service answers ({silence}); is it running?")
+    problem = connection_problem(endpoint)
+    if problem is not None:
+        raise ValueError(f"--job_endpoint={endpoint}: no job service answers ({problem}); is it running?")
 
 
 _FLINK_SECONDS = 10.0
@@ -152,13 +152,13 @@ def check_master(master: str) -> None:
     addresses = found[1].split(",") if found else []
     if not addresses or not all(re.fullmatch(r"[^:]+:\d+", each) for each in addresses):
         raise ValueError(f"--spark_master_url={master}: expected spark://HOST:7077, or local[2] for this machine")
-    replies = []
+    problems = []
     for address in addresses:  # one of several that stand by for each other will do
-        silence = silence_at(address)
-        if silence is None:
+        problem = connection_problem(address)
+        if problem is None:
             return
-        replies.append(silence)
-    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(replies)}); is it running?")
+        problems.append(problem)
+    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(problems)}); is it running?")
 
 
 def spark_tasks(num_elements: int) -> list[str]:
