@@ -120,7 +120,7 @@ class GivenBoxes:
         return replace(image, boxes=tuple((x1, y1, x2, y2) for x1, y1, x2, y2 in boxes.tolist()), boxes_hw=row.image_hw)
 
     def are_those_of(self, image: ImageRef) -> bool:
-        """Whether the given boxes of an image are those of its record."""
+        """Whether the boxes of `image` are those given here for it."""
         boxes = None if image.boxes is None else np.array(image.boxes, "<f4").tobytes()
         return self._rows[image.image_id] == _Row(boxes or b"", image.boxes_hw) and boxes is not None
 

@@ -99,7 +99,7 @@ class Body:
             self._write(piece)
 
     def finish(self) -> None:
-        """Ends the file, after the last piece."""
+        """Checks the end of the stream, after the last piece."""
         self._unpacker.finish()
 
     def _write(self, data: bytes) -> None:

@@ -301,7 +301,7 @@ class _NewAttempt:
 
         old = self._state.manifest
         kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
-        # Two kinds: an image that had a record was no larger than its run allowed, unlike the last one's limit.
+        # Two kinds: an image that had a record was within the limit of its run, whatever the last run's limit.
         had_record = self._state.broken
         unlimited = replace(self._job, options=replace(self._job.options, max_pixels=LARGEST_MAX_PIXELS))
         outcomes: dict[bool, Iterator[RegionRecord | Failure]] = {
