@@ -53,7 +53,7 @@ class TaskText(NamedTuple):
         names: the task's names of its images.
         fits: label whether the text is right, of VCR's choice and NLVR2's statement.
         mentions: words that name regions: VCR's tags.
-        shown: numbers of the visible regions: those that VCR's texts on the image name. None for all.
+        visible: numbers of the visible regions: those that VCR's texts on the image name. None for all.
     """
 
     text: str

@@ -56,7 +56,7 @@ class DownloadOptions:
         seed: of the waits between attempts.
         user_agent: name in requests; None means roibeam and its version.
         as_json: progress as JSON lines on standard output.
-        asks_robots_txt: whether each host's robots.txt is read before its images.
+        reads_robots_txt: whether each host's robots.txt is read before its images.
         columns: of a list that is a table.
     Raises:
         ValueError: for a network that is none, or a name that no header can hold.

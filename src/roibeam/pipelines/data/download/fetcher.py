@@ -112,7 +112,7 @@ async def open_fetcher(
 ) -> AsyncIterator[Fetcher]:
     """
     Args:
-        asks_robots_txt: whether each host's robots.txt is read before its images.
+        reads_robots_txt: whether each host's robots.txt is read before its images.
         resolver: of host names; None means the system's.
     """
     connector = aiohttp.TCPConnector(
