@@ -106,7 +106,8 @@ class StagingFolder:
     def is_whole(self, entry: ShardEntry) -> bool:
         """Whether the shard was fetched and checked: the manifest comes last."""
         try:
-            is_its_manifest = _sha256(self.path / entry.manifest) == entry.manifest_sha256
+            digest = hashlib.sha256((self.path / entry.manifest).read_bytes()).hexdigest()
+            is_its_manifest = digest == entry.manifest_sha256
             return is_its_manifest and (
                 entry.data_file is None or os.stat(self.path / entry.data_file).st_size == entry.data_bytes
             )
@@ -202,10 +203,6 @@ def unlock(descriptor: int, pid: int) -> None:
     if os.getpid() == pid:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 log = logging.getLogger(__name__)

@@ -171,7 +171,7 @@ def _detector(
 
 def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
     source, leaks, is_held_out = _source(request.images)
-    source, boxes = _with_boxes(source, request.images)
+    source, boxes = (source, None) if request.images.boxes is None else give_boxes(source, request.images.boxes)
     source, captions = _with_captions(source, request.images)
     if prefix := request.images.id_prefix:  # last: what is joined names images as the source does
         source, boxes = with_prefix(source, prefix), None if boxes is None else boxes.with_prefix(prefix)
@@ -325,10 +325,6 @@ def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callab
     rules = HeldOut(request.held_out, id_prefix=request.id_prefix)
     source, leaks = keep_out(rules, source, data_set, leave_out=request.leave_out_held_out)
     return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(request.id_prefix), data_set)
-
-
-def _with_boxes(source: Source, request: RequestedImages) -> tuple[Source, GivenBoxes | None]:
-    return (source, None) if request.boxes is None else give_boxes(source, request.boxes)
 
 
 def _with_captions(source: Source, request: RequestedImages) -> tuple[Source, GivenCaptions | None]:
