@@ -1,7 +1,7 @@
 """Kinds of common files, recognised by content, and the command or option that reads each.
 
-A command that reads several kinds calls `kind_of`; given a file of another kind, it raises an error with `this_is`:
-what the file is and what to do with it. Only the first lines or entries are read.
+A command that reads several kinds calls `kind_of`; given a file of another kind, it raises an error with the words of
+`this_is`: what the file is and what to do with it. Only the first lines or entries are read.
 """
 
 from __future__ import annotations
