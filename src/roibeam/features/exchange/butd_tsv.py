@@ -182,7 +182,7 @@ class ButdTsv:
     def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
         """Every line that is not blank: first those without an image id, then image by image in key order.
 
-        Of an image with several lines the first usable one is the record; later ones are `Repeat` when they hold the
+        The first usable line of an image is its record; later ones are `Repeat` when they hold the
         same, and dead letters ("another record of this image") when they do not.
 
         Args:

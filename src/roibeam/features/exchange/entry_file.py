@@ -89,7 +89,7 @@ class EntryFile(ABC):
     def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
         """Every entry: first `letters`, then image by image in key order.
 
-        Of an image with several entries the first usable one is the record; later ones are `Repeat` when they hold the
+        The first usable entry of an image is its record; later ones are `Repeat` when they hold the
         same, and dead letters ("another record of this image") when they do not.
         """
         yield from self.letters

@@ -5,7 +5,7 @@ an .npz to whatever it becomes. Here an array is made of bytes that are there, a
 Arrays of Python objects are pickles; they go through safe_pickle.py. (numpy/lib/_format_impl.py, _npyio_impl.py.)
 
 msgpack-numpy (lebedov/msgpack-numpy, encode and decode) unpickles the data of a map that says kind "O"; here that is
-refused. Of msgpack (github.com/msgpack/msgpack spec.md) all but extension types is read, 10,000 parts of a value.
+refused. All of msgpack (github.com/msgpack/msgpack spec.md) but extension types is read, 10,000 parts of a value.
 
 Today's numpy writes the name `numpy._core`, which numpy 1 before 1.26 lacks; here numpy 1's names are written, with
 pickle protocol 3 and no times (python/cpython Lib/pickletools.py; numpy/_core/src/multiarray/methods.c).

@@ -1,7 +1,7 @@
 """fsspec's driver for http and https, for servers of strangers, and for those without sizes, ranges or HEAD.
 
 Each read has a bound in bytes, and in time: it ends after `STALL_SECONDS` without a byte, or with fewer than
-`MIN_BYTES_PER_SECOND`. What a server sends for a range is compared with the request.
+`MIN_BYTES_PER_SECOND`. A server's answer to a range is compared with the request.
 """
 
 from __future__ import annotations

@@ -441,7 +441,7 @@ class _Resumable:
         """The position as plain JSON values, for any number of ranks and workers and any batch size.
 
         Args:
-            batches_taken: how many the training loop has taken from its DataLoader since it began to iterate. Of an
+            batches_taken: number that the training loop has taken from its DataLoader since it began to iterate. For an
                 epoch that ends "short", keep the state of rank 0.
         """
         return self._order.state_dict(batches_taken)

@@ -1,7 +1,7 @@
 """Reader of one finished shard: through Python's own mmap on this disk, by ranges of bytes at a URL.
 
 Records are found by the shard's offset index. LMDB's map dies with its environment, and views into it crash the
-process; Python's refuses to close while views live. Of a shard at a URL the index is read once, each record by its
+process; Python's refuses to close while views live. For a shard at a URL the index is read once, each record by its
 range.
 """
 

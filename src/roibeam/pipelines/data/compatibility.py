@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from roibeam.features.record.region_record import RegionRecord
     from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
-# Share, 0..1. A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago,
-# and more die.
+# Share, 0..1. A wrong folder gives next to nothing. A third of Conceptual Captions' links were dead years ago, and
+# more die.
 MIN_MATCH = 0.25
 
 

@@ -70,7 +70,7 @@ def open_source(
         location: as the user named it.
         image_root: folder of the images of a file, a path or URL; None means the folder that the file lies in (of VCR
             annotations vcr1images in it, if there is one; of Flickr30k's Sentences, flickr30k-images beside it), or,
-            where it holds no photo of the file, a folder near it that does (`photo_folders`). Of a Karpathy split, it
+            where it holds no photo of the file, a folder near it that does (`photo_folders`). For a Karpathy split it
             holds the folders that the file names ("train2014"), or, where none of them is there, the images themselves.
         id_rule: "no-extension" or "with-extension".
         skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.

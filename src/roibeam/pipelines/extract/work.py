@@ -306,7 +306,7 @@ def _store(request: ExtractRequest) -> OutputFolder:
 
 
 def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
-    """The images, what of them was held out, and whether an image is."""
+    """The images, the report on held-out ones, and the test whether an image id is held out."""
     source = open_sources(
         request.sources,
         image_root=request.image_root,

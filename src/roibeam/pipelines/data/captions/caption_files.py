@@ -54,7 +54,7 @@ class Caption(NamedTuple):
 
 
 class CaptionFile:
-    """Reads one caption file. Of a Karpathy split only train and restval: the rest is what results are reported on.
+    """Reads one caption file; of a Karpathy split only train and restval: results are reported on the rest.
 
     A .tsv is read row by row; the lists of a .json are in memory while it is read.
 

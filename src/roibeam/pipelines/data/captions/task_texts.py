@@ -115,7 +115,7 @@ class TaskTexts:
                 _refuse_other_split(vqa_split(file).rstrip("0123456789"), repr(file))
 
     def texts(self) -> Iterator[TaskText]:
-        """Texts in file order. Of a VCR question eight: each answer behind it, each rationale behind it and its answer.
+        """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both.
 
         Raises:
             ValueError: at the entry that is not as the task writes it, or is of another split; at the end when there
@@ -350,7 +350,7 @@ def check_given_boxes(store: FeatureStore) -> None:
 def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
     """Raises ValueError where no word names a region, or regions of the store are not the boxes that words name.
 
-    Of a store that is being copied here as it is read, how many regions a record has shows when it is read.
+    In a store that is copied as it is read, the number of a record's regions is known when it is read.
     """
     if not rows.names_regions:
         raise ValueError(

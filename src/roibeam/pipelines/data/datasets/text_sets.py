@@ -163,7 +163,7 @@ def read_glue(files: Sequence[Path], task: GlueTask, split: str, counts: GlueCou
     Args:
         files: of `glue_files`.
         counts: gets the rows of train and dev that are left out: those with too few fields, as some of QQP, and those
-            without a gold label. Of test every row must be there.
+            without a gold label. Every row of test must be there.
     Raises:
         ValueError: naming the file that lacks a column, or the row whose label is none.
     """

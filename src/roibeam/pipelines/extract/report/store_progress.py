@@ -1,4 +1,4 @@
-"""`roibeam progress`: how far the run of a store is, or of several stores, such as those of the jobs of an array.
+"""`roibeam progress`: progress of a store's run, or of several stores', such as those of the jobs of an array.
 
 Works on any machine that can read the stores.
 """
@@ -246,7 +246,7 @@ class SeveralStatus:
                 yield status_json(status, store)
 
     def text(self) -> str:
-        """One store as `status_text` has it. Of several the sums, how many are in each state, and a line for each that
+        """One store as `status_text` has it; for several the sums, the number in each state, and a line for each that
         neither works nor has finished."""
         planned = self._planned()
         if len(self.looks) == 1:
@@ -265,7 +265,7 @@ class SeveralStatus:
 
 
 class SeveralView:
-    """Reads how far the runs of stores are, again and again.
+    """Reads the progress of several stores' runs, again and again.
 
     Raises:
         NotPlannedError: when a look at one store alone finds no run; of several it may come later.

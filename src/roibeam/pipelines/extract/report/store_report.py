@@ -267,11 +267,11 @@ MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads
 def write_run_report(
     store: Path | OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0
 ) -> None:
-    """Writes OUT/report.html from the published store. Of a store at a URL it reads some records only.
+    """Writes OUT/report.html from the published store; at a URL it reads some records only.
 
     Args:
         seconds: wall time of the run.
-        new_images: images that it extracted; 0 shows the time and the number of the last run that extracted some.
+        new_images: images that it extracted; for 0, time and number are of the last run that extracted some.
     """
     folder = output_folder(store)
     if not new_images:

@@ -120,8 +120,8 @@ class ShardMeter:
 
 
 def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None = None) -> ShardResult:
-    """Extracts one shard, or returns at once when it is finished. Of one that was finished and whose failed images are
-    to be tried again, only those are extracted; its records are copied.
+    """Extracts one shard, or returns at once when it is finished. If the failed images of a finished one are to be
+    tried again, only those are extracted; its records are copied.
 
     Args:
         meter: gets what there is to measure; stays empty when the shard was finished.
