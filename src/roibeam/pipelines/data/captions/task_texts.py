@@ -200,8 +200,8 @@ _NONE = -1  # no second image; no label whether it fits
 
 
 class TaskRow(NamedTuple):
-    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, the words that name regions,
-    and the regions that the task names."""
+    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, words that name regions, and
+    the visible regions."""
 
     first: str
     following: tuple[str, ...]
