@@ -16,9 +16,9 @@ from typing import Any
 from unicodedata import category
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """ "1 image", "2,000 images"; `plural` where an s is not enough: counted(2, "entry", "entries")."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+def counted(count: int, noun: str, many: str | None = None) -> str:
+    """ "1 image", "2,000 images"; `many` where an s is not enough: counted(2, "entry", "entries")."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def byte_count(num_bytes: float) -> str:
@@ -55,14 +55,14 @@ def on_a_line(text: str) -> str:
 
 
 _MOST_NEAR, _MOST_LISTED = 3, 14
-_LONG = 5  # letters of a name that another may hold
+_LONG = 5  # letters of a name that another may contain
 _ALIKE = 0.65  # 0 to 1, of difflib: "best" is not near to "vl-bert"
 
 
 def near_names(name: str, known: Collection[str]) -> list[str]:
     """At most three of `known` that `name` may mean, the nearest first; "vl-bert" and "VLBERT" both mean "vlbert".
 
-    Where none is near, those that it holds."""
+    If none is near, those that `name` contains."""
     plain: dict[str, list[str]] = {}
     for each in known:
         plain.setdefault(_plain(each), []).append(each)
@@ -74,11 +74,11 @@ def near_names(name: str, known: Collection[str]) -> list[str]:
 
 
 def name_hint(name: str, known: Collection[str], *, listed_by: str = "") -> str:
-    """What may have been meant, for the end of an error: "did you mean vlbert? choose one of vlbert, visualbert".
+    """Suggestion for the end of an error: "did you mean vlbert? choose one of vlbert, visualbert".
 
     Args:
-        known: in the order to be shown; of more than fourteen only the near ones are.
-        listed_by: what lists them all, such as "roibeam recipes lists all 58".
+        known: in the order to be listed; of more than fourteen only the near ones are.
+        listed_by: where all are listed, such as "roibeam recipes lists all 58".
     """
     near = near_names(name, known)
     meant = f"did you mean {' or '.join(near)}?" if near else ""
@@ -116,16 +116,13 @@ _MOST_CHARACTERS, _MOST_ITEMS = 60, 4
 
 
 def short_repr(self: Any) -> str:
-    """For `__repr__` of a dataclass: the fields that say something, arrays by dtype and shape.
-
-    A field that is None, or that has its default, is left out.
-    """
+    """`__repr__` of a dataclass without the fields that are None or have their default; arrays by dtype and shape."""
     named = ((field, getattr(self, field.name)) for field in fields(self) if field.repr)
-    told = [f"{field.name}={_short(value)}" for field, value in named if not _says_nothing(field, value)]
-    return f"{type(self).__name__}({', '.join(told)})"
+    parts = [f"{field.name}={_short(value)}" for field, value in named if not _is_default(field, value)]
+    return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def _says_nothing(field: Field[Any], value: object) -> bool:
+def _is_default(field: Field[Any], value: object) -> bool:
     if value is None:
         return True
     default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -144,5 +141,5 @@ def _short(value: object) -> str:
         return f"dict of {len(value):,}" if value else "{}"
     if is_dataclass(value) and type(value).__repr__ is not short_repr:
         return f"{type(value).__name__}(...)"
-    told = repr(value)
-    return told if len(told) <= _MOST_CHARACTERS else f"{told[: _MOST_CHARACTERS - 4]}...{told[-1]}"
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 4]}...{text[-1]}"

@@ -66,14 +66,14 @@ def test_records_are_looked_at_as_arrays_are(tmp_path: Path) -> None:
         assert words in error_of(tmp_path / name, dataclasses.replace(good, **change))
     nameless = {"class_ids": np.zeros(3, np.uint16), "class_scores": np.zeros(3, np.float32)}
     words = error_of(tmp_path / "classes", dataclasses.replace(good, **nameless), num_classes=1600)
-    assert "class_ids and class_scores missing; this writer was told of 1600 classes" in words
+    assert "class_ids and class_scores missing; this writer has 1600 classes" in words
 
 
 @pytest.mark.parametrize(
     ("settings", "change", "words"),
     [
-        ({"num_classes": 2}, labels([0, 1, 2]), "class_ids has 2, this writer was told of 2, 0 to 1"),
-        ({"classes": ["cat", "dog"]}, {}, "class_ids and class_scores missing; this writer was told of 2 classes"),
+        ({"num_classes": 2}, labels([0, 1, 2]), "class_ids has 2, this writer has 2, 0 to 1"),
+        ({"classes": ["cat", "dog"]}, {}, "class_ids and class_scores missing; this writer has 2 classes"),
         ({"attributes": ["red"]}, {}, "attribute_ids and attribute_scores missing"),
         ({"num_classes": 3}, labels([0, 1, 2]) | {"class_distribution": np.full((3, 7), 1 / 7)}, "is of 6 classes"),
     ],

@@ -450,7 +450,7 @@ def test_imported_stores_are_listed_and_sent_to_their_source(tmp_path: Path) -> 
     ("damage", "match"),
     [
         (lambda store: (store / "manifest.json").unlink(), r"holds no manifest\.json"),
-        (lambda store: (store / "plan.json").unlink(), r"plan\.json is missing, so nobody knows"),
+        (lambda store: (store / "plan.json").unlink(), r"plan\.json is missing, so the images"),
         (lambda store: os.truncate(store / "plan" / "part-00001.jsonl", 40), r"part-00001\.jsonl: .*makes it anew"),
     ],
 )

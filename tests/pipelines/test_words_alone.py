@@ -67,10 +67,10 @@ def test_a_level_counted_by_hand() -> None:
     words = HiddenWords()
     words.see(replace(batch, text_ids=ids, text_labels=labels, text_segments=0 * ids, text_mask=ids >= 0))
     # "a" between the beginning and "red" is right; between "red" and "runs" stands "ball" twice and "car" once.
-    assert words_alone(words, counts, tokenizer, counted=NONE) == {NAME: 0.5}
+    assert words_alone(words, counts, tokenizer, counted_ids=NONE) == {NAME: 0.5}
     one = count_words([["a red car runs"]], tokenizer, seed=0)
-    assert words_alone(words, one, tokenizer, counted=NONE) == {NAME: 1.0}
-    assert words_alone(words, one, tokenizer, counted=ALL) == {NAME: 0.0}  # the text itself is no evidence
+    assert words_alone(words, one, tokenizer, counted_ids=NONE) == {NAME: 1.0}
+    assert words_alone(words, one, tokenizer, counted_ids=ALL) == {NAME: 0.0}  # the text itself is no evidence
 
 
 def test_texts_are_drawn_by_seed_when_there_are_too_many() -> None:

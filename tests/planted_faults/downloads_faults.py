@@ -121,8 +121,8 @@ FAULTS = (
     Fault(
         "who refuses all robots refuses us not",
         "refusal",
-        'ours = {*names, "*", USAGE}',
-        "ours = {*names, USAGE}",
+        'matching = {*names, "*", USAGE}',
+        "matching = {*names, USAGE}",
         _part("test_opt_out_headers[values9-noai]"),
     ),
     Fault(

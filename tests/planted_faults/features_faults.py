@@ -199,8 +199,8 @@ FAULTS = (
     Fault(
         "of equal scores the later region is kept",
         "RegionFilter.rows",
-        'np.argsort(-class_scores, kind="stable")[:wanted]',
-        'np.argsort(class_scores, kind="stable")[::-1][:wanted]',
+        'np.argsort(-class_scores, kind="stable")[:num_kept]',
+        'np.argsort(class_scores, kind="stable")[::-1][:num_kept]',
         _test("batch.py::test_filters_keep_what_they_say[limits2]"),
     ),
     # Folders.
@@ -321,8 +321,8 @@ FAULTS = (
     Fault(
         "an image that is there with other content is skipped",
         "StoreInWork.is_there",
-        "if digest != record_digest(record) or said != captions:",
-        "if not digest or said != captions:",
+        "if digest != record_digest(record) or stored_captions != captions:",
+        "if not digest or stored_captions != captions:",
         _test("store_writer.py::test_the_same_call_of_write_store_goes_on"),
     ),
     Fault(

@@ -46,8 +46,8 @@ FAULTS = (
     Fault(
         "a store goes on with the default of today",
         "_as_recorded",
-        "if recorded is None or asked.preset is not None or",
-        "if recorded is None or asked.preset is None or",
+        "if recorded is None or given.preset is not None or",
+        "if recorded is None or given.preset is None or",
         _test("extract_command.py::test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named"),
     ),
     # Shards.
@@ -178,7 +178,7 @@ FAULTS = (
     Fault(
         "a runner waits for ever for a worker that died while it started",
         "WorkerPool._watch",
-        "            hang_up_for(asked[1], control)\n",
+        "            hang_up_for(key[1], control)\n",
         "",
         _test("worker_pool.py::test_a_runner_is_told_of_a_worker_that_died_before_it_connected"),
     ),

@@ -49,7 +49,7 @@ def checked_annotations(folder: str | os.PathLike[str], entry: AnnotationsEntry)
 
 
 class Annotation(NamedTuple):
-    """What is known of an image beside its pixels; captions and labels in the order of their source."""
+    """Captions and labels of an image, in the order of their source."""
 
     image_id: str
     captions: tuple[str, ...]
@@ -65,7 +65,7 @@ def table_schema() -> Any:
 
 
 def write_annotations(store: Path | OutputFolder, shards: Iterable[Sequence[Annotation]]) -> AnnotationsEntry | None:
-    """Writes the table into a store's folder, whole; returns what manifest.json shall say of it.
+    """Writes the table into a store's folder, whole; returns its entry for manifest.json.
 
     An old table is removed where no image has anything: then there is none, and None is returned.
 
@@ -104,7 +104,7 @@ CAPTIONS_SUFFIX = ".captions.jsonl"
 
 
 def captions_file_name(data_file: str) -> str:
-    """Beside `part-00003.<attempt>.lmdb`."""
+    """Name of the captions file beside `part-00003.<attempt>.lmdb`."""
     return data_file.removesuffix(".lmdb") + CAPTIONS_SUFFIX
 
 

@@ -51,14 +51,14 @@ class RegionFilter:
         """(k,) int64 rows to keep of (K,) float32 scores, ascending; None for all. Ties go to the earlier row."""
         count = len(class_scores)
         passing = int((class_scores >= self.min_score).sum())
-        wanted = max(passing, min(self.min_regions, count))
-        wanted = wanted if self.max_regions is None else min(wanted, self.max_regions)
-        if wanted == count:
+        num_kept = max(passing, min(self.min_regions, count))
+        num_kept = num_kept if self.max_regions is None else min(num_kept, self.max_regions)
+        if num_kept == count:
             return None
-        return np.sort(np.argsort(-class_scores, kind="stable")[:wanted])
+        return np.sort(np.argsort(-class_scores, kind="stable")[:num_kept])
 
 
-# What may be asked for beside boxes, class ids and scores: the name of a record's field -> names in a batch.
+# Optional fields of a batch: name in a record -> names in the batch.
 LARGE_FIELDS = ("features", "attributes", "class_distribution", "image_feature")
 _SMALL = ("boxes", "class_ids", "class_scores")
 
@@ -81,7 +81,7 @@ class BatchBuffers:
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialised C-contiguous array in the block of that name; the block grows when it has to.
 
-        A subclass may give a wider dtype than it is asked for; `assemble` then writes that.
+        A subclass may return a wider dtype than `dtype`; `assemble` then writes that.
         """
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         block = self._blocks.get(name)
@@ -110,7 +110,7 @@ class RegionBatch:
         region_mask: (B, R) bool, True at regions; None in a ragged batch.
         boxes: (..., 4) float32, x1 y1 x2 y2 in pixels of the image.
         class_ids, class_scores: (...) uint16 and float32.
-        features: (..., D) as stored; None unless asked for, as the following.
+        features: (..., D) as stored; None unless requested, as the following.
         attribute_ids, attribute_scores: (...) uint16 and float32.
         class_distribution: (..., C + 1) float16, background last.
         top_k_ids, top_k_probabilities, top_k_rest: (..., k) uint16, (..., k) float16, (...) float16, of stores that
@@ -179,7 +179,7 @@ def assemble(
     offsets[0] = 0
     np.cumsum(counts, out=offsets[1:])
     most = int(counts.max())
-    # Where the regions of each image begin among all rows, and how many rows there are.
+    # First row of each image's regions, and the number of rows.
     firsts = offsets[:-1].tolist() if ragged else [index * most for index in range(len(held))]
     num_rows = int(offsets[-1]) if ragged else len(held) * most
     shape = (num_rows,) if ragged else (len(held), most)

@@ -25,7 +25,7 @@ _WALK_PER_BYTE, _WALK_FREE = 16, 10_000
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, np.ndarray})
 _KEYS = (type(None), bool, int, float, str, bytes)
 _BUILTINS = ("builtins", "__builtin__")
-# Module and name in the file -> what we make of it (`CALLS`).
+# Module and name in the file -> what is made of it here (`CALLS`).
 NAMES = {
     **{
         f"{core}.{name}": kind
@@ -43,7 +43,7 @@ NAMES = {
 
 
 class UnsafePickleError(ValueError):
-    """A pickle that is damaged or asks for more than plain data; says what it met and where. Nothing of it was run."""
+    """A pickle that is damaged or asks for more than plain data; names what and where. Nothing of it was run."""
 
 
 class Name:
@@ -72,7 +72,7 @@ class Unbuilt:
 
 
 def _make_array(kind: object = None, shape: object = None, typecode: object = None) -> Unbuilt:
-    # numpy's own pickles say _reconstruct(ndarray, (0,), b"b"): all true values come with the state.
+    # numpy's own pickles have _reconstruct(ndarray, (0,), b"b"): all true values come with the state.
     if not (isinstance(kind, Name) and kind.kind == "ndarray" and shape == (0,) and typecode in (b"b", "b")):
         raise UnsafePickleError("reconstructs something other than a plain numpy.ndarray; refused")
     return Unbuilt("array")
@@ -193,7 +193,7 @@ def checked_key(value: Any) -> Any:
 
 
 def checked_integer(value: int) -> int:
-    """At most 64 bits: wider ones are slow to print and can be chosen to collide in a dict."""
+    """Checks for at most 64 bits: wider integers are slow to print and can be chosen to collide in a dict."""
     if not -(2**63) <= value < 2**64:
         raise UnsafePickleError("holds an integer of more than 64 bits")
     return value
@@ -262,7 +262,7 @@ def _children(value: Any) -> list[Any] | tuple[Any, ...] | None:
 
 
 def kind_of(value: object) -> str:
-    """What a value on the machine's stack is, for an error."""
+    """Kind of a value on the machine's stack, for an error."""
     if isinstance(value, Name):
         return f"global {value.text}"
     if isinstance(value, Unbuilt):

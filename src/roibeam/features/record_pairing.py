@@ -39,7 +39,7 @@ class RecordSource:
         name: the path or URL as it was given.
         fingerprint: of the store; for a feature file its feature space is "imported:<format>" and nothing more is
             known.
-        presets: what the store's run calls its conventions and its selection, where it says so.
+        presets: names of the conventions and the selection of the store's run, where it records them.
         feature_dim: D.
         has_classes: False when class ids and scores only fill their place.
         classes, attributes: names in id order, None when unknown.
@@ -60,7 +60,7 @@ class RecordSource:
         if store is None and not Path(path).exists():
             raise FileNotFoundError(f"{path}: no such store or file; give a store's folder or a feature file")
         self._opened: FeatureStore | FeatureFile
-        # Of a store at a URL, ids are asked for without copying its shards.
+        # Ids of a store at a URL are read without copying its shards.
         self._indexed = None if store is None else IndexedIds(store)
         if store is not None or _is_store(Path(path)):
             store = store or FeatureStore(path)
@@ -88,7 +88,7 @@ class RecordSource:
 
     @property
     def manifest(self) -> StoreManifest | None:
-        """Of a store; None for a feature file."""
+        """Manifest of a store; None for a feature file."""
         return self._opened.manifest if isinstance(self._opened, FeatureStore) else None
 
     def __enter__(self) -> Self:
@@ -124,7 +124,7 @@ class RecordSource:
 
 
 def _is_store(path: Path) -> bool:
-    """A folder with a store manifest, or one that no format claims, which `FeatureStore` then says is no store."""
+    """Whether it is a folder with a store manifest, or one that no format claims, which `FeatureStore` then refuses."""
     return path.is_dir() and ((path / STORE_MANIFEST_NAME).exists() or recognise(path) is None)
 
 

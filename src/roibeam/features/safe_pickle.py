@@ -1,6 +1,6 @@
 """Reader of pickles from outside: plain containers, strings, numbers and numpy arrays; nothing in a pickle is run.
 
-A pickle machine of our own, not a restricted `pickle.Unpickler`: there an allowed callable such as `numpy.ndarray` can
+A separate pickle machine, not a restricted `pickle.Unpickler`: there an allowed callable such as `numpy.ndarray` can
 ask for a terabyte, and a few bytes make the memo table grow until the machine dies. Here a "global" is only a name, a
 call is looked up among a handful (pickle_values.py), and arrays are built from bytes of the file: memory is bounded by
 the file's size (see `MAX_STEPS`, `_BYTES_PER_CONTAINER`). Protocols 0 to 5 (python/cpython Lib/pickletools.py), of
@@ -109,7 +109,7 @@ class _Machine:
             self.position += 1
             if opcode == 0x2E:  # STOP
                 if len(self.stack) != 1:
-                    raise UnsafePickleError(f"ends with {len(self.stack)} values, one is wanted")
+                    raise UnsafePickleError(f"ends with {len(self.stack)} values, expected one")
                 return self.stack.pop()
             action = table[opcode]
             if action is None:
@@ -345,7 +345,7 @@ def _global(machine: _Machine) -> None:
 
 
 def _instance(machine: _Machine) -> None:
-    _global(machine)  # says the name where it is not a known one
+    _global(machine)  # an error with the name where it is not a known one
     raise UnsafePickleError("makes an instance of a class; refused")
 
 
@@ -411,7 +411,7 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     ord("c"): _global,
     0x93: _stack_name,
     ord("R"): _Machine.call,
-    0x81: _Machine.call,  # NEWOBJ: cls.__new__(cls, *args), to us the same
+    0x81: _Machine.call,  # NEWOBJ: cls.__new__(cls, *args), the same here
     ord("b"): _Machine.build,
     ord("i"): _instance,
 }

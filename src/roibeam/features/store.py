@@ -39,7 +39,7 @@ from roibeam.features.shard.manifest import (
 from roibeam.features.shard.reader import ShardReader
 from roibeam.messages import check_list, counted
 
-# What a notebook shows of a store.
+# Limits of a store's display in a notebook.
 _LISTED_RECORDS = 5
 _LISTED_CLASSES = 4
 _LOOKS_LIKE_A_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")  # a path has one slash of its two
@@ -53,8 +53,8 @@ class FeatureStore:
         max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
             Never more than a quarter of the files that the process may have open (`ulimit -n`).
     Attributes:
-        checked_one_in: of so many records that roibeam's own training and evaluation read, one is compared with its
-            checksums. Whoever reads says `check=` instead.
+        checked_one_in: roibeam's own training and evaluation compare one in so many records with its checksums. Other
+            readers set `check=` instead.
     Raises:
         FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
         ValueError: when the manifest is damaged or of another version.
@@ -69,8 +69,8 @@ class FeatureStore:
         self.checked_one_in = 1
         self.manifest = _read_manifest(self.path)
         note_links(str(self._root))
-        # By first id: the shards that can hold an id are among those starting at or before it, and walking back from
-        # there ends where no earlier shard reaches as far. Ranges overlap when a store has grown.
+        # Sorted by first id: the shards that can hold an id are among those starting at or before it, and walking back
+        # from there ends where no earlier shard reaches as far. Ranges overlap when a store has grown.
         shards = [entry for entry in self.manifest.shards if entry.first_id is not None and entry.last_id is not None]
         self._by_first_id = sorted(shards, key=lambda entry: entry.first_id or "")
         self._first_ids = [entry.first_id or "" for entry in self._by_first_id]
@@ -80,7 +80,7 @@ class FeatureStore:
 
     @property
     def folder(self) -> OutputFolder:
-        """Where the store lies; `str()` of it is how messages name the store."""
+        """Folder of the store; `str()` of it is its name in messages."""
         return LocalFolder(self.path)
 
     @property
@@ -182,7 +182,7 @@ class FeatureStore:
 
         Args:
             image_ids: at least one; an image may be named twice.
-            fields: what else than boxes, class ids and scores is wanted: "features", "attributes",
+            fields: to read beside boxes, class ids and scores: "features", "attributes",
                 "class_distribution", "image_feature". With () no page of the large values is touched.
             ragged: regions of all images one after another, instead of padded to the most that one has.
             regions: keeps some of each record's regions.
@@ -209,8 +209,8 @@ class FeatureStore:
             raise ValueError(f"{self.path}: its regions have no class scores, so {regions!r} cannot choose among them")
 
     def prefetch(self, image_ids: Iterable[str], *, fields: Collection[str] = ("features",)) -> None:
-        """Asks the operating system to read what `get_batch` with these `fields` will, and returns at once: name the
-        next batch before you assemble this one. Errors as `get_batch`."""
+        """Prefetches what `get_batch` with these `fields` will read, and returns at once: name the next batch before
+        you assemble this one. Errors as `get_batch`."""
         check_list(image_ids, "image_ids")
         check_fields(fields)
         for image_id in image_ids:
@@ -275,7 +275,7 @@ class FeatureStore:
         Raises:
             KeyError, ValueError, OSError: as `get` and `RegionRecord.draw`.
         """
-        record = self.get(image_id, copy=False, check=True)  # it is shown as true
+        record = self.get(image_id, copy=False, check=True)  # it is displayed as true
         image_hw = (record.height, record.width)
         turned = self.manifest.config.get("detector", {}).get("conventions", {}).get("exif_orientation")
         pixels = sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, image_id, exif_orientation=turned)
@@ -361,7 +361,7 @@ class FeatureStore:
         return place
 
     def _find(self, image_id: str) -> tuple[ShardReader, int] | None:
-        """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
+        """The shard that holds `image_id` and its row there: looks into all shards whose range covers it."""
         # str compares by code point, which is the order of UTF-8 bytes.
         at = bisect_right(self._first_ids, image_id) - 1
         last_ids, reach = self._last_ids, self._reach
@@ -428,7 +428,7 @@ def _names_in_short(names: tuple[str, ...] | None) -> str:
     return f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
 
 
-# Forks between this process and the one that imported this module; cheaper to ask for than the process's number.
+# Forks between this process and the one that imported this module; cheaper to read than the process's number.
 _forks = 0
 
 
@@ -473,7 +473,7 @@ def _read_manifest(folder: Path) -> StoreManifest:
 
 
 def _instead(folder: Path) -> str:
-    """What is there in place of a store, in words."""
+    """Description of what is there in place of a store."""
     if folder.is_file():
         return f"it is a file; a store is a folder with {STORE_MANIFEST_NAME}"
     if not folder.is_dir():

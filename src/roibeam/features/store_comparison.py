@@ -91,7 +91,7 @@ def distribution_error(left: Distribution, right: Distribution, pairs: np.ndarra
         0..1, or more for values that are no probabilities.
     """
     if isinstance(left, TopKDistribution) and isinstance(right, TopKDistribution):
-        # Not all classes: their number is what a file says, and may be any.
+        # Not all classes: their number comes from a file, and may be any.
         classes = np.union1d(left.class_ids[pairs[:, 0]], right.class_ids[pairs[:, 1]]).astype(np.int64)
     else:
         classes = np.arange(num_foreground_classes(left) + 1)
@@ -126,7 +126,7 @@ def _bounds(distribution: Distribution, rows: np.ndarray, classes: np.ndarray) -
 
 
 class ComparisonScope:
-    """Which fields are compared, and what was met that is not.
+    """Fields that are compared, and counts of what was not compared.
 
     Attributes:
         features: whether features have one width.
@@ -156,7 +156,7 @@ class ComparisonScope:
         return left is not None and right is not None
 
     def notes(self, *, num_matched: int, num_attribute_pairs: int) -> Iterator[str]:
-        """What was not compared, and why; at the end, what differs in the feature spaces.
+        """Notes on what was not compared, and why; at the end, the differences of the feature spaces.
 
         Args:
             num_matched: pairs of regions.
@@ -196,8 +196,8 @@ class ComparisonScope:
             names = {part: (left.presets[part], right.presets[part]) for part in left.presets.keys() & right.presets}
             what = space_difference(left.fingerprint, right.fingerprint, names)
             same = left.fingerprint.meaning == right.fingerprint.meaning
-            told = "; features mean the same: only the choice of boxes or the dtype differs" if same else ""
-            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}{told}"
+            note = "; features mean the same: only the choice of boxes or the dtype differs" if same else ""
+            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}{note}"
 
 
 def _same_names(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:
@@ -318,7 +318,7 @@ class _Tally:
             if figure is not None:
                 self._errors[name] = max(self._errors.get(name, 0.0), figure)
         if self._num_worst:
-            # Of equally bad images the first ones stay: a later one counts as milder.
+            # The first of equally bad images stay: a later one counts as milder.
             entry = (image.badness(), -self._images, image)
             if len(self._worst) < self._num_worst:
                 heapq.heappush(self._worst, entry)
@@ -450,9 +450,9 @@ class _Tally:
 def _differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) -> Iterator[str]:
     """One sentence for each kind of difference; none when the sources are equal within `found.max_error`."""
     if not found.num_common and not found.num_unreadable:
-        shown = ", ".join(repr(ids[0]) for ids in (found.examples_only_left, found.examples_only_right) if ids)
-        other = "; pairing ids by number may help (--match-ids number)" if id_rule == "exact" and shown else ""
-        yield f"no image is on both sides (ids such as {shown or 'none'}){other}"
+        examples = ", ".join(repr(ids[0]) for ids in (found.examples_only_left, found.examples_only_right) if ids)
+        other = "; pairing ids by number may help (--match-ids number)" if id_rule == "exact" and examples else ""
+        yield f"no image is on both sides (ids such as {examples or 'none'}){other}"
     for side, count in (("left", found.num_only_left), ("right", found.num_only_right)):
         if count:
             yield f"{counted(count, 'image')} {'is' if count == 1 else 'are'} only on the {side}"

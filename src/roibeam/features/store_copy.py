@@ -39,29 +39,29 @@ _Found = tuple[bytes, int, bytes | DeadLetter]  # key, number of the store, reco
 
 
 class StoreMerge:
-    """Which records and dead letters one store made of these has.
+    """Records and dead letters of one store that is made of several.
 
     An image that several stores hold with equal content is one record and equal repeats. A dead letter counts where no
-    other store has a record of its image, once if several say the same.
+    other store has a record of its image, once if several have the same.
 
-    Memory: the dead letters, the ids asked for, and 256 index rows for each shard whose range of ids covers the place
+    Memory: the dead letters, the selected ids, and 256 index rows for each shard whose range of ids covers the place
     that is read (one per store, unless ranges overlap).
 
     Args:
         stores: opened; the first one's record is taken where several are equal.
-        asked: image ids to keep; None for all.
-        is_without: whether `asked` names the images that are left out, record and dead letter, in place of those kept.
+        selected: image ids to keep; None for all.
+        is_without: whether `selected` is left out, record and dead letter, instead of kept.
     Raises:
         ValueError, OSError: when a shard manifest is missing, damaged, or not the one that its store manifest lists.
     """
 
     def __init__(
-        self, stores: Sequence[FeatureStore], asked: Collection[str] | None = None, *, is_without: bool = False
+        self, stores: Sequence[FeatureStore], selected: Collection[str] | None = None, *, is_without: bool = False
     ) -> None:
         self._stores = stores
-        self._asked = asked
+        self._selected = selected
         self._is_without = is_without
-        self.missing: set[str] = set(asked or ())
+        self.missing: set[str] = set(selected or ())
         self.dead_letters: Counter[str] = Counter()
         self._shards: list[tuple[bytes, int, int, ShardManifest]] = []
         letters: list[_Found] = []
@@ -78,30 +78,30 @@ class StoreMerge:
 
     @property
     def num_entries(self) -> int:
-        """Records and dead letters of the stores, or ids asked for: as many entries come at most."""
-        if self._asked is not None and not self._is_without:
-            return len(self._asked)
+        """Most entries that can come: records and dead letters of the stores, or selected ids."""
+        if self._selected is not None and not self._is_without:
+            return len(self._selected)
         return sum(len(store) for store in self._stores) + len(self._letters)
 
     def entries(self) -> Iterator[Entry]:
         """Every entry in key order, the same ones each time for the same stores.
 
-        Afterwards `missing` holds the ids asked for that no store has a record or dead letter of, and `dead_letters`
+        Afterwards `missing` holds the selected ids that no store has a record or dead letter of, and `dead_letters`
         counts by reason those that came.
 
         Raises:
             ValueError: naming image and stores, when two hold one image with different content, or one holds it twice;
                 naming the file, when an index is damaged.
         """
-        self.missing = set(self._asked or ())
+        self.missing = set(self._selected or ())
         self.dead_letters.clear()
         rows: Iterator[_Found] = self._rows()
         merged = heapq.merge(rows, self._letters, key=itemgetter(0))
         for key, group in groupby(merged, key=itemgetter(0)):
             image_id = _image_id(key)
-            if self._asked is not None:
+            if self._selected is not None:
                 self.missing.discard(image_id)
-                if (image_id in self._asked) == self._is_without:
+                if (image_id in self._selected) == self._is_without:
                     continue
             yield from self._of_one_image(image_id, list(group))
 
@@ -122,10 +122,10 @@ class StoreMerge:
         for source, _ in records[1:]:
             yield Repeat(image_id, str(self._stores[source].folder))
         holders = {source for source, _ in records}
-        said: set[DeadLetter] = set()
+        seen: set[DeadLetter] = set()
         for _, source, what in found:
-            if isinstance(what, DeadLetter) and what not in said and (not records or source in holders):
-                said.add(what)
+            if isinstance(what, DeadLetter) and what not in seen and (not records or source in holders):
+                seen.add(what)
                 self.dead_letters[what.reason] += 1
                 yield what
 
@@ -194,7 +194,7 @@ COPY_DTYPES = ("float16", "float32")
 
 
 class DoesNotFitError(ValueError):
-    """One record cannot be changed as asked; the others may."""
+    """One record cannot be changed as requested; the others may."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class RecordChange:
 
         Raises:
             DoesNotFitError: naming the record, when a value is beyond the range of the new dtype.
-            ValueError: naming the record, when top-k is asked of a record with fewer classes or none.
+            ValueError: naming the record, when it has fewer classes than the requested top-k, or none.
         """
         changed: dict[str, Any] = {}
         rows = None if self.regions is None else self.regions.rows(record.class_scores)
@@ -262,7 +262,7 @@ class RecordChange:
         that was copied to float16 is in the space of an extraction in float16. The other way it is in a space of its
         own ("rounded_to" names the narrower dtype), which copying back leaves again.
         """
-        # A store may say nothing of what its space is the hash of; then the space itself stands for it.
+        # A store may lack the fields that its space is the hash of; then the space itself stands for them.
         stated = before.details or {"feature_space": before.feature_space}
         details = dict(stated)
         old = stored_dtype or details.get("feature_dtype")
@@ -281,7 +281,7 @@ class RecordChange:
 
 
 def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]  # a stranger's store may say anything
+    return value if isinstance(value, list) else [value]  # a stranger's store may have anything here
 
 
 def _cast(values: np.ndarray, dtype: str, image_id: str) -> np.ndarray:

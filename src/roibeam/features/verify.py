@@ -35,7 +35,7 @@ from roibeam.messages import counted
 
 
 def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
-    """What is wrong with a record, every byte of it read; None when it is whole."""
+    """Problem of a record, every byte of it read; None when it is whole."""
     try:
         if reader.row_of(image_id) != row:
             return "a lookup in the offset index finds another record"
@@ -55,7 +55,7 @@ _REEXTRACT = "copy the file again, or let `roibeam store repair` extract what is
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with which file, and what to do; `leftover` marks a file that only takes space."""
+    """A file, its problem, and the remedy; `leftover` marks a file that only takes space."""
 
     file: str
     what: str
@@ -88,7 +88,7 @@ def verify_store(
     """
     folder = output_folder(path)
     if folder.local_path is None:
-        folder.num_bytes(STORE_MANIFEST_NAME)  # a URL that nobody can read is an error, and no problem of a store
+        folder.num_bytes(STORE_MANIFEST_NAME)  # an unreadable URL is an error, and no problem of a store
     try:
         data = folder.read_bytes(STORE_MANIFEST_NAME)
         store = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
@@ -165,7 +165,7 @@ class _Report:
 
     def __init__(self, problems: list[Problem], file: str) -> None:
         self._problems, self._file = problems, file
-        self.copied: tuple[str, str] | None = None  # path of a scratch copy, and the URL that is told in its place
+        self.copied: tuple[str, str] | None = None  # path of a scratch copy, and the URL that replaces it in messages
 
     def add(self, what: str) -> None:
         if self.copied is not None:
@@ -264,16 +264,16 @@ def _check_record(
     report: _Report,
 ) -> None:
     key, digest = next(reader.digests(row, row + 1))
-    shown = repr(key.decode("utf-8", "replace"))
+    image_id = repr(key.decode("utf-8", "replace"))
     if not _is_found(reader, key, row):
-        report.add(f"record {shown}: a lookup in the offset index does not find it")
+        report.add(f"record {image_id}: a lookup in the offset index does not find it")
         return
     if not bytes(small[0]) == bytes(large[0]) == key:
-        report.add(f"record {shown}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
+        report.add(f"record {image_id}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
         return
     through_index = reader.values_at(row)
     if through_index[0] != small[1] or through_index[1] != large[1]:
-        report.add(f"record {shown}: LMDB and the offset index lead to different bytes")
+        report.add(f"record {image_id}: LMDB and the offset index lead to different bytes")
         return
     try:
         record = decode(key, small[1], large[1], copy=False, check=True)
@@ -281,9 +281,9 @@ def _check_record(
         report.add(_first_line(error))
         return
     if record_digest(record) != digest:
-        report.add(f"record {shown}: its content has another digest than the index says")
+        report.add(f"record {image_id}: its content has another digest than the index says")
     if reader.num_regions_at(row) != record.num_regions:
-        report.add(f"record {shown}: has {record.num_regions} regions, the offset index says another number")
+        report.add(f"record {image_id}: has {record.num_regions} regions, the offset index says another number")
 
 
 def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
@@ -294,7 +294,7 @@ def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
 
 
 def _check_tree(reader: ShardReader) -> str | None:
-    """What is wrong with the tree, or None when walking it leads to exactly what the index says."""
+    """Problem of the tree, or None when walking it leads to exactly what is in the index."""
     try:
         pages = LmdbPages(reader.buffer, str(reader.path))
         metas, regions = pages.values(META_DATABASE), pages.values(REGIONS_DATABASE)
@@ -333,21 +333,21 @@ def _check_totals(
 
 
 def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Problem]:
-    """Whether the table is the one that the manifest names; what is in it needs a reader of its format."""
+    """Checks that the table is the one that the manifest names; its contents need a reader of its format."""
     try:
         with folder.local_file(entry.file, entry.bytes) as path:
             checked_annotations(path.parent, entry)
     except UnreachableError:
         raise
     except (FileNotFoundError, ValueError) as error:
-        told = _first_line(error).rpartition(f"{entry.file}: ")[2]
-        what, _, what_to_do = told.rpartition("; ")
-        return [Problem(entry.file, what or told, what_to_do)]
+        message = _first_line(error).rpartition(f"{entry.file}: ")[2]
+        what, _, what_to_do = message.rpartition("; ")
+        return [Problem(entry.file, what or message, what_to_do)]
     return []
 
 
 def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
-    """Whether a run that adds images has not finished: nothing else of the store tells of its missing shards."""
+    """Finds a run that adds images and has not finished: nothing else in the store lists its missing shards."""
     try:
         unfinished = unfinished_run(folder, store)
     except UnreachableError:
@@ -359,7 +359,7 @@ def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
 
 
 def _leftovers(folder: OutputFolder, named: set[str]) -> list[Problem]:
-    """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
+    """Files in the folder that are not in `named`; the scratch folder of a killed attempt is one too."""
     problems = []
     named = named | _claimed(folder, named)
     named = named | {captions_file_name(name) for name in named if name.endswith(".lmdb")}

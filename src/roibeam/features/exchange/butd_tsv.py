@@ -70,7 +70,7 @@ class TsvLayout:
 
     @property
     def classes(self) -> str:
-        """Where class ids and scores of the records come from; `ABSENT` when the file has none."""
+        """Source of the records' class ids and scores; `ABSENT` when the file has none."""
         return next((name for name in ("objects_id", "cls_prob") if name in self.columns), ABSENT)
 
     @property
@@ -156,7 +156,7 @@ class ButdTsv:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What is known of the features, for a fingerprint."""
+        """Known facts of the features, for a fingerprint."""
         details: dict[str, Any] = {
             "columns": self.columns.columns,
             "classes": self.columns.classes,
@@ -182,7 +182,7 @@ class ButdTsv:
     def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
         """Every line that is not blank: first those without an image id, then image by image in key order.
 
-        Of an image with several lines the first usable one is the record; later ones are `Repeat` when they hold the
+        The first usable line of an image is its record; later ones are `Repeat` when they hold the
         same, and dead letters ("another record of this image") when they do not.
 
         Args:
@@ -266,10 +266,10 @@ class ButdTsv:
                 f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
                 f"{self.num_lines}: {error}); this is no bottom-up-attention TSV{self._other_format()}"
             )
-        shown = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip()
+        image_id = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip()
         location = f"{self.path}:{self.num_lines}"
         self.letters.append(
-            DeadLetter(shown or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
+            DeadLetter(image_id or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
         )
 
     def _sniff(self) -> tuple[TsvLayout, dict[str, int], dict[str, Any]]:
@@ -294,7 +294,7 @@ class ButdTsv:
                 if line == 0 and not self.letters:
                     first_error, first_line = str(error), self._location(line)
         self._reading.settle()
-        self._reading.check(self.path)  # says more than that no line can be used
+        self._reading.check(self.path)  # a better error than "no line can be used"
         raise ValueError(
             f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
             f"columns with tabs between them, arrays in base64): {first_line}: {first_error}{self._other_format()}"
@@ -417,10 +417,10 @@ def parse_line(
     Raises:
         EntryError: saying which column is wrong, what was expected and what came.
     """
-    wanted, got = len(layout.columns), line.count(b"\t") + 1  # counted first: a line may be 64 MiB of tabs
-    if got != wanted:
-        glued = " (two lines in one: a writer was killed in it and started again)" if got == 2 * wanted - 1 else ""
-        raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {wanted}{glued}")
+    expected, got = len(layout.columns), line.count(b"\t") + 1  # counted first: a line may be 64 MiB of tabs
+    if got != expected:
+        glued = " (two lines in one: a writer was killed in it and started again)" if got == 2 * expected - 1 else ""
+        raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {expected}{glued}")
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
     image_id = _line_key(line, layout.columns.index("image_id")).decode("utf-8")
@@ -499,9 +499,9 @@ def _rows(data: bytes, name: str, dtype: np.dtype, rows: int, columns: int | Non
     if columns is None:
         columns = len(data) // (rows * dtype.itemsize) if rows else 1
     if len(data) != rows * columns * dtype.itemsize or columns < 1:
-        wanted = f"{rows} x {columns} x {dtype.itemsize}" if columns else f"a multiple of {rows * dtype.itemsize}"
+        expected = f"{rows} x {columns} x {dtype.itemsize}" if columns else f"a multiple of {rows * dtype.itemsize}"
         raise EntryError(
-            "decode", "wrong byte count", f"{name} has {len(data):,} bytes, {rows} boxes need {wanted} "
+            "decode", "wrong byte count", f"{name} has {len(data):,} bytes, {rows} boxes need {expected} "
             f"(num_boxes, dtype or feature width is another)",
         )  # fmt: skip
     return np.frombuffer(data, dtype).reshape(rows, columns)

@@ -17,7 +17,7 @@ from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.publish import Repeat
 from roibeam.messages import counted, printable
 
-_SHOWN_LETTERS = 5
+_LISTED_LETTERS = 5
 
 
 class CheckReport:
@@ -51,7 +51,7 @@ class CheckReport:
                 self._count(outcome)
             elif isinstance(outcome, DeadLetter):
                 self._letters[outcome.reason] += 1
-                if len(self._first_letters) < _SHOWN_LETTERS:
+                if len(self._first_letters) < _LISTED_LETTERS:
                     self._first_letters.append(f"{outcome.location}: {outcome.detail}")
             else:
                 self._repeats += 1
@@ -99,7 +99,7 @@ class CheckReport:
         }
 
     def doubts(self) -> list[str]:
-        """What may be valid and mostly is a mistake."""
+        """Findings that may be valid and mostly are mistakes."""
         found = []
         if self._regions and 0 < self._far <= 1.001 and not self._in_shares:
             found.append("every box lies in 0..1: they look normalised, and are taken for pixels here")

@@ -58,7 +58,7 @@ class EntryFile(ABC):
 
     @abstractmethod
     def _place(self, entry: int) -> str:
-        """What a dead letter calls the entry's place."""
+        """Location of the entry, for a dead letter."""
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -89,7 +89,7 @@ class EntryFile(ABC):
     def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
         """Every entry: first `letters`, then image by image in key order.
 
-        Of an image with several entries the first usable one is the record; later ones are `Repeat` when they hold the
+        The first usable entry of an image is its record; later ones are `Repeat` when they hold the
         same, and dead letters ("another record of this image") when they do not.
         """
         yield from self.letters
@@ -147,7 +147,7 @@ class EntryFile(ABC):
                 self._read(other, "float32")
         self._reading.settle()
         if found is None:
-            self._reading.check(self.path)  # says more than that no entry can be used
+            self._reading.check(self.path)  # a better error than "no entry can be used"
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
@@ -211,7 +211,7 @@ class ImageFolder(EntryFile):
                 self._check_inside(name)
                 ids.append(usable_id(name.removesuffix(os.fsencode(suffix))))
             except EntryError as error:
-                self._note(name.decode("utf-8", "backslashreplace"), self._shown(name), error)
+                self._note(name.decode("utf-8", "backslashreplace"), self._place_of(name), error)
         self._set_ids(ids)
 
     def file_of(self, entry: int) -> Path:
@@ -231,7 +231,7 @@ class ImageFolder(EntryFile):
     def _place(self, entry: int) -> str:
         return str(self.file_of(entry))
 
-    def _shown(self, name: bytes) -> str:
+    def _place_of(self, name: bytes) -> str:
         return f"{self.path}/{name.decode('utf-8', 'backslashreplace')}"
 
     def _unreadable(self, error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""From the arrays that a feature file holds for an image to a record, and from a record's classes back to its rows.
+"""Conversion of a feature file's arrays of an image to a record, and of a record's classes back to rows.
 
 The files differ in container and names; what must hold of their values does not: boxes lie in the image, ids and scores
 are in range, class probabilities sum up to 1 and have background in the first place.
@@ -30,7 +30,7 @@ class EntryError(ValueError):
 
 
 class RegionClasses(NamedTuple):
-    """What a file says of the classes of K regions: fields of `RegionRecord`."""
+    """Classes of K regions as a file has them: fields of `RegionRecord`."""
 
     class_ids: np.ndarray
     class_scores: np.ndarray
@@ -126,7 +126,7 @@ def float_array(value: Any, name: str, *, rows: int | None = None, columns: int 
 
 
 def float32_array(value: Any, name: str, *, rows: int | None = None, columns: int | None = None) -> np.ndarray:
-    """As `float_array`, in float32."""
+    """`float_array` in float32."""
     with np.errstate(over="ignore"):  # becomes infinite, which the record refuses
         return float_array(value, name, rows=rows, columns=columns).astype(np.float32, copy=False)
 
@@ -150,8 +150,8 @@ def array_of_bytes(data: bytes, name: str, kind: Any, num_values: int | None = N
     """A flat array of `kind` (a numpy dtype such as "<f4").
 
     Args:
-        num_values: where it is known, integers may have 4 bytes in place of 8, and floats 2, 4 or 8: their number
-            tells.
+        num_values: where it is known, integers may have 4 bytes in place of 8, and floats 2, 4 or 8: the number
+            decides.
     """
     dtype = np.dtype(kind)
     if num_values:
@@ -254,7 +254,7 @@ def check_boxes(boxes: np.ndarray, height: int, width: int) -> None:
 
 
 def described(value: Any) -> str:
-    """What a value is, short, for an error."""
+    """Short description of a value, for an error."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape}"
     if isinstance(value, (int, float, str, bytes, np.generic)):

@@ -45,7 +45,7 @@ def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False, re
     _check_free(path, replaces=replaces)
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         raise ValueError(f"{path}: its name has over {_LONGEST_NAME} bytes; choose a shorter one")
-    left = _leftover(path, folder=folder, wanted=goes_on)
+    left = _leftover(path, folder=folder, usable=goes_on)
     descriptor, aside = left or _new_place(path, folder=folder)
     try:
         if left:
@@ -90,8 +90,8 @@ def _check_free(path: Path, *, replaces: bool) -> None:
         raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
 
 
-def _leftover(path: Path, *, folder: bool, wanted: bool) -> tuple[int, Path] | None:
-    """What a killed writer of `path` left, locked, if it is wanted and of the right kind; all else is removed."""
+def _leftover(path: Path, *, folder: bool, usable: bool) -> tuple[int, Path] | None:
+    """Output that a killed writer of `path` left, locked, if it is `usable` and of the right kind; removes the rest."""
     found: tuple[int, Path] | None = None
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}")
     for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
@@ -102,7 +102,7 @@ def _leftover(path: Path, *, folder: bool, wanted: bool) -> tuple[int, Path] | N
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = left.exists()  # else its writer gave it its name just now
-            if there and wanted and found is None and left.is_dir() == folder:
+            if there and usable and found is None and left.is_dir() == folder:
                 found = descriptor, left
                 continue
             if there:

@@ -15,7 +15,7 @@ JsonScalar = memoryview | str | int | float | bool | None
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"([^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+)"')
 _OTHER = re.compile(rb"-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,4})?|true|false|null")
-_SHOWN_BYTES = 20
+_QUOTED_BYTES = 20
 
 
 class FlatJsonError(ValueError):
@@ -49,7 +49,7 @@ class _Scanner:
         self._data, self._view, self._at = data, memoryview(data), 0
 
     def members(self, opening: bytes, closing: bytes) -> Iterator[None]:
-        """Stands before each member in turn; the caller reads it."""
+        """Moves before each member in turn; the caller reads it."""
         self.expect(opening)
         if self._next() == closing:
             self._at += 1
@@ -106,9 +106,9 @@ class _Scanner:
         self._at = found.end()
         return self._at
 
-    def _wrong(self, wanted: str) -> FlatJsonError:
-        shown = self._data[self._at : self._at + _SHOWN_BYTES].decode("ascii", "backslashreplace")
-        return FlatJsonError(f"no flat JSON: {wanted} is expected at byte {self._at}, got {shown!r}")
+    def _wrong(self, expected: str) -> FlatJsonError:
+        got = self._data[self._at : self._at + _QUOTED_BYTES].decode("ascii", "backslashreplace")
+        return FlatJsonError(f"no flat JSON: {expected} is expected at byte {self._at}, got {got!r}")
 
 
 def _text(view: memoryview) -> str:

@@ -106,7 +106,7 @@ class FeatureFormat(Protocol):
         """
 
 
-# Name -> module with `FORMAT`, in the order in which a file is asked whose it is: those whose import is dear come last.
+# Name -> module with `FORMAT`, in the order in which files are matched: those with slow imports come last.
 FORMATS: dict[str, str] = {
     "butd-tsv": "roibeam.features.exchange.butd_tsv",
     "milvlg-npz": "roibeam.features.exchange.milvlg_npz",
@@ -143,7 +143,7 @@ def _known_as(name: str) -> list[str]:
 
 
 def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
-    """The format whose signature a file or folder bears, whatever its name; None when it is none of ours.
+    """The format whose signature a file or folder bears, whatever its name; None for another file.
 
     Raises:
         FileNotFoundError: when there is nothing at `path`.

@@ -181,9 +181,9 @@ class _Pread:
     def _block(self, number: int) -> bytes:
         block = self._blocks.get(number)
         if block is None:
-            wanted = min(_BLOCK_BYTES, self._size - number * _BLOCK_BYTES)
-            block = os.pread(self._descriptor, wanted, number * _BLOCK_BYTES)
-            if len(block) != wanted:
+            num_bytes = min(_BLOCK_BYTES, self._size - number * _BLOCK_BYTES)
+            block = os.pread(self._descriptor, num_bytes, number * _BLOCK_BYTES)
+            if len(block) != num_bytes:
                 raise self._cut()
             if len(self._blocks) >= _KEPT_BLOCKS:
                 self._blocks.clear()

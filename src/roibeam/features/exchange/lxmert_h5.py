@@ -46,7 +46,7 @@ from roibeam.features.record.region_record import RegionRecord
 _MAX_DIMENSIONS = 4
 _MAX_CHUNKS = 100_000
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
-# What h5py raises for damaged files, depending on where HDF5 met the damage.
+# Errors of h5py for damaged files, depending on where HDF5 met the damage.
 H5_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
 
 
@@ -58,7 +58,7 @@ def open_h5(path: Path) -> h5py.File:
     """
     check_regular_file(path)
     try:
-        # locking=False: the file may lie on a read-only or network disk, and nobody should be writing it.
+        # locking=False: the file may lie on a read-only or network disk, and should have no writer.
         return h5py.File(path, "r", locking=False)
     except FileNotFoundError:
         raise
@@ -165,7 +165,7 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
 
 
 def _inflated(data: bytes, num_bytes: int) -> bytes:
-    """At most one byte over what is wanted: more is wrong, and not made."""
+    """Inflates at most `num_bytes` + 1 bytes: more is an error, and not made."""
     return zlib.decompressobj().decompress(data, num_bytes + 1)
 
 
@@ -224,15 +224,15 @@ class LxmertH5(EntryFile):
             self._file.close()
             raise
 
-    _has_classes: bool | None = None  # None: the first group will tell
+    _has_classes: bool | None = None  # None: set by the first group
 
     def _find(self, group: h5py.h5g.GroupID, prefix: bytes, depth: int) -> None:
         """Notes the groups with `features`, and looks into the others, each once."""
         try:
             names = list(group)
         except H5_ERRORS as error:
-            shown = prefix.decode("utf-8", "backslashreplace") or "/"
-            self._note(shown, self._shown(prefix), EntryError("read", "damaged", f"group cannot be listed: {error}"))
+            where = prefix.decode("utf-8", "backslashreplace") or "/"
+            self._note(where, self._place_of(prefix), EntryError("read", "damaged", f"group cannot be listed: {error}"))
             return
         for name in names:
             key = prefix + name
@@ -253,10 +253,10 @@ class LxmertH5(EntryFile):
                     raise EntryError("read", "missing array", "is an empty group: was its writer killed?")
                 self._find(inner, key + b"/", depth + 1)
             except EntryError as error:
-                self._note(key.decode("utf-8", "backslashreplace"), self._shown(key), error)
+                self._note(key.decode("utf-8", "backslashreplace"), self._place_of(key), error)
             except H5_ERRORS as error:
                 damage = EntryError("read", "damaged", f"cannot be opened: {error}")
-                self._note(key.decode("utf-8", "backslashreplace"), self._shown(key), damage)
+                self._note(key.decode("utf-8", "backslashreplace"), self._place_of(key), damage)
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         try:
@@ -285,9 +285,9 @@ class LxmertH5(EntryFile):
         return classes
 
     def _place(self, entry: int) -> str:
-        return self._shown(self._ids[entry])
+        return self._place_of(self._ids[entry])
 
-    def _shown(self, key: bytes) -> str:
+    def _place_of(self, key: bytes) -> str:
         return f"{self.path}:/{key.decode('utf-8', 'backslashreplace')}"
 
     def _close(self) -> None:
@@ -329,10 +329,10 @@ class LxmertH5Format:
                 reserved = 0
                 for record in records:
                     count_losses(losses, record, None, held=("classes", "attributes"))
-                    wanted = file.id.get_filesize() + _most_bytes(record)
-                    if wanted > reserved:
-                        os.posix_fallocate(reserving.fileno(), reserved, wanted + _AHEAD_BYTES - reserved)
-                        reserved = wanted + _AHEAD_BYTES
+                    needed = file.id.get_filesize() + _most_bytes(record)
+                    if needed > reserved:
+                        os.posix_fallocate(reserving.fileno(), reserved, needed + _AHEAD_BYTES - reserved)
+                        reserved = needed + _AHEAD_BYTES
                     _write_group(file, record)
                 file.flush()
                 num_bytes = file.id.get_filesize()

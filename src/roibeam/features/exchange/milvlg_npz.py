@@ -63,7 +63,7 @@ class MilvlgNpz(ImageFolder):
         }
 
     _width: int | None
-    _has_classes: bool | None  # None: the first file will tell
+    _has_classes: bool | None  # None: set by the first file
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         values = npz_values(read_file(self.file_of(entry)), _NAMES)
@@ -104,7 +104,7 @@ class MilvlgNpz(ImageFolder):
             return "milvlg"
         if "image_h" not in values:
             return "gqa"
-        # As many boxes as values in a row: the other files tell which side is which.
+        # As many boxes as values in a row: the other files decide which side is which.
         unclear = x.shape[0] == x.shape[1] == num_boxes and bool(self.layout)
         return self.layout if unclear else "openvqa" if x.shape[1] == num_boxes else "milvlg"
 
@@ -142,7 +142,7 @@ class MilvlgNpzFormat:
         try:
             return {"x", "bbox"} & npz_values(read_file(file), ("x", "bbox")).keys() != set()
         except EntryError:
-            return True  # nobody else's files end so; opening it says what is wrong with them
+            return True  # no other format's files end so; opening it finds their errors
 
     def open(self, path: Path, reading: Reading | None = None) -> MilvlgNpz:
         return MilvlgNpz(path, reading)

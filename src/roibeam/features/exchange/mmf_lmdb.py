@@ -28,7 +28,7 @@ from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 
 _LAYOUTS = ("background", "foreground")
-_LOOKED_AT = 8  # entries that tell what the rows of cls_prob are
+_LOOKED_AT = 8  # entries that decide what the rows of cls_prob are
 _SUFFIX = ".lmdb"
 
 

@@ -48,10 +48,10 @@ _SIDES = ("image_height", "image_width")
 
 
 class MmfDicts:
-    """How the dicts of one file are to be read.
+    """Reader of the dicts of one file.
 
     Args:
-        items: some of them, to know it by; what cannot be read among them tells nothing.
+        items: some of them, which decide the form; unreadable ones are passed over.
         reading: of the file.
     Attributes:
         feature_dim: D that every record must have; None until it is set.
@@ -84,7 +84,7 @@ class MmfDicts:
 
     @property
     def details(self) -> dict[str, Any]:
-        """For `FeatureFile.details`."""
+        """Facts for `FeatureFile.details`."""
         rows = self.columns is not None
         return {
             "boxes": "normalised" if self.normalised else "pixels",
@@ -153,7 +153,7 @@ def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:
 
 _SUFFIX, _INFO_SUFFIX = ".npy", "_info.npy"
 _LAYOUTS = ("background", "foreground", "vilbert-mt")
-_LOOKED_AT = 8  # files that tell what the rows of cls_prob are
+_LOOKED_AT = 8  # files that decide what the rows of cls_prob are
 
 
 class MmfNpy(ImageFolder):

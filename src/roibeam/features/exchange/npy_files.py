@@ -5,7 +5,7 @@ an .npz to whatever it becomes. Here an array is made of bytes that are there, a
 Arrays of Python objects are pickles; they go through safe_pickle.py. (numpy/lib/_format_impl.py, _npyio_impl.py.)
 
 msgpack-numpy (lebedov/msgpack-numpy, encode and decode) unpickles the data of a map that says kind "O"; here that is
-refused. Of msgpack (github.com/msgpack/msgpack spec.md) all but extension types is read, 10,000 parts of a value.
+refused. All of msgpack (github.com/msgpack/msgpack spec.md) but extension types is read, 10,000 parts of a value.
 
 Today's numpy writes the name `numpy._core`, which numpy 1 before 1.26 lacks; here numpy 1's names are written, with
 pickle protocol 3 and no times (python/cpython Lib/pickletools.py; numpy/_core/src/multiarray/methods.c).
@@ -58,7 +58,7 @@ def read_file(path: Path) -> bytes:
             if status.st_size > MAX_ENTRY_BYTES:
                 detail = f"has {status.st_size:,} bytes, the file of an image has at most {MAX_ENTRY_BYTES:,}"
                 raise EntryError("read", "file too large", detail)
-            return file.read(status.st_size)  # read() makes room for what it is asked for
+            return file.read(status.st_size)  # read() makes room for all bytes requested
     except OSError as error:
         raise EntryError("read", "unreadable", f"cannot be read: {error.strerror or error}") from None
 
@@ -77,8 +77,8 @@ def npy_value(data: bytes, name: str) -> Any:
         except UnsafePickleError as error:
             raise EntryError("decode", "refused pickle", str(error)) from None
     if math.prod(sides) * dtype.itemsize != len(data) - start:
-        wanted, found = math.prod(sides) * dtype.itemsize, len(data) - start
-        detail = f"{name} of shape {sides} needs {wanted:,} bytes, {found:,} are there"
+        needed, found = math.prod(sides) * dtype.itemsize, len(data) - start
+        detail = f"{name} of shape {sides} needs {needed:,} bytes, {found:,} are there"
         raise EntryError("decode", "wrong byte count", detail)
     array = np.frombuffer(data, dtype, offset=start) if math.prod(sides) else np.empty(0, dtype)
     array = array.reshape(sides, order="F" if fortran else "C")
@@ -109,7 +109,7 @@ def npz_values(data: bytes, names: Collection[str]) -> dict[str, Any]:
 
     Raises:
         EntryError: when the bytes are no such archive, when it holds over 64 members, one name twice, an encrypted or
-            otherwise packed member, or when the wanted members together inflate to over 64 MiB.
+            otherwise packed member, or when the members of `names` together inflate to over 64 MiB.
     """
     if data.count(_ZIP_ENTRY) > _MAX_MEMBERS:  # before zipfile makes an object of each
         raise EntryError("decode", "not an npz file", f"has over {_MAX_MEMBERS} members; an image has about 6")

@@ -1,4 +1,4 @@
-"""How the arrays of one feature file are read, and what in its first entries speaks against reading them so.
+"""Rules for reading the arrays of one feature file, and doubts about them from its first entries.
 
 Two things are in no file: the place of background in rows of class probabilities, and, where arrays are bytes in
 base64, the type of the numbers. A wrong reading gives numbers that look like any others. So each format has its rule,
@@ -59,12 +59,12 @@ class Reading:
 
     Args:
         background: place of background in rows of class probabilities, one of `BACKGROUNDS`; in a file that has class
-            ids alone "first" says that they count background as 0. None: as the format has it.
+            ids alone "first" means that they count background as 0. None: as the format has it.
         feature_dtype: key of `FILE_DTYPES`: what the bytes of the features are; None: float32 in base64, and elsewhere
-            what the file says.
+            the file's own dtype.
     Attributes:
-        doubts: what speaks against a rule that no option gave, each with the option that decides; what speaks against
-            an option is logged.
+        doubts: against a rule that no option gave, each with the option that decides; doubts about an option are
+            logged.
     Raises:
         ValueError: for a word that is none of these.
     """
@@ -85,16 +85,16 @@ class Reading:
 
     @property
     def dtype_name(self) -> str:
-        """Of features in base64."""
+        """Name of the dtype of features in base64."""
         return self.feature_dtype or _USUAL
 
     @property
     def dtype(self) -> np.dtype:
-        """Of features in base64."""
+        """Dtype of features in base64."""
         return FILE_DTYPES[self.dtype_name]
 
     def row_dtype(self, data: bytes, num_regions: int) -> np.dtype:
-        """Of rows of class probabilities in base64: that in which the first rows of the file sum up to 1."""
+        """Dtype of class probabilities in base64: that in which the first rows of the file sum up to 1."""
         if self._row_dtype is None and num_regions:
             fits = (name for name in _DTYPES_OF_ROWS if _sums_to_one(data, num_regions, FILE_DTYPES[name]))
             name = next(fits, _USUAL)
@@ -104,7 +104,7 @@ class Reading:
         return self._row_dtype or FILE_DTYPES[_USUAL]
 
     def features(self, value: Any, name: str, *, rows: int | None = None, columns: int | None = None) -> np.ndarray:
-        """`float_array` of an array, or of one in base64, whose bytes are read as `feature_dtype` says."""
+        """`float_array` of an array, or of one in base64, whose bytes are read as `feature_dtype`."""
         if isinstance(value, (str, bytes, memoryview)):
             data = base64_bytes(value, name)
             self.watch(data, self.dtype_name)
@@ -139,7 +139,7 @@ class Reading:
         return features.astype(np.float64 if features.dtype.itemsize == 8 else np.float32)
 
     def watch(self, data: bytes, dtype: str) -> None:
-        """Keeps some bytes of an entry's features, which the file says to be of `dtype`, until `settle`."""
+        """Keeps some bytes of an entry's features, stated as `dtype`, until `settle`."""
         self._seen_dtype = self._seen_dtype or dtype
         if not self._settled and dtype == self._seen_dtype:
             data = data[: min(len(data), _WATCHED_BYTES) // _GROUP * _GROUP]
@@ -165,7 +165,7 @@ class Reading:
         return ids
 
     def details(self, record: RegionRecord) -> dict[str, Any]:
-        """Of `FeatureFile.details`: where background is, and how many classes there are, by a record of the file."""
+        """Position of background and number of classes by a record of the file, for `FeatureFile.details`."""
         rows = record.class_distribution
         return {
             "background": ABSENT if rows is None else self.background or "first",
@@ -260,15 +260,15 @@ def _sums_to_one(data: bytes, num_regions: int, dtype: np.dtype) -> bool:
 
 
 def spread_out(num_entries: int, *, but: int) -> list[int]:
-    """Which entries are looked at besides `but`, which was: a few, from the whole file."""
+    """A few entries of the whole file to look at besides `but`."""
     step = max(num_entries // _LOOKED_AT, 1)
     return [entry for entry in range(0, num_entries, step)[:_LOOKED_AT] if entry != but]
 
 
 def likely_background(rows: np.ndarray) -> tuple[str | None, str]:
-    """Where rows of class probabilities have background, if not in the first column, and the sign of it.
+    """Column of background in rows of class probabilities, if not the first, and the sign of it.
 
-    Background is what a detector is not sure of: where another class is the best, it has much of what is left.
+    A detector's doubt goes to background: where another class is the best, background has much of the rest.
     """
     width = rows.shape[1]
     best, second = np.argsort(rows, axis=1)[:, :-3:-1].T
@@ -290,7 +290,7 @@ def likely_background(rows: np.ndarray) -> tuple[str | None, str]:
 
 
 def likely_dtypes(groups: np.ndarray, stated: str) -> list[str]:
-    """What bytes of features look like, if not numbers of dtype `stated`: keys of `FILE_DTYPES`, the likeliest first.
+    """Dtypes that bytes of features look like, if not `stated`: keys of `FILE_DTYPES`, the likeliest first.
 
     A value's high byte (sign and exponent) differs from its low bytes, and values are alike in all columns: bytes of
     one place in a value have one distribution. So the size of a value is the smallest distance at which they are alike.
@@ -305,12 +305,12 @@ def likely_dtypes(groups: np.ndarray, stated: str) -> list[str]:
     for step in (4, 2, 1):
         if size == 2 * step and _alike(groups.reshape(-1, size), step):
             size = step
-    wanted, is_sane = FILE_DTYPES[stated].itemsize, _is_sane(groups, stated)
-    halves = groups.reshape(-1, wanted).any(axis=1).reshape(-1, _GROUP // wanted)
-    if is_sane and size >= wanted and halves.any(axis=0).all():
+    itemsize, is_sane = FILE_DTYPES[stated].itemsize, _is_sane(groups, stated)
+    halves = groups.reshape(-1, itemsize).any(axis=1).reshape(-1, _GROUP // itemsize)
+    if is_sane and size >= itemsize and halves.any(axis=0).all():
         return []
     if size == 1:
-        return ["uint8"] if wanted == 4 and not is_sane else []
+        return ["uint8"] if itemsize == 4 and not is_sane else []
     names = [name for name, dtype in FILE_DTYPES.items() if dtype.itemsize == size and name != stated]
     # Read as float16, bfloat16 looks tidy too, not the other way round.
     names.sort(key=lambda name: (name.startswith("big"), not _is_sane(groups, name), name != "bfloat16"))
@@ -322,7 +322,7 @@ def _alike(values: np.ndarray, step: int) -> bool:
     """Whether the first `step` bytes of values, in turn, are distributed as the others are."""
     values = values[values.any(axis=1)]
     counts = np.stack([np.bincount(each >> 4, minlength=16) for each in values.T]) / len(values)
-    # What 16 bins of few values differ by; unlike bytes differ by 0.8.
+    # 16 bins of few values differ by this by chance; unlike bytes differ by 0.8.
     limit = min(0.25 + (5 / len(values)) ** 0.5, 0.5)
     return bool(0.5 * np.abs(counts[:step] - counts[step:]).sum(axis=1).max() < limit)
 
@@ -341,6 +341,6 @@ def _is_sane(groups: np.ndarray, name: str) -> bool:
 
 
 def _mean_and_most(values: np.ndarray) -> tuple[float, float]:
-    """Of those that are numbers; zeros where none is."""
+    """Mean and largest of the values that are numbers; zeros where none is."""
     values = values[~np.isnan(values)]
     return (float(values.mean()), float(values.max())) if len(values) else (0.0, 0.0)

@@ -2,7 +2,7 @@
 
 Written by ChenRocks/UNITER scripts/convert_imgdir.py, read by `DetectFeatLmdb` in data/data.py: in a folder, the LMDB
 `feat_th0.2_max100_min10` (msgpack) or `feat_th0.2_max100_min10_compressed` (npz; what its reader takes by default) and
-beside it `nbb_th0.2_max100_min10.json`, which says how many regions of each image are used. Other thresholds make other
+beside it `nbb_th0.2_max100_min10.json`, the number of regions of each image that are used. Other thresholds make other
 names; `feat_numbb36` uses 36 of each, `all` all.
 
 An image's key is the name of its .npz file; its id is that without ".npz". A value has features, norm_bb, conf and
@@ -10,7 +10,7 @@ soft_labels. `norm_bb` is x1 y1 x2 y2 w h in shares of the image (the reader app
 `soft_labels` has background first (model/pretrain.py: "background class should not be the target").
 
 Not held: the photo's height and width (boxes come back in a photo of 1 x 1 pixels), attributes, a feature of the whole
-image, and what float16 cannot tell: a feature beyond 11 bits, a box beyond 1/2048 of the image.
+image, and precision beyond float16: features to 11 bits, boxes to 1/2048 of the image.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class UniterLmdb(EntryFile):
         return record
 
     def _used(self, number: int, rows: int) -> int:
-        """How many of an entry's regions its readers take."""
+        """Number of an entry's regions that its readers take."""
         count = min(rows, self._most) if self._counts is None else self._counts[number]
         if count == _NOT_STATED:
             raise EntryError("read", "no count", "the json of counts does not name it, so its readers cannot take it")
@@ -185,7 +185,7 @@ class UniterLmdb(EntryFile):
             return ABSENT
         try:
             for name in flat_strings(self._entries.value(number)):
-                if self._counts is None:  # else the json of counts said so already
+                if self._counts is None:  # else noted with the json of counts
                     self._find(name)
         except FlatJsonError as error:
             raise ValueError(f"{self._named(KEY_LIST)}: {error}; expected is a list of names") from None
@@ -194,7 +194,7 @@ class UniterLmdb(EntryFile):
         return KEY_LIST.decode()
 
     def _find(self, name: str) -> int | None:
-        """Where a name that the file lists is; noted when it is nowhere."""
+        """Position of a name that the file lists; noted when it has none."""
         key = name.encode("utf-8", "surrogatepass")
         number = self._entries.find(key)
         if number is None:

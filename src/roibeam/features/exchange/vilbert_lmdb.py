@@ -8,11 +8,11 @@
                 objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features, cls_prob; also made of arrays
                 (h5_to_lmdb.py)
 
-Who reads what is written here: `ImageFeaturesH5Reader` in vilbert/datasets/_image_features_reader.py of the first two,
+Readers of what is written here: `ImageFeaturesH5Reader` in vilbert/datasets/_image_features_reader.py of the first two,
 volta/datasets/_image_features_reader.py of the third. They want 2048 values per region.
 
 Boxes are in pixels of the photo. Class probabilities (`cls_prob`) have background first. Not held: a feature of the
-whole image; in the first two attributes, and classes but for what cls_prob says.
+whole image; in the first two attributes, and classes other than those in cls_prob.
 """
 
 from __future__ import annotations

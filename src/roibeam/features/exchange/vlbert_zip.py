@@ -61,7 +61,7 @@ _IN_ZIP64 = 0xFFFFFFFF
 _PIECE_BYTES = 2**20
 _LONGEST_ENTRY_BYTES = _ENTRY.size + 3 * 65535  # of the list: name, extra field and comment
 # Features with many zeros deflate to a fifth of their size, base64 of all zeros to a thousandth. A bomb needs more than
-# one member at such a ratio; ours may be as small as this.
+# one member at such a ratio; members of a feature file may be as small as this.
 _LARGEST_RATIO, _RATIO_FREE_BYTES = 200, 2**20
 
 
@@ -105,7 +105,7 @@ class ZipMembers:
 
         Raises:
             EntryError: for one that is encrypted, packed in an unusual way, larger than 64 MiB or inflated over 200
-                times, and one that is not what the list of members says.
+                times, and one that differs from the list of members.
         """
         packed_size, size, method = self._packed[member], self._sizes[member], self._methods[member]
         if method < 0:
@@ -250,7 +250,7 @@ _SMALL = 0xFFFFFFFF
 
 
 class Writable(Protocol):
-    """What a zip is written to."""
+    """Output that a zip is written to."""
 
     def write(self, data: bytes | bytearray, /) -> object: ...
 
@@ -315,8 +315,8 @@ class VlbertZip(EntryFile):
                     ids.append(_id_of(name))
                     self._members.append(member)
                 except EntryError as error:
-                    shown = name.decode("utf-8", "backslashreplace")
-                    self._note(shown, f"{path}@/{printable(shown)}", error)
+                    text = name.decode("utf-8", "backslashreplace")
+                    self._note(text, f"{path}@/{printable(text)}", error)
             self._set_ids(ids)
             self._has: frozenset[str] | None = None
             self._widths: dict[str, int] = {}

@@ -21,14 +21,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-# In the words of LMDB, which has no number for them.
+# LMDB's words: it has no number for these errors.
 _NUMBERS = {os.strerror(number): number for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
 _LEAST_FREE_BYTES = 2**20
 
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Around what writes a file: an OSError without a name, and LMDB's errors of the disk, name it.
+    """Names the file in an OSError without a name, and in LMDB's errors of the disk, while a file is written.
 
     Raises:
         OSError: "No space left on device" also where LMDB says "Input/output error" of a disk without room, and "File
@@ -80,7 +80,7 @@ def _number_of(error: BaseException) -> int | None:
     if isinstance(error, OSError) and error.errno in _NUMBERS.values():
         return error.errno
     text = str(error)
-    # SQLite; PyTorch's writer of zip files, which says no more than that fewer bytes were written.
+    # SQLite; PyTorch's writer of zip files, whose only message is that fewer bytes were written.
     if "database or disk is full" in text or ("inline_container.cc" in text and "unexpected pos" in text):
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         return errno.ENOSPC if limit == resource.RLIM_INFINITY else errno.EFBIG
@@ -130,10 +130,10 @@ def json_bytes(value: dict[str, Any]) -> bytes:
 
 
 def write_bytes_atomically(path: Path, data: bytes, *, first: bool = False) -> bool:
-    """As `write_json_atomically`, for bytes.
+    """`write_json_atomically` for bytes.
 
     Args:
-        first: leave a file that is there as it is, whoever makes it at the same time.
+        first: leave a file that is there as it is, also one made at the same time.
     Returns:
         False when there was one.
     """
@@ -205,7 +205,7 @@ _LOCK_NAME = ".lock"
 
 @contextmanager
 def scratch_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
-    """An empty folder, removed afterwards; the kernel's lock on it tells others that its process lives.
+    """An empty folder, removed afterwards; the kernel's lock on it shows other processes that its own is alive.
 
     Args:
         parent: the folder it is made in; None for the machine's temporary folder (TMPDIR).

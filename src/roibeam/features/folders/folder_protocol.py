@@ -18,21 +18,21 @@ from typing import Protocol
 MAX_METADATA_BYTES = 64 * 2**20  # of 100,000 shards; what claims to be larger is no metadata
 MAX_RANGE_BYTES = 256 * 2**20  # of an index or a record at a URL, which are read as a whole
 UNKNOWN_BYTES = -1  # the size of a file whose server does not state it
-ABANDONED_SECONDS = 24 * 3600.0  # so old, what no manifest at a URL names is nobody's work any more
+ABANDONED_SECONDS = 24 * 3600.0  # files at a URL that no manifest names are abandoned at this age
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a listing tells of a file: its size (`UNKNOWN_BYTES` where not told), and when it was written last (Unix
-    seconds; 0.0 where not told)."""
+    """A file in a listing: its size (`UNKNOWN_BYTES` if unknown), and the time of its last write (Unix seconds; 0.0 if
+    unknown)."""
 
     num_bytes: int
     written_at: float
 
 
 class UnreachableError(OSError):
-    """A file at a URL could not be read or written, now or with these rights. It tells nothing of the file: what looks
-    for damage must stop at it, and not take the file for a damaged one."""
+    """A file at a URL could not be read or written, now or with these rights. It need not be damaged: a search for
+    damage must stop here."""
 
 
 class SlowServerError(OSError):
@@ -40,7 +40,7 @@ class SlowServerError(OSError):
 
 
 class OutputFolder(Protocol):
-    """What writing a store needs of its folder. Plain picklable data; `str()` of it is how messages name it.
+    """Folder that a store is written to. Plain picklable data; `str()` of it is its name in messages.
 
     All methods raise OSError naming the file when the folder cannot be read or written.
     """
@@ -50,7 +50,7 @@ class OutputFolder(Protocol):
         """The folder on this machine's disk; None for one at a URL, where nothing can be renamed or locked."""
 
     def where(self, name: str) -> str:
-        """How messages name a file."""
+        """Name of a file in messages."""
 
     def read_bytes(self, name: str) -> bytes:
         """A whole file, at a URL of at most `MAX_METADATA_BYTES`; FileNotFoundError where there is none."""
@@ -71,7 +71,7 @@ class OutputFolder(Protocol):
         """Writes or replaces a small file."""
 
     def put_first(self, name: str, data: bytes) -> bool:
-        """As `put_bytes`, for a file that several attempts may put at once: the first one's stays. False when another's
+        """`put_bytes` for a file that several attempts may put at once: the first one's stays. False when another's
         was there."""
 
     def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
@@ -164,7 +164,7 @@ def store_lock(store: Path, *, held: str = "another run is writing this store") 
     """`held_lock` of OUT/.lock while a run writes.
 
     Args:
-        held: what is said where another run holds it.
+        held: message where another run holds it.
     """
     return held_lock(store / LOCK_NAME, f"{store}: {held}; wait for it or choose another folder")
 
@@ -188,14 +188,14 @@ def held_lock(path: Path, held: str) -> Iterator[None]:
         except BaseException:
             os.close(descriptor)
             raise
-        # The previous holder may have removed the file between our open and our lock.
+        # The previous holder may have removed the file between open and lock.
         try:
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 break
         except FileNotFoundError:
             pass
         os.close(descriptor)
-    os.utime(descriptor)  # a file that a killed run left tells when this one began
+    os.utime(descriptor)  # also on a file that a killed run left: its time is the start of this run
     _HELD.add(descriptor)
     try:
         yield

@@ -1,7 +1,7 @@
 """Work that a command keeps on disk, so that the same command goes on from it after a stop.
 
     part-00003.npy    work, in any form
-    part-00003.json   its mark, written last: what was asked, size and SHA-256 of each file, facts, and its own SHA-256
+    part-00003.json   its mark, written last: key of the work, size and SHA-256 of each file, facts, and its own SHA-256
 
 Work that is damaged, and that of versions that wrote no sums, is removed and made anew, with a line.
 """
@@ -112,7 +112,7 @@ def check_sum(data: bytes, where: Path | str) -> bool:
 
 
 def read_summed_json(path: Path) -> tuple[dict[str, Any], bool]:
-    """What `write_summed_json` wrote, and whether it has a sum.
+    """Reads what `write_summed_json` wrote; also returns whether it has a sum.
 
     Raises:
         FileNotFoundError: when it is not there.
@@ -132,19 +132,19 @@ def read_summed_json(path: Path) -> tuple[dict[str, Any], bool]:
     return content, is_summed
 
 
-def write_mark(path: Path, asked: str, files: Sequence[KeptFile] = (), **facts: Any) -> None:
+def write_mark(path: Path, work_key: str, files: Sequence[KeptFile] = (), **facts: Any) -> None:
     """Marks work as done.
 
     Args:
-        asked: what it is the answer to; work of other questions does not count.
+        work_key: all that decides the result; work of another key does not count.
         files: of the work, in the folder of the mark.
         facts: plain data.
     """
     sums = {file.path.name: [file.num_bytes, file.sha256] for file in files}
-    write_summed_json(path, {"asked": asked, "files": sums, **facts})
+    write_summed_json(path, {"asked": work_key, "files": sums, **facts})
 
 
-def kept_work(path: Path, asked: str, files: Collection[str] = (), *, removes: bool = True) -> dict[str, Any] | None:
+def kept_work(path: Path, work_key: str, files: Collection[str] = (), *, removes: bool = True) -> dict[str, Any] | None:
     """The facts of finished work; None where it is to be done, whatever is there.
 
     Args:
@@ -159,7 +159,7 @@ def kept_work(path: Path, asked: str, files: Collection[str] = (), *, removes: b
         content, is_summed = read_summed_json(path)
         if not is_summed:
             raise DamagedError(f"{path}: has no SHA-256 in it")
-        if content.get("asked") != asked or not content["files"].keys() >= set(files):
+        if content.get("asked") != work_key or not content["files"].keys() >= set(files):
             return None
         for name, (num_bytes, sha256) in content["files"].items():
             _check_file(path.parent / name, num_bytes, sha256)
@@ -188,13 +188,13 @@ def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
 
 
 def remove_if_folder(path: Path) -> None:
-    """Makes way for a file: nothing of ours is a folder."""
+    """Removes a folder that is in a file's place: no kept work is a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
-    """Removes what killed processes left of files that they had begun.
+    """Removes unfinished files of killed processes.
 
     Args:
         names: regular expression of the files' names.

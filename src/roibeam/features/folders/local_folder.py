@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @functools.lru_cache(maxsize=256)  # once for a store
 def note_links(folder: str) -> None:
-    """Says in a note which files of a store are links out of its folder. They are followed: caches of hubs and stores
+    """Logs which files of a store are links out of its folder. They are followed: caches of hubs and stores
     over several disks have such links, but so may a stranger's store."""
     with os.scandir(folder) as entries:
         links = [entry.path for entry in entries if entry.is_symlink()]
@@ -107,7 +107,7 @@ class LocalFolder:
             if path.parent not in parents:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 parents.add(path.parent)
-            # No link is followed: the folder may be a stranger's, and a link lead to a file of ours.
+            # No link is followed: the folder may be a stranger's, and a link lead to a file of this user.
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with naming_file(path), open(os.open(path, flags, 0o666), "wb") as file:
                 file.write(data)

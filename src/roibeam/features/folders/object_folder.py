@@ -40,7 +40,7 @@ _CHUNK_BYTES = 8 * 2**20
 
 
 class TooShortError(OSError):
-    """A file ended before its time: it is short where it lies, or the line was cut and nobody said so."""
+    """A file ended early: it is short where it lies, or the connection was cut without an error."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class RemoteFolder:
     @contextmanager
     def _opened(self, name: str) -> Iterator[Any]:
         with self._named(name):
-            # Asked for each time: fsspec keeps one object per process and does the right thing after a fork.
+            # Requested each time: fsspec keeps one object per process and does the right thing after a fork.
             system, path = self.system()
             source = system.open(f"{path.rstrip('/')}/{name}", "rb")
         with source:
@@ -129,8 +129,8 @@ class RemoteFolder:
         except ImportError as error:
             protocol = split_protocol(self.url)[0] or "file"
             package = known_implementations.get(protocol, {}).get("class", "").split(".")[0]
-            told = f"pip install {package}" if package not in ("", "fsspec") else str(error)
-            raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {told}") from error
+            message = f"pip install {package}" if package not in ("", "fsspec") else str(error)
+            raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {message}") from error
         except ValueError as error:
             raise ValueError(f"{self.url}: {error}; stores are in folders, or at s3://, gs://, hdfs://") from error
 
@@ -169,7 +169,7 @@ _READ_AT_ONCE = 64
 _AT_ONCE_BYTES = 4 * 2**20
 _PUT_AT_ONCE = 16
 _SLOW = (SlowServerError, TimeoutError)
-# What another try does not change; of drivers' own kinds, which have no common base, by their names.
+# Errors that another try does not change; drivers' own kinds, which have no common base, by name.
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
 _FINAL_NAMES = frozenset(
     "NoCredentialsError PartialCredentialsError ProfileNotFound NoRegionError ParamValidationError "
@@ -247,28 +247,28 @@ class ObjectFolder(RemoteFolder):
         return None if facts is None else _file_facts(facts)
 
     def _facts(self, name: str) -> dict[str, Any] | None:
-        def ask(system: Any, path: str) -> dict[str, Any]:
+        def query(system: Any, path: str) -> dict[str, Any]:
             system.invalidate_cache()  # a listing that the driver remembers may be older than the file
             try:
                 return system.info(path)
-            except NotADirectoryError as error:  # asked for a file below a file: there is none
+            except NotADirectoryError as error:  # a file below a file: there is none
                 raise FileNotFoundError(str(error)) from error
 
         try:
-            facts = self._tried(name, "read", ask)
+            facts = self._tried(name, "read", query)
         except FileNotFoundError:
             return None
         return facts if facts["type"] == "file" else None
 
     def listing(self, prefix: str = "") -> dict[str, FileFacts]:
-        def ask(system: Any, path: str) -> list[dict[str, Any]]:
+        def query(system: Any, path: str) -> list[dict[str, Any]]:
             system.invalidate_cache()
             return system.ls(path.rstrip("/"), detail=True)
 
         try:
-            entries = self._tried("", "listed", ask)
+            entries = self._tried("", "listed", query)
         except FileNotFoundError as error:
-            if "bucket does not exist" in str(error):  # said before work is done for it, not when it is written
+            if "bucket does not exist" in str(error):  # an error before the work, not when it is written
                 raise FileNotFoundError(f"{error}; make the bucket, or name another") from None
             return {}
         found = {}
@@ -309,7 +309,7 @@ class ObjectFolder(RemoteFolder):
             try:
                 system.pipe_file(path, data, mode="create")
             except FileExistsError:
-                # Perhaps our own, of a try whose answer was lost.
+                # Perhaps written by an earlier try whose answer was lost.
                 return self.read_bytes(name) == data
             try:
                 self._check(name, data)
@@ -379,7 +379,7 @@ class ObjectFolder(RemoteFolder):
         return scratch_folder(parent or self.scratch_parent)
 
     def _check(self, name: str, written: bytes | Path) -> None:
-        """Whether the store has what was written: its size, and its MD5 where the store tells that."""
+        """Checks that the store has what was written: its size, and its MD5 where the store has that."""
         facts = self._facts(name)
         want = len(written) if isinstance(written, bytes) else written.stat().st_size
         got = None if facts is None else int(facts["size"])
@@ -391,7 +391,7 @@ class ObjectFolder(RemoteFolder):
             raise _ShortWriteError(f"its MD5 is {stated} there, which is not that of what was written")
 
     def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = _TRIES) -> _T:
-        """What `work(file system, path)` gives, tried again where that may help."""
+        """Result of `work(file system, path)`, tried again where that may help."""
         system, root = self._system()
         path = f"{root.rstrip('/')}/{name}"
         is_slow = False
@@ -406,8 +406,8 @@ class ObjectFolder(RemoteFolder):
                 if getattr(error, "errno", None) in _OF_THIS_DISK:
                     raise
                 if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
-                    told = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
-                    raise _kind(error)(told) from error
+                    message = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
+                    raise _kind(error)(message) from error
                 if wait is None or (is_slow and isinstance(error, _SLOW)):  # else a slow server takes minutes
                     raise UnreachableError(
                         f"{self.where(name)}: cannot be {verb}, tried {count} times ({_line(error)}); when the store "
@@ -426,7 +426,7 @@ class ObjectFolder(RemoteFolder):
 
 
 def _read_metadata(system: Any, path: str) -> bytes:
-    """A whole file of at most `MAX_METADATA_BYTES`: one byte more is asked for, and shows a larger one."""
+    """A whole file of at most `MAX_METADATA_BYTES`; reads one byte more, to detect a larger one."""
     try:
         data = system.cat_file(path, start=0, end=MAX_METADATA_BYTES + 1)
     except (FileNotFoundError, PermissionError, ValueError, *_SLOW):
@@ -461,7 +461,7 @@ def _cure(error: Exception) -> str:
 
 @contextmanager
 def _driver_errors() -> Iterator[None]:
-    """What the driver raised, in place of what `RemoteFolder` makes of it: `_tried` looks at its kind and names it."""
+    """Raises the driver's error in place of `RemoteFolder`'s: `_tried` looks at its kind and names it."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """fsspec's driver for http and https, for servers of strangers, and for those without sizes, ranges or HEAD.
 
 Each read has a bound in bytes, and in time: it ends after `STALL_SECONDS` without a byte, or with fewer than
-`MIN_BYTES_PER_SECOND`. What a server sends for a range is compared with what was asked for.
+`MIN_BYTES_PER_SECOND`. A server's answer to a range is compared with the request.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WebFiles(HTTPFileSystem):
         **options: Any,
     ) -> None:
         given = dict(client_kwargs or {})
-        # Packed bytes have no size that can be told before they are unpacked: they are refused, see `_asked`.
+        # The size of packed bytes is unknown before they are unpacked: they are refused, see `_request`.
         given["headers"] = {"Accept-Encoding": "identity", **given.get("headers", {})}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
         given = {"timeout": timeout, "auto_decompress": False, **given}
@@ -60,19 +60,19 @@ class WebFiles(HTTPFileSystem):
     async def _cat_file(self, url: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         """A whole file of at most `MAX_METADATA_BYTES`, or bytes `start` to `end`, fewer where it is shorter."""
         if start is None and end is None:
-            async with self._asked(url) as answer:
+            async with self._request(url) as answer:
                 return await answer.whole()
         assert start is not None and end is not None and start >= 0, "negative limits would need a size"
         if start >= end:
             return b""
-        async with self._asked(url, start, end) as answer:
+        async with self._request(url, start, end) as answer:
             return await answer.range(start, end)
 
     async def _info(self, url: str, **options: Any) -> dict[str, Any]:
         size = None
         for method in ("HEAD", "GET"):
             try:
-                async with self._asked(url, 0, 1, method=method) as answer:
+                async with self._request(url, 0, 1, method=method) as answer:
                     size = answer.file_bytes
             except aiohttp.ClientResponseError:  # a server that knows no HEAD
                 if method == "GET":
@@ -82,8 +82,8 @@ class WebFiles(HTTPFileSystem):
         return {"name": url, "size": UNKNOWN_BYTES if size is None else size, "type": "file"}
 
     async def _ls_real(self, url: str, detail: bool = True, **options: Any) -> list[Any]:
-        """What the links of a page name that lies directly below it; their sizes are not known."""
-        async with self._asked(url.rstrip("/") + "/") as answer:
+        """Links of a page to files directly below it; their sizes are not known."""
+        async with self._request(url.rstrip("/") + "/") as answer:
             page = (await answer.whole()).decode("utf-8", "ignore") if answer.is_page else ""
         names = {name for link in _LINK.findall(page) if (name := _below(url, unescape(link)))}
         if not detail:
@@ -102,13 +102,13 @@ class WebFiles(HTTPFileSystem):
         return WebFile(self, path)
 
     @asynccontextmanager
-    async def _asked(
+    async def _request(
         self, url: str, start: int = 0, end: int | None = None, *, method: str = "GET"
     ) -> AsyncIterator[_Answer]:
-        """The answer to a request, its body not read yet.
+        """Response to a request, its body not read yet.
 
         Args:
-            start, end: of the range to ask for; 0 and None ask for all, without a range.
+            start, end: of the range to request; 0 and None request all, without a range.
         """
         options = dict(self.kwargs)
         if (start or end is not None) and method == "GET":
@@ -125,7 +125,7 @@ class WebFiles(HTTPFileSystem):
                 self._raise_not_found_for_status(response, url)
             packed = response.headers.get("Content-Encoding", "identity")
             if packed.lower() not in ("", "identity"):
-                raise ValueError(f"its server sends it packed ({packed[:40]}) and was asked not to")
+                raise ValueError(f"its server sends it packed ({packed[:40]}), against the request")
             yield _Answer(response, start)
 
 
@@ -145,7 +145,7 @@ class WebFile(io.RawIOBase):
         self.size: int | None = sync(system.loop, self._first)
 
     async def _first(self) -> int | None:
-        opened = self._system._asked(self._url, 0, _BLOCK_BYTES)
+        opened = self._system._request(self._url, 0, _BLOCK_BYTES)
         answer: _Answer = await opened.__aenter__()
         self._opened = opened
         if not answer.is_range:
@@ -183,7 +183,7 @@ class WebFile(io.RawIOBase):
         return have
 
     def _next(self, num_bytes: int) -> bytes:
-        """Some bytes from where we are; none at the end."""
+        """Some bytes from the position; none at the end."""
         if self._stream is not None:
             return bytes(sync(self._system.loop, self._stream.take, num_bytes))
         at = self._place - self._block_start
@@ -200,7 +200,7 @@ class WebFile(io.RawIOBase):
             await opened.__aexit__(None, None, None)
 
     def __del__(self) -> None:
-        """Nothing: `close` would wait for the loop, which may be gone."""
+        """Does nothing: `close` would wait for the loop, which may be gone."""
 
     def close(self) -> None:
         if not self.closed and self._opened is not None:
@@ -211,7 +211,7 @@ class WebFile(io.RawIOBase):
 class _Answer:
     """
     Attributes:
-        is_range: whether it holds the range that was asked for; else it begins with the file's first byte.
+        is_range: whether it holds the requested range; else it begins with the file's first byte.
         file_bytes: size of the whole file; None where the server does not state it.
     """
 
@@ -224,11 +224,11 @@ class _Answer:
         self.file_bytes = None if self.is_range else stated
         self._end = start
         if response.status == 206:
-            told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            if told is None or int(told[1]) != start:
-                raise ValueError(f"its server sent another range than bytes {start} and on, which were asked for")
-            self._end = int(told[2]) + 1
-            self.file_bytes = None if told[3] == "*" else int(told[3])
+            content_range = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if content_range is None or int(content_range[1]) != start:
+                raise ValueError(f"its server sent another range than bytes {start} and on, as requested")
+            self._end = int(content_range[2]) + 1
+            self.file_bytes = None if content_range[3] == "*" else int(content_range[3])
             if stated is not None and stated != self._end - start:
                 raise ValueError(f"its server sent {stated} bytes of a range of {self._end - start}")
         elif response.status == 416:
@@ -237,7 +237,7 @@ class _Answer:
 
     async def whole(self) -> bytes:
         if self.is_range:
-            raise ValueError("its server sent a part and was asked for the whole file")
+            raise ValueError("its server sent a part of the file, not the whole as requested")
         if self.file_bytes is not None and self.file_bytes > MAX_METADATA_BYTES:
             raise ValueError(f"has {self.file_bytes} bytes, expected at most {MAX_METADATA_BYTES}")
         data = await self._filled(MAX_METADATA_BYTES + 1)

@@ -192,7 +192,7 @@ class BatchOrder:
 
     def places(self, number: int) -> np.ndarray:
         """(n, 2) int64: shard (place in the manifest) and row of the images of this rank's batch `number`, counted from
-        0 at the position; what lies behind `num_batches` is not asked for."""
+        0 at the position; `number` is below `num_batches`."""
         first = self.next_sample + (number * self._num_ranks + self._rank) * self._batch_size
         count = self._batch_size
         if self._at_epoch_end == "short":
@@ -237,14 +237,13 @@ class BatchOrder:
 
 
 class BatchStream:
-    """Endless batches. A batch and the one after it are valid together; when a third is asked for, the memory of the
-    first is used again.
+    """Endless batches. A batch and the one after it are valid together; a third one uses the memory of the first again.
 
     Args:
         store: open for as long as the stream is used.
         order: which images in which batch, see `BatchOrder`; `at_epoch_end` is "go on".
         fields, ragged, regions, check: see `FeatureStore.get_batch`.
-        ahead: batches that are assembled or read from the disk before they are asked for; as many more buffers.
+        ahead: batches that are assembled or read from the disk in advance; as many more buffers.
         allocate: memory of the batches, see `BatchBuffers`; pinned memory makes copies to a GPU overlap.
     Raises:
         ValueError: for numbers out of range, or a store without records.
@@ -293,13 +292,13 @@ class BatchStream:
         """Goes on where the stream stands; taking a batch moves it on."""
         buffers = deque(BatchBuffers(self._allocate) for _ in range(self._ahead + 1))
         waiting: deque[Future[RegionBatch]] = deque()
-        begun, number = copy(self._order), 0  # the position moves as batches are taken, what is asked for runs ahead
+        order, number = copy(self._order), 0  # the position moves as batches are taken, reading runs ahead
         # One thread: it copies without the interpreter's lock, and memory is what limits it.
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
             try:
                 while True:
                     while len(waiting) < self._ahead:
-                        ids = self._store.ids_at(begun.places(number))
+                        ids = self._store.ids_at(order.places(number))
                         self._store.prefetch(ids, fields=self._options["fields"])
                         buffers.rotate(-1)
                         waiting.append(pool.submit(self._store.get_batch, ids, out=buffers[0], **self._options))
@@ -312,7 +311,7 @@ class BatchStream:
                     future.cancel()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, as plain JSON values; the same for all ranks between two steps."""
+        """Position of the stream, as plain JSON values; the same for all ranks between two steps."""
         return self._order.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@
 A shard in the folder is whole: its files get their names after every record was checked. Any number of processes share
 it:
 
-    .staging.lock             held while room is made or the store manifest changes; marks the folder as ours
+    .staging.lock             held while room is made or the store manifest changes; marks a staging folder
     .part-00003.json.lock     held shared by each reader of the shard, exclusively to fetch or remove it; its time is
                               the shard's last use. The kernel releases a dead process's locks.
     .part-00003.a.lmdb.tmp    a data file that is not whole yet
@@ -106,7 +106,8 @@ class StagingFolder:
     def is_whole(self, entry: ShardEntry) -> bool:
         """Whether the shard was fetched and checked: the manifest comes last."""
         try:
-            is_its_manifest = _sha256(self.path / entry.manifest) == entry.manifest_sha256
+            digest = hashlib.sha256((self.path / entry.manifest).read_bytes()).hexdigest()
+            is_its_manifest = digest == entry.manifest_sha256
             return is_its_manifest and (
                 entry.data_file is None or os.stat(self.path / entry.data_file).st_size == entry.data_bytes
             )
@@ -114,11 +115,11 @@ class StagingFolder:
             return False
 
     def partial(self, entry: ShardEntry) -> Path:
-        """Where the shard's data file arrives."""
+        """Path where the shard's data file arrives."""
         return self.path / f".{entry.data_file}{TEMPORARY_SUFFIX}"
 
     def reserve(self, entry: ShardEntry, entries: Sequence[ShardEntry], release: Callable[[], bool]) -> None:
-        """Makes room for a shard and takes it, by removing the least recently used ones that nobody reads.
+        """Makes room for a shard and takes it, by removing the least recently used ones without a reader.
 
         Args:
             entries: of the store.
@@ -204,10 +205,6 @@ def unlock(descriptor: int, pid: int) -> None:
     os.close(descriptor)
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 log = logging.getLogger(__name__)
 
 
@@ -287,7 +284,7 @@ class StagedStore(FeatureStore):
                 progress(done, total)
 
     def annotations_file(self) -> Path:
-        """As `FeatureStore.annotations_file`; copies the file first where it is not there yet."""
+        """`FeatureStore.annotations_file`; copies the file first where it is not there yet."""
         entry = self.manifest.annotations
         if entry is not None:
             with self._staging.locked():
@@ -376,7 +373,7 @@ class StagedStore(FeatureStore):
 
 
 def _check_names(manifest: StoreManifest, remote: ObjectFolder) -> None:
-    """A name from elsewhere must not be that of another file of the folder, a lock or a manifest say."""
+    """Checks that no name from elsewhere is that of another file of the folder, such as a lock or a manifest."""
     if manifest.annotations is not None and manifest.annotations.file != ANNOTATIONS_NAME:
         raise ValueError(
             f"{remote.where(STORE_MANIFEST_NAME)}: annotations are in {manifest.annotations.file!r}, expected "

@@ -80,7 +80,7 @@ _KEPT_INDEXES = 16  # some 100 bytes for each record of their shards
 
 
 class IndexedIds:
-    """Which ids a store holds, in the order of `FeatureStore.ids`.
+    """Ids of a store, in the order of `FeatureStore.ids`.
 
     Args:
         store: at a URL; its shards are not touched.
@@ -113,7 +113,7 @@ class IndexedIds:
 
 
 def unfinished_run_of(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedRun | None:
-    """As `unfinished_run`; None where the plan cannot be read."""
+    """`unfinished_run`, or None where the plan cannot be read."""
     try:
         return unfinished_run(folder, manifest)
     except (OSError, ValueError):

@@ -127,9 +127,9 @@ class TensorBatches:
         self._ring_pid = os.getpid()
 
     def __repr__(self) -> str:
-        return f"TensorBatches({self.told()})"
+        return f"TensorBatches({self.summary()})"
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The store and what is read of it, for people."""
         what = ", ".join(("boxes", "classes", *self.fields))
         chosen = "" if self.regions is None else f", {self.regions!r}"
@@ -151,7 +151,7 @@ class TensorBatches:
         return sample
 
     def prefetch(self, image_ids: Sequence[str]) -> None:
-        """Asks the operating system for what a batch of these images will read."""
+        """Prefetches what a batch of these images will read."""
         self.store.prefetch(image_ids, fields=self.fields)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class TensorBatches:
         if self._reused_buffers is None:
             return _TensorBuffers()
         if self._ring_pid != os.getpid() or not self._ring:
-            # After a fork too: workers that wrote to the ring of their parent would all write to the same memory.
+            # New after a fork too: workers that wrote to the ring of their parent would all write to the same memory.
             self._ring = deque(_TensorBuffers() for _ in range(self._reused_buffers))
             self._ring_pid = os.getpid()
         self._ring.rotate(-1)
@@ -204,7 +204,7 @@ def collate_samples(samples: Sequence[RegionSample], *, collate_fn_map: object =
 
 
 def _num_regions(sample: RegionSample) -> int:
-    """What `num_regions` says and each array of regions has; ValueError where one has other rows."""
+    """Number of regions by `num_regions` and each array; ValueError where they differ."""
     count = int(sample["num_regions"])
     rows = {name: len(sample[name]) for name in sample if name in _OF_REGIONS}
     if other := [name for name, length in rows.items() if length != count]:
@@ -268,7 +268,7 @@ def _padded(values: Sequence[Tensor], most: int) -> Tensor:
 
 
 def _places(counts: Sequence[int], *, ragged: bool) -> dict[str, Tensor]:
-    """What tells where the regions of each image are."""
+    """Positions of each image's regions in a batch."""
     import torch
 
     if ragged:
@@ -297,7 +297,7 @@ def _block(count: int) -> Tensor:
 
     if get_worker_info() is None:
         return torch.empty(count, dtype=torch.uint8)
-    # As torch's default_collate does. `share_memory_` would first make the memory elsewhere and then copy it.
+    # Like torch's default_collate. `share_memory_` would first make the memory elsewhere and then copy it.
     storage = torch.UntypedStorage._new_shared(count)
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
@@ -325,7 +325,7 @@ def known_to_torch(kind: type, collate: Callable[..., Any]) -> None:
         from torch.utils.data._utils.collate import default_collate_fn_map
     except ModuleNotFoundError:
         return
-    # What torch documents for types of one's own; a sample would be taken for any dictionary of equal sizes else.
+    # Torch's documented way for custom types; a sample would be taken for any dictionary of equal sizes else.
     default_collate_fn_map[kind] = collate
 
 
@@ -370,7 +370,7 @@ class RegionDataset:
         self._starts = shard_starts(store)
 
     def __repr__(self) -> str:
-        return f"RegionDataset({self._batches.told()})"
+        return f"RegionDataset({self._batches.summary()})"
 
     def __len__(self) -> int:
         return len(self._store)
@@ -404,7 +404,7 @@ class RegionDataset:
 
 
 class _Resumable:
-    """What the two ways of feeding a DataLoader share: an epoch, a length, a position.
+    """Epoch, length and position, shared by the two ways of feeding a DataLoader.
 
     Only the training loop knows how many batches were trained on; workers run ahead of it. So the loop counts, and the
     position moves by `load_state_dict` and `set_epoch` alone: iterating again starts from the same place.
@@ -441,7 +441,7 @@ class _Resumable:
         """The position as plain JSON values, for any number of ranks and workers and any batch size.
 
         Args:
-            batches_taken: how many the training loop has taken from its DataLoader since it began to iterate. Of an
+            batches_taken: number that the training loop has taken from its DataLoader since it began to iterate. For an
                 epoch that ends "short", keep the state of rank 0.
         """
         return self._order.state_dict(batches_taken)
@@ -512,7 +512,7 @@ class RegionIterable(_Resumable, IterableDataset):
         self._position = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     def __repr__(self) -> str:
-        return f"RegionIterable({self._batches.told()}, {self._order!r})"
+        return f"RegionIterable({self._batches.summary()}, {self._order!r})"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from torch.utils.data import get_worker_info

@@ -18,7 +18,7 @@ from roibeam.messages import short_repr
 
 IMPORTED_PREFIX = "imported:"
 
-# What only decides which boxes are proposed, and so has no part in the feature of a box: PROPOSAL_SIZES and
+# Settings that only decide which boxes are proposed, and not the feature of a box: PROPOSAL_SIZES and
 # PROPOSAL_FIELDS of the detector.
 PROPOSAL_PARTS = {
     "config": ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou"),
@@ -27,7 +27,7 @@ PROPOSAL_PARTS = {
         "nms_comparison",
     ),
 }  # fmt: skip
-# Which boxes have a record, and how exactly their features are stored.
+# Choice of boxes, and precision of the stored features.
 CHOICE_PARTS = ("regions", "region_filters", "feature_dtype", "rounded_to")
 
 
@@ -53,7 +53,7 @@ class Fingerprint:
 
     @property
     def meaning(self) -> str:
-        """What a model must match: 64 hex digits over `meaning_details`, or "imported:<format>".
+        """Digest that a model must match: 64 hex digits over `meaning_details`, or "imported:<format>".
 
         Features of one box are equal numbers in two stores of one meaning, up to their dtype and numerics. It is
         computed from `details` and stored nowhere, so that old stores have it too.
@@ -78,8 +78,8 @@ class Fingerprint:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """Which boxes were chosen ("regions", "region_filters", "proposals") and the dtype, as far as it is known:
-        recorded, shown and told, never refused."""
+        """Choice of boxes ("regions", "region_filters", "proposals") and dtype, as far as known: recorded, displayed
+        and logged, never refused."""
         found = {name: self.details[name] for name in CHOICE_PARTS if name in self.details}
         detector = self.details.get("detector")
         proposals: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class Fingerprint:
         return found | ({"proposals": proposals} if proposals else {})
 
     def to_json(self) -> dict[str, Any]:
-        """For the folder of a run, from which `Fingerprint(**value)` makes it again."""
+        """JSON for the folder of a run; `Fingerprint(**value)` makes it again."""
         return {"feature_space": self.feature_space, "numerics": self.numerics, "details": self.details}
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ def feature_space_of(details: dict[str, Any]) -> str:
 
 
 def merged_numerics(all_numerics: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """How the parts of a store were computed: a field's value, or a list of the different ones."""
+    """Numerics of all parts of a store: a field's value, or a list of the different ones."""
     seen: dict[str, list[Any]] = {}
     for numerics in all_numerics:
         for key, value in numerics.items():
@@ -157,12 +157,12 @@ GIVEN = "given"
 
 
 def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerprint:
-    """`imported:<format>`: nobody here knows which weights and conventions made the features.
+    """`imported:<format>`: weights and conventions of the features are unknown.
 
     Args:
         details: what is known; under "classes" and "attributes" where they come from, `ABSENT` when the source has none
-            (class ids and scores of the records are then 0 and mean nothing); under "num_classes" how many foreground
-            classes the detector has, where the source or its user tells.
+            (class ids and scores of the records are then 0 and mean nothing); under "num_classes" the number of
+            foreground classes of the detector, where the source or its user gives it.
     """
     for name in ("classes", "attributes"):
         if not isinstance(details.get(name), str):
@@ -171,7 +171,7 @@ def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerp
 
 
 def num_classes_of(fingerprint: Fingerprint) -> int | None:
-    """Foreground classes of the detector that a store is of; None where nobody told."""
+    """Number of foreground classes of a store's detector; None if unknown."""
     detector = fingerprint.details.get("detector", fingerprint.details)  # of an imported store it is not known
     count = detector.get("num_classes") if isinstance(detector, dict) else None
     return count if type(count) is int else None
@@ -199,18 +199,18 @@ def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dty
 LAYOUT_CONVENTIONS = (
     "background", "no_attribute", "region_delta_weights", "region_deltas", "objectness", "anchor_order",
 )  # fmt: skip
-_SHOWN_FIELDS = 3
-_LONGEST_VALUE = 24  # letters; longer ones, such as digests, are not shown
+_MAX_FIELDS = 3
+_LONGEST_VALUE = 24  # letters; longer ones, such as digests, are left out
 
 
 def space_difference(left: Fingerprint, right: Fingerprint, names: Mapping[str, tuple[str, str]]) -> str:
-    """Such as "conventions caffe / hf, weights, selection (max_regions 100 / 36)"; left before right.
+    """Difference such as "conventions caffe / hf, weights, selection (max_regions 100 / 36)"; left before right.
 
     Args:
         names: part -> how the two sides call it as a whole, such as {"conventions": ("caffe", "hf")}; parts without
-            such names are told by their fields.
+            such names are described by their fields.
     Returns:
-        "" when a side has no details, is imported (nobody knows what it was made with), or nothing differs.
+        "" when a side has no details, is imported (its origin is unknown), or nothing differs.
     """
     if any(not one.details or one.feature_space.startswith(IMPORTED_PREFIX) for one in (left, right)):
         return ""
@@ -233,7 +233,7 @@ def space_difference(left: Fingerprint, right: Fingerprint, names: Mapping[str, 
 
 
 def meaning_difference(left: Fingerprint, right: Fingerprint) -> str:
-    """As `space_difference`, of what a model must match alone: not the choice of boxes, nor the dtype."""
+    """`space_difference` without the choice of boxes and the dtype, which a model need not match."""
     if left.meaning == right.meaning:
         return ""
     one, other = (
@@ -268,8 +268,8 @@ def _may_be_one_network(left: Mapping[str, Any], right: Mapping[str, Any]) -> bo
 
 def _fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     keys = [key for key in sorted(left.keys() | right.keys()) if left.get(key) != right.get(key)]
-    shown = [f"{key}{_values(left.get(key), right.get(key))}" for key in keys[:_SHOWN_FIELDS]]
-    return ", ".join([*shown, f"{len(keys) - _SHOWN_FIELDS} more"] if len(keys) > _SHOWN_FIELDS else shown)
+    parts = [f"{key}{_values(left.get(key), right.get(key))}" for key in keys[:_MAX_FIELDS]]
+    return ", ".join([*parts, f"{len(keys) - _MAX_FIELDS} more"] if len(keys) > _MAX_FIELDS else parts)
 
 
 def _values(left: Any, right: Any) -> str:

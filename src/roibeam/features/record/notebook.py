@@ -44,12 +44,12 @@ def notebook_html(
 
     Args:
         title, facts, note: plain text, escaped here.
-        picture, table: markup of ours, as `image_html` and `table_html` give it.
+        picture, table: trusted markup, as `image_html` and `table_html` give it.
     """
     beside = (table_html((), facts) if facts else "") + table
     if note:
         beside += f'<div style="margin-top:6px;opacity:.75;overflow-wrap:anywhere">{escaped(note, 400)}</div>'
-    # Beside each other where there is room, else one below the other.
+    # Two columns where there is room, else one below the other.
     sides = "".join(f'<div style="min-width:0;max-width:100%">{part}</div>' for part in (picture, beside) if part)
     return (
         '<div style="font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums">'
@@ -63,7 +63,7 @@ def table_html(heads: Sequence[str], rows: Sequence[Sequence[str]], *, colours: 
 
     Args:
         heads: of its columns; none for a table without a head.
-        colours: "#rrggbb" for each row, shown before its first column.
+        colours: "#rrggbb" for each row, displayed before its first column.
     """
     lines = []
     if heads:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # Ten colours of two palettes for colour blindness, Martin Krzywinski's (mk.bcgsc.ca/colorblind) and Okabe and Ito's
-# (jfly.uni-koeln.de/color): those of which any two stay furthest apart, whoever looks. A test measures by how much.
+# (jfly.uni-koeln.de/color): those of which any two stay furthest apart in every vision. A test measures by how much.
 PALETTE = (
     "#e69f00", "#008df9", "#9f0162", "#00fccf", "#d55e00", "#8400cd", "#ffb2fd", "#a40122", "#f0e442", "#ff5aaf",
 )  # fmt: skip
@@ -64,7 +64,7 @@ def colours_by_class(photos: Iterable[Sequence[int]]) -> dict[int, str]:
 def text_colour_on(background: str) -> str:
     """Black or white, whichever reads better on "#rrggbb".
 
-    The better one always has a contrast over 4.5:1, what WCAG 2.1 asks for text at level AA.
+    The better one always has a contrast over 4.5:1, the minimum of WCAG 2.1 for text at level AA.
     """
     channels = (int(background[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
@@ -116,7 +116,7 @@ def place_labels(
                              (frame.x, frame.y))  # fmt: skip
         places = np.concatenate([corners, corners + np.array((width, height))], axis=1)
         harm = _ON_A_LABEL / (width * height) * _overlaps(places, covered[:row]).sum(1)
-        # How much of each object it hides; and a label far from its box is hard to follow.
+        # Cost: share of each object that it hides; and a label far from its box is hard to follow.
         harm += _overlaps(places, areas) @ share + _FAR * np.arange(len(places))
         best = int(harm.argmin())
         covered[row] = places[best]
@@ -247,7 +247,7 @@ def _scaled(photo: np.ndarray, scale: float) -> np.ndarray:
         return np.array(photo)
     import cv2
 
-    # Enlarged pixels stay what they are: nobody should take a smooth picture for a sharp photo.
+    # Enlarged pixels stay square: a smooth picture could pass for a sharp photo.
     how = cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA
     return np.array(cv2.resize(np.ascontiguousarray(photo), size, interpolation=how))
 
@@ -302,13 +302,13 @@ def _with_labels(
     sizes: list[tuple[float, float]] = []
     covered = 0
     for box, text, colour in named:
-        shown = _shortened(_ascii(text), font, width - 2 * pad)
-        label_width = math.ceil(font.getlength(shown)) + 2 * pad
+        label = _shortened(_ascii(text), font, width - 2 * pad)
+        label_width = math.ceil(font.getlength(label)) + 2 * pad
         covered += label_width * label_height
-        if not shown or (texts and covered > _COVERED * height * width):
+        if not label or (texts and covered > _COVERED * height * width):
             break
         boxes.append(box)
-        texts.append((shown, colour))
+        texts.append((label, colour))
         sizes.append((label_width, label_height))
     frame = Rectangle(0, 0, width, height)
     places = place_labels(boxes, sizes, frame=frame, line=line)
@@ -322,13 +322,13 @@ def _with_labels(
 
 
 def _ascii(text: str) -> str:
-    """What Pillow's own font can write."""
+    """The text in characters of Pillow's own font."""
     plain = (c for c in unicodedata.normalize("NFKD", text.replace("…", "...")) if not unicodedata.combining(c))
     return "".join(c if " " <= c <= "~" else "?" for c in plain)
 
 
 def _shortened(text: str, font: object, room: float) -> str:
-    """As much of the text as there is room for, with an ellipsis; "" where not even one letter fits."""
+    """The text cut to the room, with an ellipsis; "" where not even one letter fits."""
     length = font.getlength  # type: ignore[attr-defined]
     if length(text) <= room:
         return text
@@ -339,17 +339,17 @@ def _shortened(text: str, font: object, room: float) -> str:
 
 
 def _bgr(colour: str) -> tuple[int, int, int]:
-    """Of "#rrggbb"."""
+    """BGR values of "#rrggbb"."""
     return int(colour[5:7], 16), int(colour[3:5], 16), int(colour[1:3], 16)
 
 
-# `attr_thresh` of the bottom-up-attention demo notebook and of what was made from it: weaker attributes are not shown.
+# `attr_thresh` of the bottom-up-attention demo notebook and of its descendants: weaker attributes are not drawn.
 ATTRIBUTE_SCORE = 0.1
 MAX_NAME_CHARACTERS = 34
 
 
 class NamedRegions(Protocol):
-    """What a picture needs of a `RegionRecord`."""
+    """Fields of a `RegionRecord` that a picture needs."""
 
     @property
     def height(self) -> int: ...
@@ -442,7 +442,7 @@ def photo_pixels(
 
 
 def _without_pillow(photo: PhotoLike) -> _Photo:
-    """An image of Pillow as pixels. Whoever hands over one has imported Pillow."""
+    """An image of Pillow as pixels. A caller that has one has imported Pillow."""
     pillow = sys.modules.get("PIL.Image")
     if pillow is not None and isinstance(photo, pillow.Image):
         return np.asarray(photo.convert("RGB"))[:, :, ::-1]

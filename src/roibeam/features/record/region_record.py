@@ -81,7 +81,7 @@ class RegionRecord:
         class_distribution: None, or (K, C + 1) float16 with background last, or `TopKDistribution`.
         image_feature: (G,) in the dtype of `features`, G >= 1: one feature for the whole image, or None. It is the
             detector's feature of the whole image as one region (then G = D), or comes from another network with a
-            width of its own; the store's fingerprint tells which.
+            width of its own; the store's fingerprint has which.
 
     K may be 0. Arrays are C-contiguous and little-endian.
 
@@ -251,7 +251,7 @@ class RegionRecord:
 
 
 def box_numbers(boxes: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """What VisualBERT's release puts behind the features of Flickr30k's regions (uclanlp/visualbert
+    """Numbers that VisualBERT's release puts behind the features of Flickr30k's regions (uclanlp/visualbert
     dataloaders/flickr_dataset.py): x1 / w, y1 / h, their sums with the next two, width / w, height / h.
 
     Args:
@@ -273,11 +273,11 @@ def check_image_id(image_id: str) -> None:
     except UnicodeEncodeError:
         raise ValueError(f"image id {image_id!r} is not valid UTF-8; rename the file") from None
     if not 1 <= length <= MAX_IMAGE_ID_BYTES:
-        shown = image_id if length <= 80 else image_id[:60] + "..."
-        raise ValueError(f"image id {shown!r} has {length} bytes in UTF-8; ids have 1 to {MAX_IMAGE_ID_BYTES}")
+        shortened = image_id if length <= 80 else image_id[:60] + "..."
+        raise ValueError(f"image id {shortened!r} has {length} bytes in UTF-8; ids have 1 to {MAX_IMAGE_ID_BYTES}")
 
 
-# Of each dtype of floats: its bits as signed and as unsigned integers, and those of both infinities.
+# Dtype of floats -> its bits as signed and as unsigned integers, and those of both infinities.
 _INTEGERS: dict[np.dtype, tuple[np.dtype, np.dtype, int, int]] = {
     FEATURE_DTYPES["float16"]: (np.dtype(np.int16), np.dtype(np.uint16), 0x7C00, 0xFC00),
     FEATURE_DTYPES["bfloat16"]: (np.dtype(np.int16), np.dtype(np.uint16), 0x7F80, 0xFF80),
@@ -287,7 +287,7 @@ _INTEGERS: dict[np.dtype, tuple[np.dtype, np.dtype, int, int]] = {
 
 def _all_finite(array: np.ndarray) -> bool:
     # Exponent bits all set means NaN or infinity. Positive numbers are in the order of their bits as integers, and so
-    # are negative ones without their sign: the largest of each tells. On integer views this is many times faster than
+    # are negative ones without their sign: the largest of each decides. On integer views this is many times faster than
     # numpy's half-precision arithmetic, it works for bfloat16, and it makes no array.
     if not array.size:
         return True

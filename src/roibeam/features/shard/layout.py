@@ -46,8 +46,8 @@ _META_PARTS = struct.Struct("<8sIIIIQ")  # the same, with the first three as the
 # magic, version, feature dtype, flags, num_regions, feature_dim, distribution columns, num_classes, key hash,
 # payload bytes, checksum. LMDB puts a large value 16 bytes into a page, so 48 bytes of header align the payload to 64.
 _REGIONS_HEADER = struct.Struct("<4sHBBIIIIQQQ")
-# The same header for those who only ask whether its counts were found sound before: all fields up to the key hash as
-# they are, key hash, payload bytes, checksum.
+# The same header for a look-up of counts that were found sound before: all fields up to the key hash as they are, key
+# hash, payload bytes, checksum.
 _REGIONS_PARTS = struct.Struct("<24sQQQ")
 _META_CHECKED = 24  # header bytes before the checksum
 _REGIONS_CHECKED = 40
@@ -66,7 +66,7 @@ _DAMAGED = "the file is damaged or was not written by roibeam; `roibeam store ve
 
 @dataclass(frozen=True, eq=False)
 class RegionMeta:
-    """What is needed to choose regions, read without touching the features.
+    """Data needed to choose regions, read without touching the features.
 
     Attributes:
         height, width: pixels of the decoded image.
@@ -118,7 +118,7 @@ class _Block(NamedTuple):
 
 
 class _SoundValue(NamedTuple):
-    """What a region value holds whose header is sound.
+    """Contents of a region value whose header is sound.
 
     Attributes:
         dtype: of the whole value as one number of named arrays.
@@ -243,7 +243,7 @@ def encode_regions(record: RegionRecord) -> bytes:
     arrays["attribute_scores"], arrays["attribute_ids"] = record.attribute_scores, record.attribute_ids
     flags = kind << _DISTRIBUTION_SHIFT
     flags |= _HAS_ATTRIBUTES if record.attribute_ids is not None else 0
-    own_bytes = 0  # of an image feature whose width no count in the header tells
+    own_bytes = 0  # of an image feature whose width is in no count of the header
     if record.image_feature is not None and len(record.image_feature) == feature_dim:
         flags |= _HAS_IMAGE_FEATURE
     elif record.image_feature is not None:
@@ -346,7 +346,7 @@ def decode(
 # that were found sound before. 4096 of them are a few MB.
 @lru_cache(maxsize=4096)
 def _sound_value(counts: bytes, payload_bytes: int, num_bytes: int) -> _SoundValue:
-    """What a region value holds, from its header.
+    """Contents of a region value, from its header.
 
     Args:
         counts: the header before the key hash.
@@ -397,26 +397,26 @@ def _sound_value(counts: bytes, payload_bytes: int, num_bytes: int) -> _SoundVal
 
 
 def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
-    """Where each array of the payload lies, in stored order: each at the next multiple of 64, except `attribute_ids`,
+    """Position of each array of the payload, in stored order: at the next multiple of 64, except `attribute_ids`,
     which follows `attribute_scores` directly. An image feature of its own width is last and takes what is left of
     `payload_bytes`."""
     k, feature_dim, columns = header.num_regions, header.feature_dim, header.columns
     feature_dtype = FEATURE_DTYPES[DTYPE_NAMES[header.dtype_code]]
-    wanted: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
+    arrays: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
     if header.distribution == _FULL_DISTRIBUTION:
-        wanted.append(("class_distribution", _F16, (k, columns)))
+        arrays.append(("class_distribution", _F16, (k, columns)))
     elif header.distribution == _TOP_K_DISTRIBUTION:
-        wanted.append(("top_k_ids", _U16, (k, columns)))
-        wanted.append(("top_k_probabilities", _F16, (k, columns)))
-        wanted.append(("top_k_rest", _F16, (k,)))
+        arrays.append(("top_k_ids", _U16, (k, columns)))
+        arrays.append(("top_k_probabilities", _F16, (k, columns)))
+        arrays.append(("top_k_rest", _F16, (k,)))
     if header.flags & _HAS_IMAGE_FEATURE:
-        wanted.append(("image_feature", feature_dtype, (feature_dim,)))
+        arrays.append(("image_feature", feature_dtype, (feature_dim,)))
     if header.flags & _HAS_ATTRIBUTES:
-        wanted.append(("attribute_scores", _F32, (k,)))
-        wanted.append(("attribute_ids", _U16, (k,)))
+        arrays.append(("attribute_scores", _F32, (k,)))
+        arrays.append(("attribute_ids", _U16, (k,)))
     blocks: dict[str, _Block] = {}
     end = 0
-    for name, dtype, shape in wanted:
+    for name, dtype, shape in arrays:
         start = end if name == "attribute_ids" else align_up(end)
         count = 1
         for extent in shape:

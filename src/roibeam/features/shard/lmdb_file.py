@@ -39,7 +39,7 @@ _DATABASE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch pages, leaf 
 
 
 class FileBytes(Protocol):
-    """The bytes of a whole file by position: an mmap, a memoryview, or something that reads them when asked."""
+    """Bytes of a whole file by position: an mmap, a memoryview, or a lazy reader."""
 
     def __len__(self) -> int: ...
 
@@ -126,7 +126,7 @@ class LmdbPages:
     def _nodes(self, database: _Database) -> Iterator[tuple[bytes, int, int, int]]:
         """(key, flags, offset, length) of every leaf node; of an overflow value, `offset` finds its page number."""
         if database.flags:
-            raise self._damaged(f"database flags {database.flags:#x}: duplicates or integer keys are not ours")
+            raise self._damaged(f"database flags {database.flags:#x}: duplicates or integer keys are not supported")
         if database.root == _NO_PAGE:
             if database.entries:
                 raise self._damaged(f"{database.entries} entries but no root page")
@@ -239,7 +239,7 @@ class GrowingLmdb:
 
     Args:
         path: a file, or with `subdir` a folder that gets `data.mdb`; new (or left by a stopped writer of the same, and
-            `durable`), and nobody else's: there is no lock file.
+            `durable`), with no other writer: there is no lock file.
         map_bytes: expected size of the file. A wrong guess costs repeated transactions, half of them at most.
         commit_bytes: bytes of keys and values in a transaction. LMDB holds its pages in memory, and this object its
             entries (to put them again), so the peak is about twice this.
@@ -337,10 +337,10 @@ class GrowingLmdb:
         # LMDB's append is an overwrite of nothing: a key that is not the largest is an error there.
         return self._txn.put(key, value, append=append, overwrite=append, **named)
 
-    def _grow(self, wanted: int) -> None:
+    def _grow(self, num_bytes: int) -> None:
         while True:
             self._txn.abort()
-            self._map_bytes = _whole_pages(2 * self._map_bytes + wanted)
+            self._map_bytes = _whole_pages(2 * self._map_bytes + num_bytes)
             self._env.set_mapsize(self._map_bytes)
             self._txn = self._env.begin(write=True)
             try:

@@ -51,10 +51,10 @@ class JsonFields:
         self._value = value
 
     def wrong(self, name: str, want: str, got: object) -> ValueError:
-        shown = repr(got)
-        shown = shown if len(shown) <= 200 else shown[:200] + "..."
+        text = repr(got)
+        text = text if len(text) <= 200 else text[:200] + "..."
         return ValueError(
-            f"{self._where}: {name} must be {want}, got {shown}; "
+            f"{self._where}: {name} must be {want}, got {text}; "
             f"restore the file from a copy or run the command that wrote it again"
         )
 
@@ -69,7 +69,7 @@ class JsonFields:
             )
 
     def or_none(self, take: Callable[[str], str], name: str) -> str | None:
-        """As `take`, one of the methods below, for a field that may be null."""
+        """`take`, one of the methods below, for a field that may be null."""
         value = self._take(name, "there (null when it has no value)", lambda value: True)
         return None if value is None else take(name)
 
@@ -145,7 +145,7 @@ def data_file_name(shard: int, attempt: str) -> str:
 
 
 def retried_manifest_name(shard: int) -> str:
-    """Where the manifest of a finished shard waits while its failed images are tried again."""
+    """Name of a finished shard's manifest while its failed images are tried again."""
     return f"{RETRIED_PREFIX}{shard:05d}.json"
 
 
@@ -175,7 +175,7 @@ class _JsonFile(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSummary:
-    """What `ShardWriter.finish` knows about the file it wrote.
+    """Facts of the file that `ShardWriter.finish` wrote.
 
     Attributes:
         data_bytes: size of the data file; always `page_size * num_pages`. 0 without records: then there is no file.
@@ -319,7 +319,7 @@ class ShardEntry:
 
     @classmethod
     def of(cls, manifest: ShardManifest, *, manifest_sha256: str) -> Self:
-        """How the store manifest lists a shard."""
+        """Entry of a shard in the store manifest."""
         own: dict[str, Any] = {
             "manifest": shard_manifest_name(manifest.shard),
             "manifest_sha256": manifest_sha256,
@@ -500,7 +500,7 @@ PLAN_FORMAT = "roibeam-plan"
 
 @dataclass(frozen=True)
 class UnfinishedRun:
-    """A plan of which the store manifest does not list all shards; `str()` of it is what to tell."""
+    """A plan of which the store manifest does not list all shards; `str()` of it is the message."""
 
     planned_shards: int
     missing_shards: int
@@ -521,7 +521,7 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
     Args:
         manifest: of the store in `folder`.
     Raises:
-        ValueError: naming plan.json, when it is damaged or not one of ours.
+        ValueError: naming plan.json, when it is damaged or no plan of an extraction.
         OSError: when it cannot be read.
     """
     if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:

@@ -91,9 +91,9 @@ class OffsetIndex:
 
     def find(self, key: bytes) -> int:
         """The row of `key`, or -1."""
-        wanted, hashes, num_records = hash_key(key), self._hashes, self.num_records
-        at = bisect_left(hashes, wanted)
-        while at < num_records and hashes[at] == wanted:
+        key_hash, hashes, num_records = hash_key(key), self._hashes, self.num_records
+        at = bisect_left(hashes, key_hash)
+        while at < num_records and hashes[at] == key_hash:
             row = self._hash_rows[at]
             if row >= num_records:
                 raise self._damaged(f"names row {row} of {num_records}")
@@ -203,7 +203,7 @@ def encode_index(rows: Sequence[IndexRow], *, feature_dim: int, feature_dtype: s
 
 def _arrays(num_records: int, blob_bytes: int) -> tuple[dict[str, tuple[np.dtype, int, int]], int]:
     """name -> (dtype, count, start in the payload), starts multiples of 64, in stored order; the payload's end."""
-    wanted = (
+    columns = (
         ("key_hashes", "<u8", num_records),
         ("hash_rows", "<u4", num_records),
         ("key_offsets", "<u8", num_records + 1),
@@ -217,7 +217,7 @@ def _arrays(num_records: int, blob_bytes: int) -> tuple[dict[str, tuple[np.dtype
     )
     places: dict[str, tuple[np.dtype, int, int]] = {}
     end = 0
-    for name, code, count in wanted:
+    for name, code, count in columns:
         start = align_up(end)
         dtype = np.dtype(code)
         places[name] = (dtype, count, start)

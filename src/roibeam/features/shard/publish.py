@@ -162,8 +162,8 @@ Outcome = RegionRecord | DeadLetter | Repeat
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """Where a store is written: its folder or URL, and the folder of this machine that data files are written in, which
-    is the same for a folder."""
+    """Output of a store: its folder or URL, and the local folder that data files are written in (the same for a
+    folder)."""
 
     folder: OutputFolder
     work: Path
@@ -211,7 +211,7 @@ class ShardSequence:
 
     @property
     def number(self) -> int:
-        """Of the shard that the next outcome goes to."""
+        """Number of the shard that the next outcome goes to."""
         return self._number
 
     def put(self, outcome: Outcome) -> ShardManifest | None:
@@ -230,7 +230,7 @@ class ShardSequence:
         return self.finish() if is_full else None
 
     def finish(self) -> ShardManifest | None:
-        """Publishes the shard that was begun; None where none was."""
+        """Publishes the open shard; None where none is open."""
         shard = self._open
         if shard is None:
             return None
@@ -275,14 +275,14 @@ class ShardSequence:
         return other
 
     def discard(self) -> None:
-        """Deletes the shard that was begun."""
+        """Deletes the open shard."""
         if self._open is not None:
             self._open.writer.discard()
             self._open = None
 
 
 class _OpenShard:
-    """The shard that a sequence is writing, and what its manifest will say."""
+    """The shard that a sequence is writing, and the contents of its manifest."""
 
     def __init__(self, folder: Path, number: int, source: str, planned_bytes: int) -> None:
         self.attempt = secrets.token_hex(4)
@@ -308,7 +308,7 @@ def write_shard_sequence(outcomes: Iterable[Outcome], sequence: ShardSequence) -
 
     Args:
         outcomes: records in any order, with ids that are unique; ascending ones make shards with disjoint ranges. No
-            outcome of the next shard is asked for before the manifest of the last one was yielded.
+            outcome of the next shard is taken before the manifest of the last one was yielded.
     Raises:
         ValueError, OSError: as `ShardSequence.put`; the shard that was being written leaves no file.
     """
@@ -325,7 +325,7 @@ def write_shard_sequence(outcomes: Iterable[Outcome], sequence: ShardSequence) -
 
 
 def num_outcomes(manifest: ShardManifest) -> int:
-    """How many outcomes a shard of such a sequence took."""
+    """Number of outcomes in a shard of such a sequence."""
     return manifest.num_records + len(manifest.dead_letters) + int(manifest.stats["equal_repeats"])
 
 

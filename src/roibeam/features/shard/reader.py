@@ -1,7 +1,7 @@
 """Reader of one finished shard: through Python's own mmap on this disk, by ranges of bytes at a URL.
 
 Records are found by the shard's offset index. LMDB's map dies with its environment, and views into it crash the
-process; Python's refuses to close while views live. Of a shard at a URL the index is read once, each record by its
+process; Python's refuses to close while views live. For a shard at a URL the index is read once, each record by its
 range.
 """
 
@@ -23,7 +23,7 @@ from roibeam.features.shard.offset_index import IndexRow, OffsetIndex
 
 
 class ShardReader:
-    """One data file, bounded by what its manifest says.
+    """One data file, bounded by its manifest.
 
     Args:
         path: the data file.
@@ -66,7 +66,7 @@ class ShardReader:
                     f"changed (a copy that stopped?): copy it again or re-extract the shard"
                 )
             self._map = mmap.mmap(file.fileno(), manifest.data_bytes, access=mmap.ACCESS_READ)
-        # Of what a disk reads ahead, megabytes, most would be of records that nobody asked for.
+        # A disk reads megabytes ahead, mostly of records that are not needed.
         self._map.madvise(mmap.MADV_RANDOM)
         try:
             check_pages(LmdbPages(self._map, str(self.path)), manifest, str(self.path))
@@ -130,33 +130,33 @@ class ShardReader:
         return index.find(image_id.encode("utf-8", "surrogatepass"))
 
     def row_of(self, image_id: str) -> int:
-        """As `find`, but KeyError where the image is not in the shard."""
+        """`find`, but KeyError where the image is not in the shard."""
         row = self.find(image_id)
         if row < 0:
             raise KeyError(f"image id {image_id!r} is not in {self.path}")
         return row
 
     def meta_at(self, row: int, *, check: bool = False) -> RegionMeta:
-        """What is needed to choose regions, without touching the features' pages; errors as `get`."""
+        """Data needed to choose regions, without touching the features' pages; errors as `get`."""
         mapped, index = self._opened()
         start, end = index.ranges(row)[:2]
         try:
             meta = decode_meta(mapped[start:end], check=check)
         except ValueError as error:
-            shown = self.record_key(row).decode("utf-8", "replace")
-            raise ValueError(f"{self.path}: record {shown!r}: {error}") from None
+            image_id = self.record_key(row).decode("utf-8", "replace")
+            raise ValueError(f"{self.path}: record {image_id!r}: {error}") from None
         self._check_size(index, row, meta.num_regions, meta.feature_dim)
         return meta
 
     def num_regions_at(self, row: int) -> int:
-        """How many regions a record has, from the index alone."""
+        """Number of regions of a record, from the index alone."""
         return self._opened()[1].num_regions_at(row)
 
     def prefetch_at(self, row: int, *, large: bool = True) -> None:
-        """Asks the operating system to read a record's values soon, and returns at once; errors as `get`.
+        """Prefetches a record's values, and returns at once; errors as `get`.
 
         Args:
-            large: False asks for what `meta_at` reads only.
+            large: False prefetches only what `meta_at` reads.
         """
         mapped, index = self._opened()
         ranges = index.ranges(row)
@@ -270,7 +270,7 @@ class ShardReader:
 
 
 def check_pages(pages: LmdbPages, manifest: ShardManifest, where: str) -> None:
-    """ValueError when a data file has other pages than its manifest says."""
+    """ValueError when a data file has other pages than in its manifest."""
     if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
         raise ValueError(
             f"{where}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
@@ -281,7 +281,7 @@ def check_pages(pages: LmdbPages, manifest: ShardManifest, where: str) -> None:
 def stream_digests(
     path: str | os.PathLike[str], manifest: ShardManifest, *, rows_at_once: int = 256
 ) -> Iterator[tuple[bytes, bytes]]:
-    """As `ShardReader.digests`, but with the file open only while a block of rows is read.
+    """`ShardReader.digests`, but with the file open only while a block of rows is read.
 
     Merging thousands of shards holds one such stream each; open maps would run into `ulimit -n`.
     """
@@ -292,7 +292,7 @@ def stream_digests(
 
 
 class ShardObject:
-    """For a look at some records; who reads many stages the shard (`features/reading/staging.py`).
+    """Shard at a URL, for a look at some records; to read many, stage it (`features/reading/staging.py`).
 
     Args:
         folder: where the data file lies.
@@ -358,7 +358,7 @@ def _check_pages(folder: OutputFolder, manifest: ShardManifest, where: str) -> N
 
 
 class FileRanges:
-    """A file as `LmdbPages` takes it, each piece read when it is asked for."""
+    """A file as `LmdbPages` takes it, each piece read when it is needed."""
 
     def __init__(self, folder: OutputFolder, name: str, num_bytes: int) -> None:
         self._folder, self._name, self._num_bytes = folder, name, num_bytes

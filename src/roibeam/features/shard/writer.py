@@ -122,7 +122,7 @@ class ShardWriter:
             summary = self._summary(rows, index)
             self._lmdb.close()
             self._open = False
-            # Pages beyond the last one in use are not part of the tree; without them the size says the page count.
+            # Pages beyond the last one in use are not part of the tree; without them the size gives the page count.
             os.truncate(self.path, summary.data_bytes)
             with open(self.path, "r+b") as file:
                 os.fsync(file.fileno())

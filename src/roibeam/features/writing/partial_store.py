@@ -1,7 +1,7 @@
 """Partial store: a folder that is being written by an import, a copy or `StoreWriter`, now or before a kill.
 
-Checks that the folder may become this store, finds the shards that are finished, goes on with the one that was begun,
-and ends the store. A plan is the digest of all that decides what is written; each shard manifest has it in its stats,
+Checks that the folder may become this store, finds the shards that are finished, goes on with an unfinished one, and
+ends the store. A plan is the digest of all that decides what is written; each shard manifest has it in its stats,
 the store manifest in its config.
 """
 
@@ -59,7 +59,7 @@ _DATA_FILE = re.compile(rf"part-(\d{{5,}})\.[0-9a-f]{{8}}({re.escape(CAPTIONS_SU
 
 
 def plan_stat(command: str, plan: str) -> dict[str, str]:
-    """What the shard manifests of this "copy", "import" or "write" have in their stats."""
+    """Entry in the stats of the shard manifests of this "copy", "import" or "write"."""
     return {f"{command}_plan": plan}
 
 
@@ -170,7 +170,7 @@ def _may_be_in_work(name: str, facts: FileFacts, num_finished: int) -> bool:
 
 @contextmanager
 def work_folder(folder: OutputFolder, scratch: str | None = None) -> Iterator[Path]:
-    """Where the data file of a shard is written: the folder itself, or a scratch folder for one at a URL."""
+    """Folder for a shard's data file: the store's folder itself, or a scratch folder for one at a URL."""
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
         yield folder.local_path
@@ -204,7 +204,7 @@ class FinishedShards:
         self._drop_stale_manifest()
 
     def _drop_stale_manifest(self) -> None:
-        """Where a shard was deleted to be written again, there is no store until the writer is done."""
+        """Deletes manifest.json if it lists a deleted shard: there is no store until the writer is done."""
         path = self._folder / STORE_MANIFEST_NAME
         found = {manifest.shard for manifest in self.manifests}
         if path.exists() and not {entry.shard for entry in StoreManifest.read(path).shards} <= found:
@@ -222,12 +222,12 @@ class FinishedShards:
         return len(self._shard_of)
 
     def ids(self) -> Iterator[str]:
-        """In the order of the shards."""
+        """Image ids in the order of the shards."""
         return iter(self._shard_of)
 
     @property
     def next_number(self) -> int:
-        """Of a new shard."""
+        """Number of a new shard."""
         return self.manifests[-1].shard + 1 if self.manifests else 0
 
     def is_earlier(self, image_id: str) -> bool:
@@ -235,7 +235,7 @@ class FinishedShards:
         return self._shard_of.get(image_id, self.num_earlier) < self.num_earlier
 
     def stored(self, image_id: str) -> tuple[bytes, tuple[str, ...]]:
-        """Record digest and captions of an image that is there; those of its shard are kept until another is asked."""
+        """Record digest and captions of an image that is there; caches one shard's."""
         place = self._shard_of[image_id]
         if self._read is None or self._read[0] != place:
             manifest = self.manifests[place]
@@ -246,7 +246,7 @@ class FinishedShards:
         return self._read[1][image_id], self._read[2].get(image_id, ())
 
     def kind(self) -> RecordKind | None:
-        """Of the records that are there; None without any."""
+        """Kind of the records that are there; None without any."""
         for manifest in self.manifests:
             return RecordKind.from_json(
                 manifest.stats.get("kind"), str(self._folder / f"part-{manifest.shard:05d}.json")
@@ -254,9 +254,9 @@ class FinishedShards:
         return None
 
     def has_classes(self) -> bool | None:
-        """Whether class ids of the records were given; None where no record tells."""
-        told = [manifest.stats.get("classes") for manifest in self.manifests]
-        return next((bool(each) for each in told if each is not None), None)
+        """Whether class ids of the records were given; None if unknown."""
+        stated = [manifest.stats.get("classes") for manifest in self.manifests]
+        return next((bool(each) for each in stated if each is not None), None)
 
     def annotations(self) -> Iterator[list[Annotation]]:
         """The rows of each shard, in key order."""
@@ -316,7 +316,7 @@ class StoreInWork:
         self._folder, self._settings = folder, settings
         self._shards = FinishedShards(folder, settings)
         self._kind, self._has_classes = self._shards.kind(), self._shards.has_classes()
-        self._begun: dict[str, tuple[str, ...]] = {}  # captions of each image of the shard that was begun
+        self._open_captions: dict[str, tuple[str, ...]] = {}  # captions of each image of the open shard
         self._is_whole = True  # False while a record is written: a file with half of one is no shard
         self._change = RecordChange(settings.dtype)
         self._sequence = ShardSequence(
@@ -335,15 +335,15 @@ class StoreInWork:
             log.info("%s: %s in %s there already", folder, counted(len(self._shards), "image"), shards)
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._begun or image_id in self._shards
+        return image_id in self._open_captions or image_id in self._shards
 
     def __len__(self) -> int:
-        return len(self._shards) + len(self._begun)
+        return len(self._shards) + len(self._open_captions)
 
     def ids(self) -> Iterator[str]:
-        """Those of finished shards first."""
+        """Image ids, those of finished shards first."""
         yield from self._shards.ids()
-        yield from self._begun
+        yield from self._open_captions
 
     def record(self, image: str | RegionRecord, arrays: Mapping[str, Any]) -> RegionRecord:
         """The record as it is to be stored, checked against settings and earlier records.
@@ -388,8 +388,8 @@ class StoreInWork:
         image_id = record.image_id
         if not self._shards.is_earlier(image_id):
             return False
-        digest, said = self._shards.stored(image_id)
-        if digest != record_digest(record) or said != captions:
+        digest, stored_captions = self._shards.stored(image_id)
+        if digest != record_digest(record) or stored_captions != captions:
             what = "arrays" if digest != record_digest(record) else "captions"
             raise ValueError(
                 f"{self._folder} has image {image_id!r} with other {what} already; leave it out, or choose a new folder"
@@ -405,12 +405,12 @@ class StoreInWork:
             raise ValueError("captions are stored in a parquet file, for which pyarrow is missing: pip install pyarrow")
         with _interrupts_wait():
             self._is_whole = False
-            self._begun[record.image_id] = captions
+            self._open_captions[record.image_id] = captions
             self._take_up(self._sequence.put(record))
             self._is_whole = True
 
     def finish(self) -> StoreManifest:
-        """Publishes the shard that was begun, and the store."""
+        """Publishes the open shard, and the store."""
         self._check_whole()
         self._take_up(self._sequence.finish())
         if not len(self):
@@ -441,15 +441,15 @@ class StoreInWork:
         )
 
     def keep(self) -> None:
-        """Publishes the shard that was begun, after an exception, which nothing here may hide."""
-        begun = counted(len(self._begun), "image")
+        """Publishes the open shard after an exception, which nothing here may hide."""
+        images = counted(len(self._open_captions), "image")
         if not self._is_whole:
-            log.warning("%s: the last shard is lost, with %s: writing one of them failed", self._folder, begun)
+            log.warning("%s: the last shard is lost, with %s: writing one of them failed", self._folder, images)
             return
         try:
             self._take_up(self._sequence.finish())
         except (OSError, ValueError) as error:
-            log.warning("%s: the last shard is lost, with %s: %s", self._folder, begun, error)
+            log.warning("%s: the last shard is lost, with %s: %s", self._folder, images, error)
 
     def _check_whole(self) -> None:
         if not self._is_whole:
@@ -458,18 +458,18 @@ class StoreInWork:
             )
 
     def discard(self) -> None:
-        """Removes what is left of a shard that was begun."""
+        """Removes what is left of an open shard."""
         self._sequence.discard()
 
     def _take_up(self, manifest: ShardManifest | None) -> None:
         if manifest is not None:
-            self._shards.add(manifest, self._begun)
-            self._begun = {}
+            self._shards.add(manifest, self._open_captions)
+            self._open_captions = {}
 
     def _before_publish(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
-        """Writes the captions of a shard, whose manifest then says how many there are."""
+        """Writes the captions of a shard; returns their number, for its manifest."""
         assert path is not None and self._kind is not None
-        captions = {image_id: texts for image_id, texts in self._begun.items() if texts}
+        captions = {image_id: texts for image_id, texts in self._open_captions.items() if texts}
         if captions:
             write_shard_captions(path, captions)
         return {
@@ -481,7 +481,7 @@ class StoreInWork:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C is heard after the block: with half a record in it a shard would be lost."""
+    """Delays Ctrl-C until after the block: with half a record in it a shard would be lost."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield

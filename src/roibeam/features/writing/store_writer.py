@@ -1,4 +1,4 @@
-"""Writer of a store from Python: features of one's own detector, as arrays or as records. docs/python.md is its page.
+"""Writer of a store from Python: features of any detector, as arrays or as records. docs/python.md is its page.
 
 Captions are given with an image and kept beside its shard; at the end they become the table that an extraction writes
 too (../annotations.py), so that training finds them. All of this stands in `features`: a machine that makes features
@@ -34,11 +34,11 @@ class StoreWriter:
 
     A shard is published when it is full, manifest.json when the block ends. After an exception in the block what was
     written is kept, in a shard of its own, and there is no (new) manifest.json; after a kill only the shard that was
-    being written is lost. Open the folder with the same settings to go on: `image_id in writer` tells what is there. A
+    being written is lost. Open the folder with the same settings to go on: `image_id in writer` checks for an image. A
     finished store grows in the same way.
 
     Args:
-        path: a folder on a disk: new, empty, or begun by a writer with the same settings.
+        path: a folder on a disk: new, empty, or left by a writer with the same settings.
         feature_space: your name for what made the features; stores of one name and width can be trained on together.
             Lower-case letters, digits, `.`, `_` and `-`.
         classes, attributes: names in id order, background not among them; None when unknown. With names every image
@@ -48,7 +48,7 @@ class StoreWriter:
             error.
         shard_bytes: a shard ends with the image that brings it to so many bytes of arrays.
         photos: folder of the photos, where each image id is the path of its photo below it, without the extension. It
-            is recorded, so that the photos are shown and found; None when unknown.
+            is recorded, so that the photos are found and displayed; None when unknown.
 
     Attributes:
         manifest: of the finished store; None before the block has ended.

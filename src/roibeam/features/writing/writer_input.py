@@ -80,12 +80,12 @@ class WriterSettings:
 
     @property
     def known_classes(self) -> int | None:
-        """Foreground classes, where the user told."""
+        """Number of foreground classes, if the user gave it."""
         return self.num_classes if self.classes is None else len(self.classes)
 
     @property
     def source(self) -> dict[str, dict[str, str]]:
-        """What the store's config says of the photos, as an extraction of their folder would; nothing when unknown."""
+        """Photos in the store's config, as an extraction of their folder records them; empty when unknown."""
         if self.photos is None:
             return {}
         return {
@@ -108,7 +108,7 @@ class WriterSettings:
         )
 
     def difference(self, plan: str) -> str:
-        """What another plan says otherwise, such as "feature_space 'a', now 'b'"; "" where nothing, or it is none."""
+        """Difference from another plan, such as "feature_space 'a', now 'b'"; "" if there is none, or it is no plan."""
         try:
             before, now = json.loads(plan), json.loads(self.plan)
             names = [name for name in now if before[name] != now[name]]
@@ -124,21 +124,17 @@ class WriterSettings:
         """ValueError naming the record when its ids are not those of the classes and attributes.
 
         Args:
-            has_classes: whether its class ids were given; None where nobody can tell.
+            has_classes: whether its class ids were given; None if unknown.
         """
         where = f"record {record.image_id!r}"
         known = self.known_classes
         if known is not None:
             if has_classes is False and record.num_regions:
-                raise ValueError(
-                    f"{where}: class_ids and class_scores missing; this writer was told of {known} classes"
-                )
+                raise ValueError(f"{where}: class_ids and class_scores missing; this writer has {known} classes")
             _check_ids(where, "class_ids", record.class_ids, known)
         if self.attributes is not None:
             if record.attribute_ids is None:
-                raise ValueError(
-                    f"{where}: attribute_ids and attribute_scores missing; this writer was told of attributes"
-                )
+                raise ValueError(f"{where}: attribute_ids and attribute_scores missing; this writer has attributes")
             _check_ids(where, "attribute_ids", record.attribute_ids, len(self.attributes))
         distribution = record.class_distribution
         if known is not None and distribution is not None:
@@ -148,8 +144,8 @@ class WriterSettings:
                 columns = distribution.shape[1] - 1
             if columns != known:
                 raise ValueError(
-                    f"{where}: class_distribution is of {columns} classes and background, this writer was told of "
-                    f"{known} classes"
+                    f"{where}: class_distribution is of {columns} classes and background, this writer has {known} "
+                    f"classes"
                 )
 
 
@@ -175,7 +171,7 @@ def checked_names(names: Iterable[str] | None, what: str) -> tuple[str, ...] | N
 
 def _check_ids(where: str, name: str, ids: np.ndarray, count: int) -> None:
     if len(ids) and int(ids.max()) >= count:
-        raise ValueError(f"{where}: {name} has {int(ids.max())}, this writer was told of {count}, 0 to {count - 1}")
+        raise ValueError(f"{where}: {name} has {int(ids.max())}, this writer has {count}, 0 to {count - 1}")
 
 
 def _digest(names: tuple[str, ...] | None) -> str | None:
@@ -241,8 +237,8 @@ _SUM_SLACK = 0.01  # of a row of probabilities; float16 values of 1,601 classes 
 
 
 class RegionArrays(TypedDict, total=False):
-    """What `StoreWriter.write` takes of one image: lists, numpy arrays, or torch tensors on the CPU. K regions, K may
-    be 0.
+    """Input of `StoreWriter.write` for one image: lists, numpy arrays, or torch tensors on the CPU. K regions, K may be
+    0.
 
     Attributes:
         height, width: int, pixels of the photo that the boxes were found in.

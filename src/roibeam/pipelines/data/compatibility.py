@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from roibeam.features.record.region_record import RegionRecord
     from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
-# Share, 0..1. A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago,
-# and more die.
+# Share, 0..1. A wrong folder gives next to nothing. A third of Conceptual Captions' links were dead years ago, and
+# more die.
 MIN_MATCH = 0.25
 
 
@@ -23,7 +23,7 @@ SAMPLE_ONE_IN = 16
 
 
 def checked_one_in(checksums: str) -> int:
-    """Of so many records one is compared.
+    """Number of records of which one is compared with its checksums.
 
     Raises:
         ValueError: for another word than `ALL` or `SAMPLE`.
@@ -34,7 +34,7 @@ def checked_one_in(checksums: str) -> int:
 
 
 class ReadsRegions(Protocol):
-    """What is asked of a model's configuration here."""
+    """Fields of a model's configuration that are checked here."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -68,16 +68,16 @@ def check_width(config: ReadsRegions, record: RegionRecord, *, box_numbers: bool
     """
     from roibeam.features.record.region_record import BOX_NUMBERS  # with numpy, which settings do without
 
-    width, wanted = record.features.shape[1], config.region_feature_size
+    width, expected = record.features.shape[1], config.region_feature_size
     given = width + BOX_NUMBERS * box_numbers
-    if given == wanted:
+    if given == expected:
         return
     with_numbers = f", with six numbers of each box {given}" if box_numbers else ""
-    found = f"record {record.image_id!r}: features have width {width}{with_numbers}, the model was made for {wanted}"
-    if wanted == width + BOX_NUMBERS:
+    found = f"record {record.image_id!r}: features have width {width}{with_numbers}, the model was made for {expected}"
+    if expected == width + BOX_NUMBERS:
         remedy = f"set {setting}=true" if setting else "give a store whose features end in them"
         raise ValueError(f"{found}, with six numbers of each box behind them; {remedy}")
-    if wanted == given - BOX_NUMBERS:
+    if expected == given - BOX_NUMBERS:
         if box_numbers:
             raise ValueError(f"{found}, without them; set {setting}=false")
         raise ValueError(
@@ -137,11 +137,11 @@ def check_region_labels(labels: int, num_classes: int, field: str) -> None:
 def check_task(config: Any, task: int | None) -> None:
     """
     Raises:
-        ValueError: when a model with task tokens is not told which, or one without is.
+        ValueError: when a model with task tokens gets no token, or one without them gets one.
     """
     count = getattr(config, "num_task_tokens", 0)
     if not count and task is not None:
         raise ValueError("this model has no task tokens; leave --task-token out")
     if count and (task is None or not 0 <= task < count):
-        asked = "" if task is None else f", {task} is none of them"
-        raise ValueError(f"this model has a token for each task; name one with --task-token, 0 to {count - 1}{asked}")
+        but = "" if task is None else f", {task} is none of them"
+        raise ValueError(f"this model has a token for each task; name one with --task-token, 0 to {count - 1}{but}")

@@ -1,7 +1,7 @@
 """Settings of features: by preset and in words for people, and those that a published run needs. No torch.
 
-Words say which preset some settings are, which boxes a store's features are of, how exactly they are stored, and how
-two runs or stores differ. The meaning of features (`Fingerprint.meaning`) must match and is compared elsewhere. A
+Words name the preset of some settings, the boxes of a store's features, their precision, and the difference of two
+runs or stores. The meaning of features (`Fingerprint.meaning`) must match and is compared elsewhere. A
 difference here is never a reason to refuse: every published protocol trains on other boxes than it is evaluated on.
 
 `Features` of a published run are data: which network, which regions of it, or boxes from a file.
@@ -35,7 +35,7 @@ def conventions_name(conventions: Mapping[str, Any]) -> str:
 
 
 def selection_name(selection: Mapping[str, Any]) -> str:
-    """As `conventions_name`, for the fields of a `SelectionPolicy`: "butd-36" or "butd-36, but max_regions 12"."""
+    """`conventions_name` for the fields of a `SelectionPolicy`: "butd-36" or "butd-36, but max_regions 12"."""
     return _name(selection, {name: asdict(preset) for name, preset in SELECTIONS.items()})
 
 
@@ -54,7 +54,7 @@ def parts_words(config: DetectorConfig, conventions: Conventions, selection: Sel
 
 
 def choice_words(chosen: ChosenDetector, detector: str | None, settings: Sequence[str], *, with_boxes: bool) -> str:
-    """Which detector was chosen, and what of its preset was changed, in a line for the user.
+    """Line for the user on the chosen detector, and on changes of its preset.
 
     Args:
         detector: as the user named it.
@@ -102,7 +102,7 @@ def _name(settings: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]])
 
 
 def setting_changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two flat settings, one text each; those that an option sets as a preset come first."""
+    """Differences of two flat settings, one text each; those that an option sets as a preset come first."""
     different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
     presets = []
     for option, prefix, name in (
@@ -110,7 +110,7 @@ def setting_changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
         ("selection", "feature_space.regions.", selection_name),
     ):
         sides = [{key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (had, now)]
-        # Sides with other fields (given boxes have fewer) are told field by field.
+        # Sides with other fields (given boxes have fewer) are compared field by field.
         if sides[0] != sides[1] and sides[0].keys() == sides[1].keys():
             presets.append(f"{option} was {name(sides[0])}, is now {name(sides[1])}")
             different = [key for key in different if not key.startswith(prefix)]
@@ -135,7 +135,7 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
 
 
 def other_run(store: object, what: str, changes: Sequence[str]) -> str:
-    """What is said of a store that this run cannot go on with.
+    """Error for a store that this run cannot go on with.
 
     Args:
         what: how the store is another run's, such as `OTHER_SETTINGS`.
@@ -143,7 +143,7 @@ def other_run(store: object, what: str, changes: Sequence[str]) -> str:
     return f"{store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"
 
 
-# How far a mode moves the feature of one box from that of exact, as BENCHMARKS.md has it.
+# Distance of one box's feature in a mode from that in exact mode, by BENCHMARKS.md.
 _MODE_ERRORS = {
     "bf16": "in bf16 a feature has a cosine of 0.9989 or more to that of exact, 0.99997 on average",
     "tf32": "in tf32 a feature differs from that of exact by at most 2e-4 of the maximum",
@@ -151,18 +151,18 @@ _MODE_ERRORS = {
 
 
 def boxes_words(fingerprint: Fingerprint) -> str | None:
-    """Such as "10 to 100 regions (butd-10-100)" or "given boxes"; None where nobody told."""
+    """Boxes in words, such as "10 to 100 regions (butd-10-100)" or "given boxes"; None if unknown."""
     choice = fingerprint.choice
     regions, filters = choice.get("regions"), choice.get("region_filters")
     words = None if regions is None else "given boxes" if regions == "given" else _selection_words(regions)
     if filters:
-        told = "; ".join(_filter_words(each) for each in (filters if isinstance(filters, list) else [filters]))
-        words = f"{words or 'regions'}, of them {told}"
+        filter_words = "; ".join(_filter_words(each) for each in (filters if isinstance(filters, list) else [filters]))
+        words = f"{words or 'regions'}, of them {filter_words}"
     return words
 
 
 def dtype_words(fingerprint: Fingerprint) -> str | None:
-    """Such as "float16", or "float32 (rounded to float16 before)"; None where nobody told."""
+    """Dtype in words, such as "float16", or "float32 (rounded to float16 before)"; None if unknown."""
     choice = fingerprint.choice
     dtype, rounded = choice.get("feature_dtype"), choice.get("rounded_to")
     if dtype is None:
@@ -171,19 +171,19 @@ def dtype_words(fingerprint: Fingerprint) -> str | None:
     return f"{dtype} (rounded to {', '.join(map(str, before))} before)" if rounded else str(dtype)
 
 
-def choice_note(told_of: str, known: Sequence[Fingerprint], other: str, fingerprint: Fingerprint) -> str | None:
-    """One line that says what differs in boxes, dtype and mode of two sides whose features mean the same; None where
-    nothing does, or one side does not tell.
+def choice_note(subject: str, known: Sequence[Fingerprint], other: str, fingerprint: Fingerprint) -> str | None:
+    """One line on differences in boxes, dtype and mode of two sides whose features mean the same; None where there are
+    none, or one side is unknown.
 
     Args:
-        told_of: the one side, such as "the model was trained on".
+        subject: the one side, such as "the model was trained on".
         known: its features: where there are several, one of them is enough to agree with.
         other: the other side, such as "store b has".
         fingerprint: its features.
     """
     pairs, tails = [], ["region features mean the same"]
     for words in (boxes_words, dtype_words, _mode_words):
-        mine = list(dict.fromkeys(told for each in known if (told := words(each)) is not None))
+        mine = list(dict.fromkeys(named for each in known if (named := words(each)) is not None))
         yours = words(fingerprint)
         if mine and yours is not None and yours not in mine:
             pairs.append((" and ".join(mine), yours))
@@ -195,7 +195,7 @@ def choice_note(told_of: str, known: Sequence[Fingerprint], other: str, fingerpr
     if not pairs:
         return None
     left, right = (", ".join(side) for side in zip(*pairs, strict=True))
-    return f"{told_of} {left}, {other} {right}: {'; '.join(tails)}"
+    return f"{subject} {left}, {other} {right}: {'; '.join(tails)}"
 
 
 def _selection_words(regions: Any) -> str:
@@ -253,7 +253,7 @@ _DETECTRON2 = "a network of detectron2's"
 
 @dataclass(frozen=True)
 class Features:
-    """What `roibeam extract` is to make for a run: a preset, or a detector that no preset is of.
+    """Features that `roibeam extract` makes for a run: a preset, or a detector without a preset.
 
     Attributes:
         preset: name in `PRESETS`; "" beside another detector.
@@ -304,14 +304,14 @@ class Features:
         return replace(self, boxes=self.annotated, annotated="") if self.annotated else None
 
     def words(self) -> str:
-        """Such as "preset vl-bert: 10 to 100 regions (vl-bert)"."""
+        """Description such as "preset vl-bert: 10 to 100 regions (vl-bert)"."""
         network = f"preset {self.preset}" if self.preset else f"detector {self.detector}"
         found = [self._boxes_words(), *([GIVEN_BOXES[self.annotated][0]] if self.annotated else [])]
         whole = f"; {self.image_feature.partition('=')[0]} feature of the whole photo" if self.image_feature else ""
         return f"{network}: {', and in a second store '.join(found)}{whole}"
 
     def note(self, of: str, store: str, fingerprint: Fingerprint, *, boxes_alone: bool = False) -> str | None:
-        """One line where a store tells that it was made otherwise; None where it was not, or does not tell.
+        """One line if a store records that it was made otherwise; None if it was not, or if unknown.
 
         Args:
             of: the recipe's name.
@@ -345,16 +345,16 @@ class Features:
         return GIVEN_BOXES[self.boxes][0] if self.boxes else str(boxes_words(self._as_recorded()))
 
     def _as_recorded(self) -> Fingerprint:
-        """With the boxes as a store that was made so has them."""
+        """Fingerprint with the boxes as a store that was made so has them."""
         details: dict[str, Any] = {"regions": "given" if self.boxes else _plain(asdict(SELECTIONS[self.selection]))}
         return Fingerprint(feature_space_of(details), {}, details)
 
     def _other_network(self, fingerprint: Fingerprint) -> str | None:
         """The store's, in words; None where it is this one, or not known."""
-        told = fingerprint.details.get("detector")
-        if not isinstance(told, dict) or not isinstance(told.get("config"), dict):
+        detector = fingerprint.details.get("detector")
+        if not isinstance(detector, dict) or not isinstance(detector.get("config"), dict):
             return None
-        config, conventions = told["config"], told.get("conventions")
+        config, conventions = detector["config"], detector.get("conventions")
         if "MODEL" in config or not isinstance(conventions, dict):
             return None if self.detector in PUBLISHED_SELECTIONS else _DETECTRON2
         words = f"conventions {conventions_name(conventions)}, photos at {config['short_edge']}/{config['long_edge']}"
@@ -366,7 +366,7 @@ class Features:
 
 
 def _differing(recorded: Mapping[str, Any], meant: Mapping[str, Any]) -> list[str]:
-    """Such as "num_classes 80"; a store of given boxes records less, and one of a ResNet alone has no classes."""
+    """Differences such as "num_classes 80"; a store of given boxes records less, a ResNet alone has no classes."""
     meant = _plain(meant)
     if recorded.get("num_classes") == 0:
         meant |= {"num_classes": 0, "num_attributes": 0}
@@ -374,6 +374,6 @@ def _differing(recorded: Mapping[str, Any], meant: Mapping[str, Any]) -> list[st
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """As a file has them: tuples are lists."""
+    """Fields as in a JSON file: tuples are lists."""
     found: dict[str, Any] = json.loads(json.dumps(fields))
     return found

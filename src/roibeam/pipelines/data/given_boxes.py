@@ -3,7 +3,7 @@
 An image that the file names without a box gives a record of no region; an image that it does not name is left out. Both
 are what a training set made of annotations needs: every annotated image is there, and nothing else.
 
-Besides files of data sets there are json lines for a list of one's own, in pixels of the decoded photo:
+Besides files of data sets there are json lines for a user's own list, in pixels of the decoded photo:
 {"image_id": "a/b", "boxes": [[x1, y1, x2, y2], ...], "height": 480, "width": 640}
 `height` and `width` are optional; with them, a photo of another size becomes a failure. An id is the image's id in the
 store, its file name, or a COCO number. Other fields are passed over.
@@ -51,7 +51,7 @@ def read_box_lines(path: str) -> Iterator[ImageBoxes | BadRow]:
             row = _row(entry)
         except ValueError as error:
             first_bad = first_bad or f"{path!r}, line {line}{error}"
-            # What it has instead is another in each line; rows are counted by their reason.
+            # Without the value, which is another in each line: rows are counted by their reason.
             yield BadRow(line, str(error).partition(", got ")[0].lstrip(" :,").partition(";")[0])
             continue
         is_usable = True
@@ -120,7 +120,7 @@ class GivenBoxes:
         return replace(image, boxes=tuple((x1, y1, x2, y2) for x1, y1, x2, y2 in boxes.tolist()), boxes_hw=row.image_hw)
 
     def are_those_of(self, image: ImageRef) -> bool:
-        """Whether an image has the boxes that are here for it."""
+        """Whether the boxes of `image` are those given here for it."""
         boxes = None if image.boxes is None else np.array(image.boxes, "<f4").tobytes()
         return self._rows[image.image_id] == _Row(boxes or b"", image.boxes_hw) and boxes is not None
 
@@ -172,7 +172,7 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
 
 def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageBoxes]:
-    """What the file has, in its order; notes on it once it has been read."""
+    """Entries of the file in its order; fills `notes` once it has been read."""
     refuse_others(location, ("coco", "mattnet", "box-lines", "features"))
     if os.path.isdir(location):
         yield from _vcr_entries(source, location, notes)

@@ -47,14 +47,14 @@ Aliases = dict[Key, list[Key]]
 
 @dataclass(frozen=True)
 class RuleReport:
-    """What of one rule's images lies in a source or store.
+    """Images of one rule that are in a source or store.
 
     Attributes:
         rule: as the user gave it.
         location: the file; of a folder that the user named, one of its files.
         held_out: images that the file holds out.
         found: of those, how many are inside.
-        examples: the first few images inside, as (image id, what the file calls it).
+        examples: the first few images inside, as (image id, its name in the file).
         is_of_many: whether the rule has other files too, so that this one must be named.
     """
 
@@ -68,11 +68,11 @@ class RuleReport:
     def line(self) -> str:
         name = f"{self.rule}, {printable(os.path.basename(self.location), 80)}" if self.is_of_many else self.rule
         what = f"{name}: {self.found:,} of {counted(self.held_out, 'held-out image')} inside"
-        shown = ", ".join(
+        examples = ", ".join(
             printable(image_id, 80) if image_id == name else f"{printable(image_id, 80)} ({printable(name, 80)})"
             for image_id, name in self.examples
         )
-        return f"{what}: {shown}{', ...' if self.found > len(self.examples) else ''}" if self.found else what
+        return f"{what}: {examples}{', ...' if self.found > len(self.examples) else ''}" if self.found else what
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class LeakReport:
         return {"images": self.images, "leaked": len(self.leaked), "bare_numbers": self.bare_numbers, "rules": rules}
 
     def lines(self) -> list[str]:
-        """For people: one for each rule, and what could not be told."""
+        """Lines for the log: one for each rule, and one on images that could not be decided."""
         lines = [rule.line() for rule in self.rules]
         if self.bare_numbers:
             lines.append(
@@ -114,7 +114,7 @@ class HeldOut:
     """All rules of a command line.
 
     Args:
-        specs: RULE=FILE each, RULE one of `RULES` (or visual-genome, which only tells which of Visual Genome's images
+        specs: RULE=FILE each, RULE one of `RULES` (or visual-genome, which only lists which of Visual Genome's images
             are COCO's and Flickr's); or RULE=FOLDER with a data set's official files, of which those are read that
             results are reported on.
         files: rules and files more, each known to be there.
@@ -140,7 +140,7 @@ class HeldOut:
                     images.setdefault(name, keys)
             except ValueError as error:
                 words = this_is(location)
-                if words in str(error) or rule.startswith(kind_of(location)):  # said, not known, or the right kind
+                if words in str(error) or rule.startswith(kind_of(location)):  # in it, not known, or the right kind
                     raise
                 raise ValueError(f"{error}; {words}") from None
             if not images:
@@ -168,11 +168,11 @@ class HeldOut:
         return bool(self._names)
 
     def keys_of(self, image_id: str, data_set: str | None) -> list[Key]:
-        """What an image is known by, in other data sets too."""
+        """Keys of an image, in other data sets too."""
         return self._expanded(image_keys(image_id, data_set))
 
     def _expanded(self, keys: Iterable[Key]) -> list[Key]:
-        """Those keys, and what the same photos are called in other data sets."""
+        """Those keys, and the keys of the same photos in other data sets."""
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
 
     def holds_out(self, image_id: str, data_set: str | None) -> bool:
@@ -211,7 +211,7 @@ class HeldOut:
         return LeakReport(num_images, self._reports(list(map(len, found)), examples), tuple(leaked), bare_numbers)
 
     def images_among(self, is_among: Callable[[Sequence[Key]], bool], num_images: int) -> LeakReport:
-        """The other way round, for whoever knows images by keys alone: asks of each held-out image whether it is in.
+        """The other way round, for images that are known by keys alone: looks up each held-out image with `is_among`.
 
         Args:
             num_images: that are looked at.
@@ -257,7 +257,7 @@ def find_leaks(
     images_of: str | None = None,
     caption_column: str = "",
 ) -> LeakReport:
-    """Which images of a source, or of a store's folder, are held out.
+    """Report on the images of a source, or of a store's folder, that are held out.
 
     Args:
         images: folder of a store; anything else, with `image_root`, `id_rule` and `caption_column`, is as of
@@ -301,7 +301,7 @@ def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_o
 
 
 def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
-    """What rules would apply to these images, where their names say that they are of a known data set."""
+    """Hint on rules that would apply to these images, where their names are of a known data set."""
     applying = {
         COCO: "--held-out 'refcoco+=refs(unc).p', --held-out karpathy=dataset_coco.json, --held-out vqa=FOLDER",
         FLICKR: "--held-out flickr30k=test.txt or --held-out karpathy=dataset_flickr30k.json",
@@ -429,7 +429,7 @@ def _read_coco(path: str) -> Iterator[_HeldOut]:
 
 
 def _read_labels(path: str) -> Iterator[_HeldOut]:
-    """A table of one's own, such as val.csv: the image of each row."""
+    """Images of a user's own table, such as val.csv."""
     if Path(path).suffix not in TASK_TABLE_KINDS:
         raise ValueError(f"{path!r}: expected a table, one of {', '.join(TASK_TABLE_KINDS)}")
     for row in read_table(Path(path)):

@@ -1,4 +1,4 @@
-"""Which images a copy shall have: a list of ids, or a split of Karpathy's files."""
+"""Images that a copy shall have: a list of ids, or a split of Karpathy's files."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def read_split(path: str, names: str) -> AskedIds:
         ValueError: for another split, or when the file is no Karpathy split, or has no image of these splits.
         OSError: if the file cannot be read.
     """
-    wanted = names.split(",")
-    if not set(wanted) <= set(SPLITS):
+    splits = names.split(",")
+    if not set(splits) <= set(SPLITS):
         raise ValueError(
             f"--split {names!r}: choose one of {', '.join(SPLITS)}, or several of them with commas between"
         )
-    ids = frozenset(image.image_id for image in read_karpathy(path) if image.split in wanted)
+    ids = frozenset(image.image_id for image in read_karpathy(path) if image.split in splits)
     if not ids:
         raise ValueError(f"{path} has no image of the split {names}")
     return AskedIds(f"{path}:{names}", ids)

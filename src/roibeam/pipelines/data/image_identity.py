@@ -1,6 +1,6 @@
-"""When two data sets hold the same photo: by COCO's number, by Flickr's, or by one id, never by a bare number alone.
+"""Identity of photos in two data sets: by COCO's number, by Flickr's, or by one id, never by a bare number alone.
 
-A bare number in an id ("2415417") means what the kind of the source, or the folder of its images, says:
+The meaning of a bare number in an id ("2415417") depends on the kind of the source, or the folder of its images:
 
     kind karpathy or flickr30k, folder or archive flickr30k-images          Flickr's number
     kind visual-genome(-split), folder or archive VG_100K or VG_100K_2      Visual Genome's number
@@ -54,7 +54,7 @@ _REPORTED_ON = {
 
 
 def image_keys(image_id: str, data_set: str | None) -> list[Key]:
-    """What an image is known by; two images that share a key are one photo.
+    """Keys of an image; two images that share a key are one photo.
 
     Args:
         data_set: that bare numbers belong to, one of `DATA_SETS`, or None.
@@ -73,7 +73,7 @@ def image_keys(image_id: str, data_set: str | None) -> list[Key]:
 
 
 def _of_tasks(key: Key) -> list[Key]:
-    """What the end of a whole id says where it is named as a task names its files."""
+    """Keys by the end of a whole id, where it is named as a task names its files."""
     called = str(key[1]) if key[0] == WHOLE_ID else ""
     if "@" not in called and "-img" not in called:
         return []  # most names
@@ -90,22 +90,22 @@ def _whole_name(image_id: str) -> str:
 
 
 def is_bare_number(image_id: str) -> bool:
-    """Whether only its data set could tell what an id means."""
+    """Whether an id has a meaning only within its data set."""
     return image_numbers(image_id).plain is not None
 
 
 def reported_by_name(image_ids: Iterable[str]) -> str | None:
-    """A line on images whose own names say that they are of a validation or test split, as a whole; None for none.
+    """A line on images whose own names are of a validation or test split, as a whole; None for none.
 
-    Of other data sets only files tell: `held_out.py` reads those.
+    Splits of other data sets are known from files alone: `held_out.py` reads those.
     """
     found = Counter(match[1] or match[2] for match in map(_OF_A_SPLIT.search, image_ids) if match)
     if not found:
         return None
-    told = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
+    counts = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
     names = "their names say" if found.total() > 1 else "its name says"
     return (
-        f"{counted(found.total(), 'image')} of validation and test splits, as {names}: {told}. What is measured on "
+        f"{counted(found.total(), 'image')} of validation and test splits, as {names}: {counts}. What is measured on "
         f"these splits is not held out"
     )
 
@@ -115,7 +115,7 @@ def data_set_of_source(source: Source) -> str | None:
 
 
 def data_set_of_store(manifest: StoreManifest) -> str | None:
-    """What all sources of a store have in common; None where they differ, or the store was imported."""
+    """Data set that all sources of a store have in common; None where they differ, or the store was imported."""
     configs = [manifest.config]
     copied = manifest.config.get("copy")
     if isinstance(copied, dict) and isinstance(copied.get("sources"), list):
@@ -130,7 +130,7 @@ def data_set_of_store(manifest: StoreManifest) -> str | None:
 
 
 def checked_data_set(images_of: str | None, known: str | None) -> str | None:
-    """The data set that bare numbers belong to: as the user says, else as is known of the source or store."""
+    """The data set that bare numbers belong to: `images_of` of the user, else that of the source or store."""
     if images_of is not None and images_of not in DATA_SETS:
         raise ValueError(f"--numbers-of {images_of!r}: choose one of {', '.join(DATA_SETS)}")
     return images_of or known

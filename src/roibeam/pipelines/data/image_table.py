@@ -37,7 +37,7 @@ _KEY_DIGITS = (8, 9)  # eight of `roibeam download` too
 
 
 class ImageNumbers(NamedTuple):
-    """What an image's name says, each None where it does not.
+    """Numbers in an image's name, each None where it has none.
 
     Attributes:
         plain: the number that the name is, written as numbers are (no leading zeros, at most 12 digits), whosever it
@@ -151,7 +151,7 @@ class ImageFinder:
         return self._as_written(name) or self._in_nfc(name)
 
     def _as_written(self, name: str) -> Found | Ambiguous | None:
-        """By all rules but the last."""
+        """Finds a name by all rules but the last."""
         path = backwards(name)
         if not path:
             return None
@@ -196,8 +196,7 @@ class ImageFinder:
         return str(image_id)
 
     def _by_path(self, path: str) -> list[tuple[int, str]]:
-        """At most two that matter of those with another number of folders: none, the one, or enough to know that it is
-        ambiguous."""
+        """At most two images whose path has another number of folders: two are enough to know that it is ambiguous."""
         # "x/b/" starts "x/b/a/"; "0" is the character behind "/".
         found = self._table.rows(
             "SELECT place, id FROM images WHERE path > ? AND path < ? LIMIT 2", (path, path[:-1] + "0")
@@ -284,7 +283,7 @@ class ImageTable(Sequence[ImageRef]):
         return [self[place] for place in places]
 
     def compared_with(self, planned: Iterable[tuple[int, ImageRef]]) -> ComparedImages:
-        """What these images are to those that are planned.
+        """Compares these images with those that are planned.
 
         Args:
             planned: shard and image, in any order, taken one by one.

@@ -72,7 +72,7 @@ class LabelledPhotos:
         return replace(self, images=tuple(firsts.values())[:most])
 
     def facts(self) -> dict[str, Any]:
-        """What the labels lost or gained on their way, for a run's records."""
+        """Losses and changes of the labels on their way, for a run's records."""
         return {
             "left_out": dict(self.left_out),
             "boxes_clipped": sum(image.num_outside for image in self.images),
@@ -83,14 +83,14 @@ class LabelledPhotos:
     def notes(self) -> list[str]:
         """The same for people, a line each; none where nothing was lost or gained."""
         facts = self.facts()
-        told = [f"left out of the labels: {count:,} x {reason}" for reason, count in self.left_out.items()]
+        lines = [f"left out of the labels: {count:,} x {reason}" for reason, count in self.left_out.items()]
         if clipped := facts["boxes_clipped"]:
-            told.append(f"{counted(clipped, 'box', 'boxes')} over 1 % and 1 pixel outside the photo: clipped to it")
+            lines.append(f"{counted(clipped, 'box', 'boxes')} over 1 % and 1 pixel outside the photo: clipped to it")
         if sized := facts["sizes_of_photos"]:
-            told.append(f"labels without width and height: those of {counted(sized, 'photo')} are from the photos")
+            lines.append(f"labels without width and height: those of {counted(sized, 'photo')} are from the photos")
         if self.num_repeats:
-            told.append(f"{counted(self.num_repeats, 'row')} of the list name a photo again; each counts")
-        return told
+            lines.append(f"{counted(self.num_repeats, 'row')} of the list name a photo again; each counts")
+        return lines
 
 
 def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str | None = None) -> LabelledPhotos:
@@ -159,10 +159,10 @@ def _check_boxes(images: Iterable[LabelledImage], path: str) -> None:
     outside = sum(image.num_outside for image in rows)
     if outside > _MOST_OUTSIDE * total:
         first = next(image for image in rows if image.num_outside)
-        asked = "are these x1 y1 x2 y2?" if is_coco else "are these of photos of another size?"
+        question = "are these x1 y1 x2 y2?" if is_coco else "are these of photos of another size?"
         raise ValueError(
             f"{path!r}: {outside:,} of {counted(total, 'box', 'boxes')} reach over 1 % and 1 pixel outside their "
-            f"photos, first those of {first.file_name!r}; {asked} Expected are {_expected(is_coco)}"
+            f"photos, first those of {first.file_name!r}; {question} Expected are {_expected(is_coco)}"
         )
 
 
@@ -177,7 +177,7 @@ def look_at_photos(
     is_needed: Callable[[LabelledImage], bool],
     option: str = "--photos",
 ) -> LabelledPhotos:
-    """Looks at the headers of the photos: whether they are there, and have the size that their labels say.
+    """Looks at the headers of the photos: whether they are there, and have the size in their labels.
 
     Args:
         exif_orientation: "applied" or "ignored", as the photos will be decoded.
@@ -262,7 +262,7 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
     Returns:
         (height, width, 3) uint8, channel order B, G, R.
     Raises:
-        ValueError: if it is missing, cannot be decoded, or has another size than the labels say.
+        ValueError: if it is missing, cannot be decoded, or has another size than in the labels.
     """
     path = os.path.join(root, image.file_name)
     try:
@@ -274,16 +274,16 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
             f"{path}: {error}; put a whole copy of it there, then a run goes on (labels without it are another run)"
         ) from None
     if image.image_hw is not None and pixels.shape[:2] != image.image_hw:
-        got, said = (f"{width}x{height}" for height, width in (pixels.shape[:2], image.image_hw))
+        got, expected = (f"{width}x{height}" for height, width in (pixels.shape[:2], image.image_hw))
         raise ValueError(
-            f"{path}: {got} pixels, its labels were made for {said}; "
+            f"{path}: {got} pixels, its labels were made for {expected}; "
             f"{_way_out(path, image.image_hw, exif_orientation) or 'boxes would not fit the photo'}"
         )
     return pixels
 
 
 def _way_out(path: str, labelled_hw: tuple[int, int], exif_orientation: str) -> str | None:
-    """What to do where a photo fits its labels if its EXIF tag is taken the other way; None where it does not."""
+    """Remedy where a photo fits its labels if its EXIF tag is taken the other way; None where it does not."""
     other = {"applied": "ignored", "ignored": "applied"}[exif_orientation]
     if header_hw(path, exif_orientation=other) != labelled_hw:
         return None

@@ -1,4 +1,4 @@
-"""What a mode of a run changes of its recipe: all that it may, a reason each.
+"""Changes that a mode of a run makes to its recipe: all of them, with a reason each.
 
 A run equals its recipe, field by field, but for these; tests/pipelines/test_runs_are_recipes.py holds every recipe to
 it, and `roibeam recipes NAME` prints those of its run.
@@ -105,5 +105,5 @@ MODE_CHANGES = (
 
 
 def changed_by(modes: Collection[str]) -> Iterator[ModeChange]:
-    """What any of the modes changes."""
+    """Changes of any of the modes."""
     return (each for each in MODE_CHANGES if each.mode in modes)

@@ -28,7 +28,7 @@ class PhotoError(ValueError):
 
 @dataclass(frozen=True)
 class PhotoPlace:
-    """Where the photo of a record lies; sent to the thread that reads it.
+    """Location of a record's photo; sent to the thread that reads it.
 
     Attributes:
         image_id: of the record.
@@ -45,18 +45,18 @@ class RecordPhotos:
     """Finds photos by image id and reads them. The places are in a scratch database, not in memory.
 
     Args:
-        store: whose records they belong to; its settings say how photos were turned (EXIF orientation).
-        image_ids: those that are wanted, each once.
+        store: of their records; its settings have how photos were turned (EXIF orientation).
+        image_ids: of the photos, each once.
         folder: where photos lie, found by the rules of `ImageFinder` (id, path, COCO or Flickr number); None takes the
             locations that the store's plan recorded, or the folder that was named when the store was written.
     Raises:
-        ValueError: when the folder is none, or the store tells none and none is given.
+        ValueError: when the folder is none, or the store has none and none is given.
     """
 
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
         plan = read_plan(store.path) if folder is None else None
-        if folder is None and plan is None and (told := _folder_of_written_store(store)) is not None:
-            folder = _checked_folder(told, store)
+        if folder is None and plan is None and (recorded := _folder_of_written_store(store)) is not None:
+            folder = _checked_folder(recorded, store)
         if folder is None:
             if plan is None:
                 raise ValueError(
@@ -64,12 +64,12 @@ class RecordPhotos:
                     f"folder with --photos"
                 )
             self.root = plan.source.get("image_root", "")
-            wanted = set(image_ids)
+            requested = set(image_ids)
             found = ((one.image_id, one.location) for one in planned_members(store.path, plan))
             rows: Iterator[tuple[str, str | None, str]] = (
                 (image_id, location, f"no file {location}; name the folder of the photos with --photos")
                 for image_id, location in found
-                if image_id in wanted
+                if image_id in requested
             )
         else:
             listing = list_folder(folder)
@@ -101,7 +101,7 @@ class RecordPhotos:
         Returns:
             (height, width, 3) uint8, channel order B, G, R.
         Raises:
-            PhotoError: naming the file, when it is missing, broken, or of another size than the record says.
+            PhotoError: naming the file, when it is missing, broken, or of another size than in the record.
             SourceGoneError: when the whole folder has gone.
         """
         try:
@@ -114,20 +114,20 @@ class RecordPhotos:
             raise PhotoError(f"{place.location}: {error.strerror or error}, the photo of {place.image_id!r}") from None
         except DecodeError as error:
             raise PhotoError(f"{place.location}: {error.reason}: {error}, the photo of {place.image_id!r}") from None
-        got, said = (f"{width} x {height}" for height, width in (pixels.shape[:2], place.image_hw))
+        got, want = (f"{width} x {height}" for height, width in (pixels.shape[:2], place.image_hw))
         raise PhotoError(
-            f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {said}; its boxes would "
+            f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {want}; its boxes would "
             f"cut out other things"
         )
 
 
 def tells_photos(store: FeatureStore) -> bool:
-    """Whether a store says where its photos lie, or lay when it was made."""
+    """Whether a store records where its photos lie, or lay when it was made."""
     return read_plan(store.path) is not None or _folder_of_written_store(store) is not None
 
 
 def _folder_of_written_store(store: FeatureStore) -> str | None:
-    """The folder of photos that `StoreWriter` was told; None for a store that was made in another way."""
+    """The folder of photos given to `StoreWriter`; None for a store that was made in another way."""
     config = store.manifest.config
     source = config.get("source")
     root = source.get("image_root") if "write" in config and isinstance(source, dict) else None
@@ -135,7 +135,7 @@ def _folder_of_written_store(store: FeatureStore) -> str | None:
 
 
 def _id_rule_of(store: FeatureStore) -> str:
-    """By which its ids were made; where nothing tells, the usual one."""
+    """Rule by which the store's ids were made; the usual one if unknown."""
     source = store.manifest.config.get("source")
     rule = source.get("id_rule") if isinstance(source, dict) else None
     return rule if rule in ID_RULES else ID_RULES[0]
@@ -148,7 +148,7 @@ def _checked_folder(folder: str, store: FeatureStore) -> str:
 
 
 def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Iterator[tuple[str, str | None, str]]:
-    """For each image its location, or None and why there is none."""
+    """Location of each image, or None and why there is none."""
     listed = ScratchDatabase("CREATE TABLE listed (place INTEGER PRIMARY KEY, id TEXT, location TEXT)")
     photos = enumerate(listing.images(id_rule=id_rule))
     listed.add("INSERT INTO listed VALUES (?, ?, ?)", ((place, one.image_id, one.location) for place, one in photos))
@@ -166,7 +166,7 @@ def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Itera
 
 
 def _checked(row: tuple[str, str | None, str]) -> tuple[str, str | None, str]:
-    """Files of this machine that are not there are known to be missing; of those at URLs their reading will tell."""
+    """Marks files of this machine that are not there as missing; files at URLs are checked when they are read."""
     image_id, location, why = row
     if location is not None:
         place = parse_location(location)

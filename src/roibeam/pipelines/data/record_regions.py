@@ -87,17 +87,17 @@ def regions_at_boxes(record: RegionRecord, boxes: np.ndarray) -> np.ndarray:
         ValueError: naming a box without a region, for a store that was extracted at other boxes.
     """
     limits = np.array([record.width, record.height] * 2, np.float32)
-    wanted = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
-    if not len(wanted):
+    clipped = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
+    if not len(clipped):
         return np.zeros(0, np.int64)
     stored = np.clip(record.boxes, 0, limits)
-    apart = np.abs(wanted[:, None] - stored[None]).max(axis=2, initial=0.0)
+    apart = np.abs(clipped[:, None] - stored[None]).max(axis=2, initial=0.0)
     is_there = apart <= MOST_PIXELS_APART
     missing = np.flatnonzero(~is_there.any(axis=1))
     if len(missing):
         box = ", ".join(f"{each:g}" for each in boxes[missing[0]])
         raise ValueError(
-            f"record {record.image_id!r}: no region at {len(missing)} of {len(wanted)} boxes of the task, such as "
+            f"record {record.image_id!r}: no region at {len(missing)} of {len(clipped)} boxes of the task, such as "
             f"{box}; extract with --boxes from the file that the task takes its boxes from"
         )
     found = is_there.argmax(axis=1)
@@ -249,7 +249,7 @@ class ImageObjects:
         return CocoObjects(image_id, metadata.boxes[:, :4], classes, metadata.outlines)
 
     def _path(self, image_id: str) -> str | None:
-        """Of the metadata of a photo of VCR."""
+        """Path of the metadata of a photo of VCR."""
         paths = (metadata_path(os.path.join(folder, f"{image_id}.jpg")) for folder in self._folders)
         return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -263,7 +263,7 @@ class ImageObjects:
 
 
 def _plain(name: str) -> str:
-    """As VCR writes COCO's names: without blanks."""
+    """COCO's name in VCR's form: without blanks."""
     return name.replace(" ", "")
 
 

@@ -44,14 +44,14 @@ def in_order(
     weight: Callable[[_R], int],
     most_waiting: int,
 ) -> Iterator[tuple[_T, Iterator[_R]]]:
-    """Each task with its results, in the order of the tasks; take the results of one before the next is asked for.
+    """Each task with its results, in the order of the tasks; take the results of one before the next task.
 
-    An error of a task is raised where its results break off, after all results of the tasks before it. What threads had
-    begun of later tasks is then thrown away.
+    An error of a task is raised where its results break off, after all results of the tasks before it. Unfinished
+    results of later tasks are then thrown away.
 
     Args:
         work: gives the results of a task, in a thread of its own; it must not use what other tasks use.
-        threads: tasks that are worked on at once; 1 does all in the calling thread, when it is asked for.
+        threads: tasks that are worked on at once; 1 does all in the calling thread, when it is needed.
         weight: of one result, such as its bytes.
         most_waiting: weight of the results that wait to be taken, of all tasks together, beside what each
             thread is at.
@@ -65,7 +65,7 @@ def in_order(
         while True:
             for task in islice(left, threads - len(jobs)):
                 jobs.append(_Job(task))
-                # A daemon: where whoever takes the results fails and keeps its error, no exit waits for these.
+                # A daemon: where the taker of the results fails and keeps its error, no exit waits for these.
                 Thread(target=ahead.do, args=(jobs[-1],), name="works ahead", daemon=True).start()
             if not jobs:
                 return
@@ -85,11 +85,11 @@ class _Job(Generic[_T, _R]):
 
 
 class _StoppedError(Exception):
-    """Nobody takes the results any more."""
+    """The results are not taken any more."""
 
 
 class _Ahead(Generic[_T, _R]):
-    """What the threads and the one that takes their results share."""
+    """State shared by the threads and the taker of their results."""
 
     def __init__(self, work: Callable[[_T], Iterable[_R]], weight: Callable[[_R], int], most_waiting: int) -> None:
         self._work, self._weight, self._most = work, weight, most_waiting
@@ -166,7 +166,7 @@ _STATS = "_stats.json"  # img2dataset writes one beside each of its shards
 
 @dataclass(frozen=True)
 class Contents:
-    """What a folder or pattern holds, as far as it decides how it is read: images, else archives, else lists.
+    """Contents of a folder or pattern, as far as they decide how it is read: images, else archives, else lists.
 
     Attributes:
         listing: its files.
@@ -327,12 +327,12 @@ def _bad_archives(bad: Mapping[str, ValueError], total: int) -> ValueError:
 
 
 def _some(archives: Collection[str]) -> str:
-    shown = ", ".join(map(repr, itertools.islice(archives, _NAMED)))
-    return f"{shown}, ..." if len(archives) > _NAMED else shown
+    names = ", ".join(map(repr, itertools.islice(archives, _NAMED)))
+    return f"{names}, ..." if len(archives) > _NAMED else names
 
 
 def _held_bytes(image: ImageRef) -> int:
-    """About what an image takes in memory."""
+    """Approximate size of an image in memory."""
     return 400 + len(image.image_id) + len(image.location) + sum(map(len, image.captions))
 
 
@@ -365,15 +365,15 @@ def json_lines_kind(path: str) -> str:
 
 
 def coco_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    """With the captions of a captions file, or the categories of an instances file."""
+    """Images of a COCO file, with the captions of a captions file or the categories of an instances file."""
     found = coco.read_coco(path, id_rule=id_rule)
     notes += [note for bad in found.bad for note in bad.notes()]
     captions, labels = _by_image(found.captions), _by_image(found.labels)
     for image in found.images:
-        # A file may repeat an entry; what is said of the image is said once.
-        told, shown = captions.pop(image.image_id, ()), labels.pop(image.image_id, ())
+        # A file may repeat an entry; its captions and labels count once.
+        texts, names = captions.pop(image.image_id, ()), labels.pop(image.image_id, ())
         location = os.path.join(root, image.file_name)
-        yield ImageRef(image.image_id, location, captions=tuple(told), labels=tuple(dict.fromkeys(shown)))
+        yield ImageRef(image.image_id, location, captions=tuple(texts), labels=tuple(dict.fromkeys(names)))
 
 
 def _by_image(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -419,7 +419,7 @@ def _caption_rows(rows: Iterable[CaptionRow | BadRow], root: str, unit: str, not
 
 
 def vcr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    """With the names of the objects that questions refer to as labels."""
+    """Images of a VCR file, with the names of the objects that questions refer to as labels."""
     bad = BadRows("line")
     for image in bad.passed(vcr.read_vcr_images(path, id_rule=id_rule)):
         yield ImageRef(image.image_id, os.path.join(root, image.file_name), labels=image.objects)
@@ -431,7 +431,7 @@ def flickr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Itera
 
 
 def captioned_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    """Of a json list of images and captions."""
+    """Images of a json list of images and captions."""
     return _caption_rows(caption_lists.read_caption_list(path, id_rule=id_rule), root, "entry", notes)
 
 
@@ -443,7 +443,7 @@ def sentence_images(folder: str, root: str, id_rule: str) -> Iterator[ImageRef]:
 
 
 def genome_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    """All images of Visual Genome, of which its image_data.json says nothing more."""
+    """All images of Visual Genome, without captions or labels: image_data.json has none."""
     bad = BadRows("entry")
     for image_id, below in bad.passed(visual_genome.read_image_data(path, id_rule=id_rule)):
         yield ImageRef(image_id, os.path.join(root, below))

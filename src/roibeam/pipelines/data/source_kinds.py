@@ -1,4 +1,4 @@
-"""From what the user names on the command line to the images to extract."""
+"""Sources: the images to extract, from a location that the user names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Source:
     id_prefix: str = ""
 
     def with_images(self, images: Iterable[ImageRef]) -> Source:
-        """The source with these of its images, or with more told of them; they are taken at once, one by one:
+        """The source with these of its images, or with more captions or labels; they are taken at once, one by one:
 
         source.with_images(replace(image, captions=captions_of(image)) for image in source.images)
         """
@@ -63,14 +63,14 @@ def open_source(
 ) -> Source:
     """Lists the images of a folder, glob pattern, archive, annotation file or list, with their captions and labels.
 
-    Files may lie at URLs of Beam's filesystems; docs/extract.md says what each kind of file gives. A .json, .jsonl
+    Files may lie at URLs of Beam's filesystems; docs/extract.md lists what each kind of file gives. A .json, .jsonl
     or .txt is known by its content. Images of all splits are listed.
 
     Args:
-        location: what the user named.
+        location: as the user named it.
         image_root: folder of the images of a file, a path or URL; None means the folder that the file lies in (of VCR
             annotations vcr1images in it, if there is one; of Flickr30k's Sentences, flickr30k-images beside it), or,
-            where it holds no photo of the file, a folder near it that does (`photo_folders`). Of a Karpathy split, it
+            where it holds no photo of the file, a folder near it that does (`photo_folders`). For a Karpathy split it
             holds the folders that the file names ("train2014"), or, where none of them is there, the images themselves.
         id_rule: "no-extension" or "with-extension".
         skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.
@@ -328,7 +328,7 @@ def _probes(source: Source) -> list[str]:
 
 
 def _other_roots(source: Source) -> list[str]:
-    """Where the images of an annotation file are, if not one is where it says."""
+    """Other folders with the images of an annotation file, if none is where the file has it."""
     if is_url(source.location) or is_url(source.image_root):
         return []
     probes = _probes(source)

@@ -84,11 +84,11 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
     return Vocabulary(classes, attributes)
 
 
-def check_length(names: Sequence[str], wanted: int, what: str, spec: str, *, hint: str = "") -> None:
+def check_length(names: Sequence[str], expected: int, what: str, spec: str, *, hint: str = "") -> None:
     """Raises ValueError, which ends with `hint`, when a list has another length than a detector's."""
-    if len(names) != wanted:
+    if len(names) != expected:
         raise ValueError(
-            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {wanted}; "
+            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {expected}; "
             f"give the list it was trained with{hint}"
         )
 
@@ -118,8 +118,8 @@ class Names:
 
     Args:
         classes: of the detector, foreground only; empty for none.
-        background: where a model's classes have it: "first", as in the published stores of bottom-up attention, "last",
-            as in ours, or "none"; None: last, where it has one class more than there are names.
+        background: position in a model's classes: "first", as in the published stores of bottom-up attention, "last",
+            as in roibeam's, or "none"; None: last, where it has one class more than there are names.
     """
 
     def __init__(self, classes: Sequence[str], *, background: str | None = None) -> None:
@@ -143,12 +143,12 @@ class Names:
 
 
 def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
-    """Foreground classes of the store's detector; None where neither its names, a record, nor its manifest tell."""
+    """Number of foreground classes of the store's detector, by its names, a record or its manifest; None if unknown."""
     names = store.vocabulary["classes"]
     if names:
         return len(names)
     count = store.manifest.config.get("num_classes")
-    if type(count) is int:  # without names, as `StoreWriter` was told
+    if type(count) is int:  # without names, as given to `StoreWriter`
         return count
     distribution = record.class_distribution
     if isinstance(distribution, TopKDistribution):
@@ -160,7 +160,7 @@ def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
 class StoreClasses:
     """
     Attributes:
-        number: foreground classes, of one store and so of all; None where nobody tells, or a store has no class ids.
+        number: foreground classes, of one store and so of all; None if unknown, or if a store has no class ids.
         has_ids: whether the class ids of all stores mean something.
         missing: what is not known and why, for people; "" where the number is.
         remedy: what would change that.
@@ -176,11 +176,11 @@ class StoreClasses:
         """
         Args:
             stores: each with one of its records.
-            given: what the user says; None for nothing.
+            given: number from the user; None for none.
         Raises:
             ValueError: when two of them differ, or the user counts classes of a store that has none.
         """
-        number, told_by = given, f"--num-classes says {given}"
+        number, origin = given, f"--num-classes says {given}"
         for store, record in stores:
             if not has_classes(store.fingerprint):
                 source = store.fingerprint.details.get("format")
@@ -192,9 +192,9 @@ class StoreClasses:
             own = known_classes(store, record)
             if None not in (number, own) and number != own:
                 remedy = "leave the option out" if given is not None else "train on stores of one detector"
-                raise ValueError(f"store {store.path} is of a detector of {own} classes, {told_by}; {remedy}")
+                raise ValueError(f"store {store.path} is of a detector of {own} classes, {origin}; {remedy}")
             if number is None and own is not None:
-                number, told_by = own, f"{store.path} of one of {own}"
+                number, origin = own, f"{store.path} of one of {own}"
         if number is not None:
             return cls(number)
         missing = f"store {store.path} does not say how many classes its detector has"

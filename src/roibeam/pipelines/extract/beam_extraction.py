@@ -42,10 +42,10 @@ class ExtractShards(beam.DoFn):
 
 
 def report_metrics(result: ShardResult, meter: ShardMeter) -> None:
-    """Tells Beam of a shard that was extracted: counters ok, dead, dead_<reason>, regions, bytes; distributions
+    """Reports an extracted shard to Beam: counters ok, dead, dead_<reason>, regions, bytes; distributions
     decode_ms, net_ms, write_ms over images and shard_seconds over shards. Namespace "roibeam".
 
-    A shard counts once it has its manifest, so what a repeated attempt did before it was lost is not in them.
+    A shard counts once it has its manifest, so lost attempts are not in them.
     """
     Metrics.counter(METRICS, "ok").inc(result.num_records - meter.num_copied)
     Metrics.counter(METRICS, "dead").inc(result.num_failures)
@@ -77,13 +77,13 @@ def run_extraction(
     """Runs the pipeline to its end.
 
     Args:
-        choice: what it runs on.
+        choice: the runner.
     Returns:
-        What Beam counted, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
-        distributions. Committed values where the runner tells them, attempted ones elsewhere.
+        Beam's metrics, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
+        distributions. Committed values where the runner has them, attempted ones elsewhere.
     Raises:
         ValueError: for an option that Beam does not know.
-        OSError, ValueError, RuntimeError: whatever stopped a worker.
+        OSError, ValueError, RuntimeError: the error that stopped a worker.
     """
     shards = list(shards)
     return run_pipeline(

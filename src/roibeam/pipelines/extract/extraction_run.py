@@ -2,8 +2,8 @@
 
     run_extract(request) -> open_work -> extract_work -> RunSummary
 
-The command line opens the work itself, before it imports this file: whatever is wrong with a request is said before
-torch and Beam are there.
+The command line opens the work itself, before it imports this file: errors of a request are raised before torch and
+Beam are imported.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class RunSummary:
-    """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
-    store; `device` is what the detector ran on, as torch names it."""
+    """Result of a run. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole store;
+    `device` is torch's name of the detector's device."""
 
     store: OutputFolder
     manifest: StoreManifest
@@ -68,7 +68,7 @@ class RunSummary:
 
     @property
     def warning(self) -> str | None:
-        """Why the regions mean nothing; None where they may mean something."""
+        """Warning that the regions mean nothing, with the reason; None where they may mean something."""
         found = warning_of_store(self.manifest)
         return None if found is None else found.line
 
@@ -81,7 +81,7 @@ class RunSummary:
 
 
 def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> RunSummary:
-    """Does what `roibeam extract` does: all images of a source, as far as the store lacks them.
+    """Runs `roibeam extract`: extracts all images of a source that the store lacks.
 
     Args:
         tell: called with each remark for the user, a line.
@@ -118,7 +118,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
         shards_before = list(view.finished.values())
 
         def new_images() -> int:
-            """Extracted by this run; records that it only copied are none."""
+            """Number of images extracted by this run, without records that it only copied."""
             earlier = {(shard.number, shard.attempt) for shard in shards_before}
             new = [shard for shard in view.finished.values() if (shard.number, shard.attempt) not in earlier]
             return sum(shard.images - shard.copied for shard in new)
@@ -129,11 +129,11 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
             ended = time.time() if done is None else started + done.seconds
-            told = RunEnd(
+            run_end = RunEnd(
                 status, error, options.runner, options.beam_args, started, ended, all_notes,
                 None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
             )  # fmt: skip
-            write_run_summary(folder, plan, told, shards_before, view)
+            write_run_summary(folder, plan, run_end, shards_before, view)
 
         least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
@@ -143,7 +143,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 metrics = run_extraction(job, plan.shards, text, choice)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
-            seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same
+            seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun reports the same
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             with waiting("writing the report"):
@@ -166,7 +166,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
 
 def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
-    """What is to be done, and where it goes: the last line before the work."""
+    """Line on the work to do and its output, the last one before the work."""
     most = max((shard.num_images for shard in plan.shards), default=0)
     done = f", {num_finished:,} of them finished before" if num_finished else ""
     return f"{counted(len(plan.shards), 'shard')} of at most {counted(most, 'image')}{done}, into {folder}"
@@ -177,11 +177,11 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     top_k, num_classes = work.options.top_k, detector.num_classes
     if isinstance(work.detector.config, Detectron2Config):  # of others it is known before they are built
         names = work.vocabulary
-        for kind, own, wanted in (
+        for kind, own, expected in (
             ("classes", names.classes, num_classes), ("attributes", names.attributes, detector.num_attributes)
         ):  # fmt: skip
             if own is not None:
-                check_length(own, wanted, kind, "--vocab")
+                check_length(own, expected, kind, "--vocab")
     elif not num_classes and work.boxes is None:
         raise ValueError(f"weights {work.detector.weights}: a network without classes proposes no boxes; give --boxes")
     elif not num_classes and work.vocabulary.classes is not None:

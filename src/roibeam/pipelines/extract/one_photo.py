@@ -69,39 +69,39 @@ class DetectedPhoto:
         )
 
 
-def requested_parts(asked: RequestedDetector) -> tuple[ChosenDetector, dict[str, Any], Vocabulary]:
+def requested_parts(given: RequestedDetector) -> tuple[ChosenDetector, dict[str, Any], Vocabulary]:
     """The detector, its sections as the settings change them, and its names. Without torch.
 
     Raises:
         ValueError: for a detector that is not known or does not fit together.
     """
-    check_device(asked.device)
+    check_device(given.device)
     chosen = choose_detector(
-        asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
-        weights=asked.weights,
+        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
+        weights=given.weights,
     )  # fmt: skip
     parts: dict[str, Any] = {
         "detector": chosen.config,
         "conventions": chosen.conventions,
         "selection": chosen.selection,
     }
-    parts = apply_overrides(parts, asked.settings)
+    parts = apply_overrides(parts, given.settings)
     names = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if asked.vocabulary is not None:
+    if given.vocabulary is not None:
         sizes = parts["detector"]
         names = load_vocabulary(
-            asked.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+            given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
         )
     return chosen, parts, names
 
 
-def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
+def detect_photo(photo: Path, given: RequestedDetector) -> DetectedPhoto:
     """Builds the detector, and finds the regions of one photo.
 
     Raises:
         ValueError: for a detector that is not known or does not fit together, and a photo that cannot be used.
     """
-    chosen, parts, names = requested_parts(asked)
+    chosen, parts, names = requested_parts(given)
     try:
         pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
     except DecodeError as error:
@@ -113,16 +113,16 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
     from roibeam.extraction.weights.loading import build_detector
 
-    device = choose_device(asked.device, threads=asked.threads)
+    device = choose_device(given.device, threads=given.threads)
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
-        mode=asked.mode, device=device.name,
+        mode=given.mode, device=device.name,
     )  # fmt: skip
     (outcome,) = extract_regions([ImageRef(without_image_extension(photo.name), str(photo))], built)
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
-    words = choice_words(chosen, asked.detector, asked.settings, with_boxes=False)
+    words = choice_words(chosen, given.detector, given.settings, with_boxes=False)
     drawn = world_of(str(photo)) is not None
     warning = warning_of(chosen.weights, names.classes, drawn=drawn)
     return DetectedPhoto(outcome, names, pixels, warning, words, device)
@@ -166,7 +166,7 @@ class RecordView:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Lines for the terminal."""
         record = self.record
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in self.statistics.items())
         lines = [
@@ -198,7 +198,7 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
         if stored is None:
             raise ValueError(_not_there(opened, image_id))
         image_id = stored
-        record = opened.get(image_id, check=True)  # it is shown as true
+        record = opened.get(image_id, check=True)  # it is displayed as true
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = store_has_classes(opened.fingerprint)
         annotation = annotation_of(opened, image_id)

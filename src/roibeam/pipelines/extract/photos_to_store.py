@@ -73,7 +73,7 @@ def extract(
 
 @contextmanager
 def _quiet_beam() -> Iterator[None]:
-    """The command shows our own remarks only; of Beam's, a program is shown its errors."""
+    """Hides Beam's log records below errors; the command itself shows roibeam's only."""
     logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     before, handler = logger.level, logging.NullHandler()
     logger.setLevel(logging.ERROR)

@@ -10,7 +10,7 @@ from roibeam.pipelines.data.compatibility import MIN_MATCH
 
 @dataclass(frozen=True)
 class RequestedImages:
-    """Which images.
+    """Images to extract.
 
     Attributes:
         sources: as `roibeam.pipelines.data.source_kinds.open_sources` takes them.
@@ -24,7 +24,7 @@ class RequestedImages:
         min_match: share of the images of `captions` (0..1) that the source must have.
         held_out: RULE=FILE each: images that must not be inside.
         leave_out_held_out: drop those instead of refusing them.
-        images_of: data set that bare numbers in ids belong to, where the source does not tell.
+        images_of: data set that bare numbers in ids belong to, where the source has none.
     """
 
     sources: tuple[str, ...]
@@ -46,7 +46,7 @@ class RequestedImages:
 
 @dataclass(frozen=True)
 class RequestedDetector:
-    """What finds the regions.
+    """Detector of the regions.
 
     Attributes:
         detector, preset, weights, conventions, selection: as of
@@ -76,7 +76,7 @@ class RequestedDetector:
 
 @dataclass(frozen=True)
 class RequestedRecords:
-    """How images become records: as of `roibeam.extraction.engine.extract_options.ExtractOptions`."""
+    """Options of the records: as of `roibeam.extraction.engine.extract_options.ExtractOptions`."""
 
     dtype: str = "float16"
     distribution: str = "full"
@@ -89,7 +89,7 @@ class RequestedRecords:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is carried out; nothing here changes what the store holds.
+    """Options of a run that do not change what the store holds.
 
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.
@@ -115,7 +115,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class ExtractRequest:
-    """A whole extraction, as `roibeam extract` is asked for one.
+    """A whole extraction, as requested from `roibeam extract`.
 
     Attributes:
         out: store to write, a folder or a URL; one that is there is continued.

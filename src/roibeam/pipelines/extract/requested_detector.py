@@ -1,4 +1,4 @@
-"""The detector that a request asks for: preset and options, and what the store recorded. No torch."""
+"""Detector of a request: from preset and options, and from the store's record. No torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_runner_name(runner: str) -> None:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What a store under way says of its detector; no selection where its boxes were given."""
+    """Detector recorded by a store under way; no selection where its boxes were given."""
 
     config: DetectorConfig
     conventions: Conventions
@@ -77,59 +77,59 @@ class OpenedDetector:
 def open_detector(
     request: ExtractRequest, store: OutputFolder, threads: int | None, *, tell: Callable[[str], None]
 ) -> OpenedDetector:
-    """The detector of a request, told to the user in a line or two.
+    """Opens the detector of a request, and reports it to the user in a line or two.
 
-    What the request does not name is what the store recorded, if features are in it already, else the preset's.
+    Parts that the request does not name are those that the store recorded, if it has features, else the preset's.
 
     Args:
         threads: CPU threads of each process.
     Raises:
         ValueError: for names that are unknown or do not fit together.
     """
-    asked = request.detector
-    if (config := detectron2_config(asked.detector)) is not None:
+    given = request.detector
+    if (config := detectron2_config(given.detector)) is not None:
         return _of_detectron2(config, request, threads, tell=tell)
     chosen = choose_detector(
-        asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
-        weights=asked.weights,
+        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
+        weights=given.weights,
     )  # fmt: skip
     with_boxes = request.images.boxes is not None
     recorded = _recorded(store)
-    used = _as_recorded(chosen, asked, recorded)
+    used = _as_recorded(chosen, given, recorded)
     if not request.run.as_json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
-            tell(choice_words(chosen, asked.detector, asked.settings, with_boxes=with_boxes))
+            tell(choice_words(chosen, given.detector, given.settings, with_boxes=with_boxes))
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
     parts: dict[str, Any] = {"detector": used.config, "conventions": used.conventions, "selection": used.selection}
-    parts = apply_overrides(parts, asked.settings)
+    parts = apply_overrides(parts, given.settings)
     for note in _notes(request, used, parts["detector"]):
         tell(f"note: {note}")
     vocabulary = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if asked.vocabulary is not None:
+    if given.vocabulary is not None:
         sizes = parts["detector"]
         vocabulary = load_vocabulary(
-            asked.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+            given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
         )
     spec = DetectorSpec(
-        parts["detector"], parts["selection"], chosen.weights, asked.device, threads, parts["conventions"], asked.mode,
+        parts["detector"], parts["selection"], chosen.weights, given.device, threads, parts["conventions"], given.mode,
         given_boxes=with_boxes,
     )  # fmt: skip
     return OpenedDetector(spec, vocabulary)
 
 
-def need_detector(named: NamedFiles, asked: RequestedDetector, *, runs_here: bool = True) -> None:
-    """Adds what is wrong with the files and names of a detector, as far as it is known without a store and torch.
+def need_detector(named: NamedFiles, given: RequestedDetector, *, runs_here: bool = True) -> None:
+    """Adds errors in the files and names of a detector, as far as they are known without a store and torch.
 
     Args:
         runs_here: False where the device may be another machine's.
     """
-    if named.need("--weights", asked.weights, FILE):
-        named.look(lambda: _check_weights(asked.weights))
-    named.need("--vocab", None if asked.vocabulary == PUBLISHED_LISTS else asked.vocabulary)
-    named.look(lambda: _look_at(asked))
-    named.look(lambda: (check_device if runs_here else check_device_name)(asked.device))
+    if named.need("--weights", given.weights, FILE):
+        named.look(lambda: _check_weights(given.weights))
+    named.need("--vocab", None if given.vocabulary == PUBLISHED_LISTS else given.vocabulary)
+    named.look(lambda: _look_at(given))
+    named.look(lambda: (check_device if runs_here else check_device_name)(given.device))
 
 
 def _check_weights(weights: str | None) -> None:
@@ -138,73 +138,73 @@ def _check_weights(weights: str | None) -> None:
     check_weight_file(weights)
 
 
-def _look_at(asked: RequestedDetector) -> None:
-    if (config := detectron2_config(asked.detector)) is not None:
-        detectron2_parts(config, asked)
+def _look_at(given: RequestedDetector) -> None:
+    if (config := detectron2_config(given.detector)) is not None:
+        detectron2_parts(config, given)
         return
     choose_detector(
-        asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
-        weights=asked.weights,
+        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
+        weights=given.weights,
     )  # fmt: skip
 
 
-def detectron2_parts(config: Detectron2Config, asked: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
+def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a network of detectron2's as the settings change them, and its names.
 
     Raises:
         ValueError: for what such a network does not have, or missing weights.
     """
-    for option, value in (("preset", asked.preset), ("conventions", asked.conventions)):
+    for option, value in (("preset", given.preset), ("conventions", given.conventions)):
         if value is not None:
             raise ValueError(
-                f"--{option} {value} does not go with --detector {asked.detector}: a network of detectron2's has rules "
+                f"--{option} {value} does not go with --detector {given.detector}: a network of detectron2's has rules "
                 f"of its own; leave it out"
             )
-    if asked.weights is None:
-        raise ValueError(f"weights are missing: {asked.detector} brings none; give a weight file (--weights FILE)")
+    if given.weights is None:
+        raise ValueError(f"weights are missing: {given.detector} brings none; give a weight file (--weights FILE)")
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
-    selection = named("selection", asked.selection or default, SELECTIONS)
-    parts = apply_overrides({"detector": config, "selection": selection}, asked.settings)
-    # How many names it needs, only the network tells.
-    return parts, Vocabulary() if asked.vocabulary is None else read_vocabulary(asked.vocabulary)
+    selection = named("selection", given.selection or default, SELECTIONS)
+    parts = apply_overrides({"detector": config, "selection": selection}, given.settings)
+    # The number of names that it needs is known from the network only.
+    return parts, Vocabulary() if given.vocabulary is None else read_vocabulary(given.vocabulary)
 
 
 def _of_detectron2(
     config: Detectron2Config, request: ExtractRequest, threads: int | None, *, tell: Callable[[str], None]
 ) -> OpenedDetector:
-    asked = request.detector
-    parts, vocabulary = detectron2_parts(config, asked)
+    given = request.detector
+    parts, vocabulary = detectron2_parts(config, given)
     if not request.run.as_json:
         boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
-        tell(f"detector {asked.detector} of detectron2, {boxes}")
+        tell(f"detector {given.detector} of detectron2, {boxes}")
     spec = DetectorSpec(
-        parts["detector"], parts["selection"], str(asked.weights), asked.device, threads, CONVENTIONS["d2"], asked.mode
+        parts["detector"], parts["selection"], str(given.weights), given.device, threads, CONVENTIONS["d2"], given.mode
     )
     return OpenedDetector(spec, vocabulary)
 
 
-def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
+def _as_recorded(chosen: ChosenDetector, given: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
     """The choice, with what nothing in the request names as the store recorded it."""
-    if recorded is None or asked.preset is not None or chosen.is_folder:
+    if recorded is None or given.preset is not None or chosen.is_folder:
         return chosen
-    if asked.detector is None:
+    if given.detector is None:
         chosen = replace(chosen, config=recorded.config)
     named_sizes = (*PRESET_SIZES, *CONVENTIONS_OF_SIZES)
-    if asked.conventions is None and (asked.detector is None or asked.detector in named_sizes):
+    if given.conventions is None and (given.detector is None or given.detector in named_sizes):
         chosen = replace(chosen, conventions=recorded.conventions)
-    if asked.selection is None and recorded.selection is not None:
+    if given.selection is None and recorded.selection is not None:
         chosen = replace(chosen, selection=recorded.selection)
     return chosen
 
 
 def _recorded(store: OutputFolder) -> _Recorded | None:
-    """None for a store that is new, holds nothing yet, or says nothing that is understood here."""
+    """The store's record; None for a store that is new, holds nothing yet, or has another form of record."""
     plan = read_plan(store)
     if plan is None or is_unused_plan(store, plan):
         return None
     try:
-        told = plan.settings["feature_space"]
-        detector, regions = told["detector"], told["regions"]
+        space = plan.settings["feature_space"]
+        detector, regions = space["detector"], space["regions"]
         # Features of given boxes do not depend on some fields, which are then not recorded.
         nearest = max(CONVENTIONS.values(), key=lambda known: _num_equal(asdict(known), detector["conventions"]))
         return _Recorded(
@@ -213,7 +213,7 @@ def _recorded(store: OutputFolder) -> _Recorded | None:
             None if regions == "given" else dataclass_from_json(SelectionPolicy, regions, "selection"),
         )
     except (KeyError, TypeError, AttributeError, ValueError):
-        return None  # the plan is compared field by field later, and what differs is told there
+        return None  # the plan is compared field by field later, with an error for differences
 
 
 def _num_equal(known: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
@@ -224,13 +224,13 @@ def _num_equal(known: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
 
 
 def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConfig) -> list[str]:
-    """What of the request nobody published, or does nothing."""
-    asked, notes = request.detector, []
+    """Notes on parts of the request that were never published, or that have no effect."""
+    given, notes = request.detector, []
     with_boxes = request.images.boxes is not None
-    named_conventions = asked.conventions or CONVENTIONS_OF_SIZES.get(str(asked.detector))
+    named_conventions = given.conventions or CONVENTIONS_OF_SIZES.get(str(given.detector))
     if not with_boxes and named_conventions in ("vlbert-e2e", "r2c"):
-        notes.append(f"{named_conventions} was published for given boxes (--boxes); its proposals are nobody's")
-    if with_boxes and (asked.selection is not None or any(_section(each) == "selection" for each in asked.settings)):
+        notes.append(f"{named_conventions} was published for given boxes (--boxes), never with proposals")
+    if with_boxes and (given.selection is not None or any(_section(each) == "selection" for each in given.settings)):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))
     edges = (config.short_edge, config.long_edge)

@@ -46,19 +46,19 @@ from roibeam.pipelines.extract.shard.store_folder import check_output_folder, is
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be extracted, and how: everything that decides what a store holds.
+    """Work of an extraction: everything that decides what a store holds.
 
     Attributes:
         source: images.
         store: folder to write, on a disk or at a URL.
-        detector, options: how images become records.
+        detector, options: of the extraction.
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000, or `UNTIMED_SHARD_IMAGES`
             where the time cannot be taken here.
         boxes: of every image of the source; None where the detector proposes.
         captions: where the user gave them for a source without any.
-        leaks: what was held out of the source, where the user named anything.
-        is_held_out: of an image's id, whether it must not be in the store; likewise.
+        leaks: report on held-out images of the source, where the user named rules.
+        is_held_out: whether an image id must not be in the store; likewise.
         own_detector: the same detector as this process can build it, where `detector` computes on GPUs of other
             machines; None where there is one for both.
     """
@@ -77,16 +77,16 @@ class Work:
 
     @property
     def detector_here(self) -> DetectorSpec:
-        """What this process builds to plan: equal in all that a feature means, not in device and mode."""
+        """Detector that this process builds to plan: equal in the meaning of features, not in device and mode."""
         return self.own_detector or self.detector
 
 
 @dataclass(frozen=True)
 class UnlistedWork:
-    """What a dry run knows where the images are at a URL that cannot be read from here.
+    """Work of a dry run where the images are at a URL that cannot be read from here.
 
     Attributes:
-        detector: how they would become records.
+        detector: of the extraction.
         reason: why they cannot be listed, in a line.
     """
 
@@ -100,12 +100,12 @@ NO_STORE = "memory://dry-run"  # an empty one
 
 
 def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
-    """The work that a request asks for.
+    """Opens the work of a request.
 
     Args:
         tell: called with each remark for the user, a line.
     Raises:
-        ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
+        ValueError: one line: a part of the request is unknown, does not fit the others or cannot be opened.
     """
     run = request.run
     _check(request, runs_here=run.runner in ON_THIS_MACHINE)
@@ -119,7 +119,7 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     check_output_folder(store)
     spec, vocabulary = _detector(request, store, tell)
     work = _work(request, store, spec, vocabulary)
-    # Torch says what this machine has; it comes last, when nothing is wrong with what was named.
+    # Torch finds the machine's devices; it comes last, when the request has no error.
     return _on_its_device(request, work, tell, to_plan=False)
 
 
@@ -147,7 +147,7 @@ def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work |
 
 
 def _check(request: ExtractRequest, *, runs_here: bool) -> None:
-    """What can be said without opening anything.
+    """Checks that need nothing opened.
 
     Args:
         runs_here: as of `need_detector`.
@@ -171,7 +171,7 @@ def _detector(
 
 def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
     source, leaks, is_held_out = _source(request.images)
-    source, boxes = _with_boxes(source, request.images)
+    source, boxes = (source, None) if request.images.boxes is None else give_boxes(source, request.images.boxes)
     source, captions = _with_captions(source, request.images)
     if prefix := request.images.id_prefix:  # last: what is joined names images as the source does
         source, boxes = with_prefix(source, prefix), None if boxes is None else boxes.with_prefix(prefix)
@@ -185,18 +185,18 @@ def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, voca
 
 
 def _check_settings(work: Work) -> None:
-    """Raises ValueError where the store was made with other settings, as far as the request tells them; what only the
-    network knows `planning.existing_plan` compares."""
+    """Raises ValueError where the store was made with other settings, as far as they are in the request; those that
+    only the network knows are compared by `planning.existing_plan`."""
     plan = read_plan(work.store)
     if plan is None or is_unused_plan(work.store, plan):
         return
-    told: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
-    if work.boxes is None:  # Of given boxes the plan has fewer.
+    known: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
+    if work.boxes is None:  # the plan of given boxes has fewer
         spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
-        told |= {"regions": dataclasses.asdict(work.detector.selection)}
+        known |= {"regions": dataclasses.asdict(work.detector.selection)}
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
-            told["detector"] = spec
-    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": told}
+            known["detector"] = spec
+    settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": known}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
     if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
@@ -212,7 +212,7 @@ def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> De
 
 
 def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], None], *, to_plan: bool) -> Work:
-    """The same work, told to the user: where it computes, and how many images there are."""
+    """The same work with its device; reports device and number of images to the user."""
     chosen = _device(request, work.detector, to_plan=to_plan)
     if not request.run.as_json:
         tell(chosen.words)
@@ -260,7 +260,7 @@ def _check_out(out: str, sources: Sequence[str]) -> None:
 
 
 def _place(request: ExtractRequest, work: Work) -> str:
-    """Where the images are, for the user."""
+    """Location of the images, for the user."""
     source, (first, *more) = work.source, request.images.sources
     if more:
         return f"{len(more) + 1} sources below {source.location}"
@@ -269,27 +269,27 @@ def _place(request: ExtractRequest, work: Work) -> str:
     return f"{first}, photos in {source.image_root}" if was_found else first
 
 
-def _options(asked: RequestedRecords) -> ExtractOptions:
+def _options(request: RequestedRecords) -> ExtractOptions:
     return ExtractOptions(
-        feature_dtype=asked.dtype,
-        distribution=asked.distribution,
-        max_pixels=asked.max_pixels,
-        decode_threads=asked.decode_threads,
-        image_feature=asked.image_feature,
-        load_timeout=asked.load_timeout,
-        detect_timeout=asked.detect_timeout,
+        feature_dtype=request.dtype,
+        distribution=request.distribution,
+        max_pixels=request.max_pixels,
+        decode_threads=request.decode_threads,
+        image_feature=request.image_feature,
+        load_timeout=request.load_timeout,
+        detect_timeout=request.detect_timeout,
     )
 
 
-def _threads(asked: int | None, run: RunOptions) -> int | None:
+def _threads(request: int | None, run: RunOptions) -> int | None:
     """CPU threads of each process: local workers share them."""
     if run.workers <= 1:
-        return asked
+        return request
     if run.runner != "local":
         raise ValueError(
             f"--workers {run.workers} goes with --runner local; {run.runner} has its own options, after --"
         )
-    return asked or max(1, (os.cpu_count() or 1) // run.workers)
+    return request or max(1, (os.cpu_count() or 1) // run.workers)
 
 
 def _store(request: ExtractRequest) -> OutputFolder:
@@ -305,33 +305,29 @@ def _store(request: ExtractRequest) -> OutputFolder:
     return store
 
 
-def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
-    """The images, what of them was held out, and whether an image is."""
+def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callable[[str], bool] | None]:
+    """The images, the report on held-out ones, and the test whether an image id is held out."""
     source = open_sources(
-        asked.sources,
-        image_root=asked.image_root,
-        id_rule=asked.id_rule,
-        skip_bad_archives=asked.skip_bad_archives,
-        caption_column=asked.caption_column if asked.captions is None else "",
+        request.sources,
+        image_root=request.image_root,
+        id_rule=request.id_rule,
+        skip_bad_archives=request.skip_bad_archives,
+        caption_column=request.caption_column if request.captions is None else "",
     )
-    if asked.skip_bad_archives and source.kind != "archives":
+    if request.skip_bad_archives and source.kind != "archives":
         raise ValueError(
             f"--skip-bad-archives is for a folder or pattern of .tar or .zip archives; leave it out for "
             f"{source.location!r}"
         )
-    if not asked.held_out:
+    if not request.held_out:
         return source, None, None
-    data_set = checked_data_set(asked.images_of, data_set_of_source(source))
-    rules = HeldOut(asked.held_out, id_prefix=asked.id_prefix)
-    source, leaks = keep_out(rules, source, data_set, leave_out=asked.leave_out_held_out)
-    return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(asked.id_prefix), data_set)
+    data_set = checked_data_set(request.images_of, data_set_of_source(source))
+    rules = HeldOut(request.held_out, id_prefix=request.id_prefix)
+    source, leaks = keep_out(rules, source, data_set, leave_out=request.leave_out_held_out)
+    return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(request.id_prefix), data_set)
 
 
-def _with_boxes(source: Source, asked: RequestedImages) -> tuple[Source, GivenBoxes | None]:
-    return (source, None) if asked.boxes is None else give_boxes(source, asked.boxes)
-
-
-def _with_captions(source: Source, asked: RequestedImages) -> tuple[Source, GivenCaptions | None]:
-    if asked.captions is None:
+def _with_captions(source: Source, request: RequestedImages) -> tuple[Source, GivenCaptions | None]:
+    if request.captions is None:
         return source, None
-    return give_captions(source, asked.captions, min_match=asked.min_match, caption_column=asked.caption_column)
+    return give_captions(source, request.captions, min_match=request.min_match, caption_column=request.caption_column)

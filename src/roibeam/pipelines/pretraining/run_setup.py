@@ -354,7 +354,7 @@ class RunFrame:
         if counts is None:
             counts = count_words(texts, made.tokenizer, seed=made.seed)
             write_word_counts(self.run_dir, counts)
-        return words_alone(hidden, counts, made.tokenizer, counted=NONE if held_out else ALL)
+        return words_alone(hidden, counts, made.tokenizer, counted_ids=NONE if held_out else ALL)
 
 
 def tell(notes: Iterable[str]) -> None:

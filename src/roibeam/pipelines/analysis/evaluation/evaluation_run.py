@@ -285,7 +285,7 @@ def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Co
     counts = None if trained_with(found).step is None else read_word_counts(run_of(found))
     if counts is None:
         return lambda words: {}
-    return lambda words: words_alone(words, counts, tokenizer, counted=leaked)
+    return lambda words: words_alone(words, counts, tokenizer, counted_ids=leaked)
 
 
 def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[list[str], Container[str]]:

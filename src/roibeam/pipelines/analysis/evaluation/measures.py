@@ -246,18 +246,18 @@ NONE: Container[str] = frozenset()
 
 
 def words_alone(
-    hidden: HiddenWords, counts: NeighbourCounts, tokenizer: CaptionTokenizer, *, counted: Container[str]
+    hidden: HiddenWords, counts: NeighbourCounts, tokenizer: CaptionTokenizer, *, counted_ids: Container[str]
 ) -> dict[str, float]:
     """Share of the hidden words that their neighbours predict, 0..1, by the name of the accuracy.
 
     Args:
         counts: of the captions that the model was trained on, in pieces of `tokenizer`.
-        counted: ids of the samples whose captions are among those: such a word itself is taken out of the counts.
+        counted_ids: of the samples whose captions are among those: such a word itself is taken out of the counts.
     """
     found: dict[str, list[bool]] = {}
     for name, sample_id, (left, word, right) in hidden:
         sides = (tokenizer.sep_id if side == tokenizer.cls_id else side for side in (left, right))
-        guessed = counts.guess(*sides, without=word if sample_id in counted else None)
+        guessed = counts.guess(*sides, without=word if sample_id in counted_ids else None)
         found.setdefault(name, []).append(guessed == word)
     return {name: sum(right) / len(right) for name, right in found.items()}
 

@@ -1,5 +1,5 @@
-"""From one row to a batch: samples and their targets, padding, photos with boxes, and batches made in other processes.
+"""Batches of rows: samples and their targets, padding, photos with boxes, and batches made in other processes.
 
-What a row hides and predicts is drawn elsewhere (pipelines/pretraining/samples, pipelines/analysis/evaluation). Read
-sample.py first.
+The hidden and predicted parts of a row are drawn elsewhere (pipelines/pretraining/samples,
+pipelines/analysis/evaluation). Read sample.py first.
 """

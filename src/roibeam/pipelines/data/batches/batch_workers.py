@@ -76,7 +76,7 @@ class BatchWriter:
         self._used = _ALIGNMENT
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """In the block, where it has room; else in memory that `write` copies from."""
+        """An empty tensor in the block, where it has room; else in memory that `write` copies from."""
         start, count = self._used, math.prod(shape) * dtype.itemsize
         if self._block is None or start + count > len(self._blocks[self._block]):
             return torch.empty(shape, dtype=dtype)
@@ -112,7 +112,7 @@ class BatchWriter:
         return WrittenBatch(self._block, memory, given_up, tuple(places), rest.getvalue())
 
     def _start_in_block(self, tensor: Tensor) -> int | None:
-        """Where in the block a tensor lies; None for one that is elsewhere, or has gaps."""
+        """Start of a tensor in the block; None for one that is elsewhere, or has gaps."""
         if self._block is None or not tensor.is_contiguous():
             return None
         block = self._blocks[self._block]
@@ -159,7 +159,7 @@ def _aligned(count: int) -> int:
 
 
 class _WithoutTensors(pickle.Pickler):
-    """Puts tensors aside, in the order in which `_WithTensors` asks for them."""
+    """Puts tensors aside, in the order in which `_WithTensors` takes them."""
 
     def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -181,14 +181,14 @@ class _WithTensors(pickle.Unpickler):
         return self._tensors[number]
 
 
-Place = TypeVar("Place")
+Job = TypeVar("Job")
 Batch = TypeVar("Batch")
 
 AHEAD = 2  # batches that each process has ready, at most
 
 
 class _Failed(NamedTuple):
-    """What making a batch raised, for the process that trains."""
+    """Error of making a batch, for the process that trains."""
 
     error: Exception
 
@@ -200,10 +200,10 @@ class _Made(NamedTuple):
     written: WrittenBatch
 
 
-class _Share(IterableDataset[object], Generic[Place, Batch]):
-    """What one worker makes: every n-th batch of n workers."""
+class _Share(IterableDataset[object], Generic[Job, Batch]):
+    """Batches of one worker: every n-th batch of n workers."""
 
-    def __init__(self, places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch]) -> None:
+    def __init__(self, places: Callable[[], Iterator[Job]], make: Callable[[Job], Batch]) -> None:
         self._places, self._make = places, make
 
     def __iter__(self) -> Iterator[_Made | _Failed]:
@@ -219,7 +219,7 @@ class _Share(IterableDataset[object], Generic[Place, Batch]):
 
 
 def batches_ahead(
-    places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch], *, workers: int
+    places: Callable[[], Iterator[Job]], make: Callable[[Job], Batch], *, workers: int
 ) -> Iterator[Batch]:
     """The batches of all places, in their order.
 
@@ -254,10 +254,10 @@ def _leave_signals(worker: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    Thread(target=_end_when_told_by_the_run, name="signals", daemon=True).start()
+    Thread(target=_exit_when_signalled_by_parent, name="signals", daemon=True).start()
 
 
-def _end_when_told_by_the_run() -> None:
+def _exit_when_signalled_by_parent() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)

@@ -1,7 +1,6 @@
 """Photos of batches: with boxes as the inputs of a model that trains end to end, and as small JPEGs for people.
 
-The choices of the run say how photos are prepared. A JPEG is made of the photo where the store says that it lies, or of
-the batch.
+Photos are prepared by the choices of the run. A JPEG is made of the photo that the store names, or of the batch.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ class PhotoInput:
 
 
 class PhotoInputs(NamedTuple):
-    """What an end-to-end batch has of its photos.
+    """Photos of an end-to-end batch.
 
     Attributes:
         images: for the region encoder.
-        regions: the fields of `VLBatch` that say where regions are: `region_boxes`, `region_mask`, `image_hw` and
+        regions: the fields of `VLBatch` with the positions of regions: `region_boxes`, `region_mask`, `image_hw` and
             `masked_regions`. Boxes of a mirrored photo are those of its mirror image.
     """
 
@@ -72,7 +71,7 @@ def photo_inputs(
     *,
     flips: Sequence[bool] | None = None,
 ) -> PhotoInputs:
-    """Resizes, mirrors, blanks and pads B photos as the encoder's conventions and the run's choices say.
+    """Resizes, mirrors, blanks and pads B photos by the encoder's conventions and the run's choices.
 
     Args:
         photos: (height, width, 3) uint8, channel order B, G, R.
@@ -188,14 +187,14 @@ _QUALITY = 75
 Shown = tuple[bytes | None, str]  # a JPEG, or None and why there is none
 
 
-def stored_photos(stores: Iterable[FeatureStore], wanted: Iterable[str]) -> dict[str, Shown]:
+def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, Shown]:
     """Photos of records by image id; nothing for ids that no store has.
 
     Args:
-        stores: asked in their order.
-        wanted: image ids.
+        stores: searched in their order.
+        image_ids: of the records.
     """
-    left, found = dict.fromkeys(wanted), dict[str, Shown]()
+    left, found = dict.fromkeys(image_ids), dict[str, Shown]()
     for store in stores:
         own = [image_id for image_id in left if image_id in store]
         for image_id in own:
@@ -227,16 +226,16 @@ def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, Shown]
 
 
 def batch_photos(rows: VLBatch, images: ImageBatch, conventions: Conventions) -> Mapping[int, Shown]:
-    """What the region encoder reads, row by row: mirrored, and blank where it may not look, as it is in the batch."""
-    shown: dict[int, Shown] = {}
+    """Input of the region encoder, row by row: mirrored and masked as in the batch."""
+    jpegs: dict[int, Shown] = {}
     photo = 0
     for row in range(rows.batch_size):
         if rows.text_only is not None and bool(rows.text_only[row]):
             continue
         if bool(rows.region_mask[row].any()):
-            shown[row] = (input_photo(rows, images, row, photo, conventions), "")
+            jpegs[row] = (input_photo(rows, images, row, photo, conventions), "")
         photo += 1
-    return shown
+    return jpegs
 
 
 def input_photo(rows: VLBatch, images: ImageBatch, place: int, photo: int, conventions: Conventions) -> bytes:
@@ -248,7 +247,7 @@ def input_photo(rows: VLBatch, images: ImageBatch, place: int, photo: int, conve
     """
     height, width = (float(side) for side in rows.image_hw[place])
     there = rows.region_mask[place]
-    # The photo fills the upper left of the padded input, as large as its boxes say.
+    # The photo fills the upper left of the padded input, as large as the boxes' `image_hw`.
     reach = rows.region_boxes[place][there].amax(dim=0)[2:].clamp(min=1)
     scale_x, scale_y = (images.boxes[photo][there].amax(dim=0)[2:] / reach).tolist()
     pixels = images.pixels[photo, :, : max(round(height * scale_y), 1), : max(round(width * scale_x), 1)]

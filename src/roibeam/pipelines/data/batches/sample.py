@@ -56,7 +56,7 @@ class ClassTargets:
 
     @classmethod
     def of(cls, record: RegionRecord, regions: np.ndarray, predicted: np.ndarray, num_classes: int) -> ClassTargets:
-        """What `class_targets` gives of the predicted regions.
+        """`class_targets` of the predicted regions.
 
         Args:
             regions: (R,) int64, places in the record.
@@ -118,7 +118,7 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
 
 
 def whole_image_feature(record: RegionRecord, *, stored: bool) -> Tensor:
-    """(D,) float32: the mean of all regions of the record, whichever are shown; 0 where it has none.
+    """(D,) float32: the mean of all regions of the record, visible or not; 0 where it has none.
 
     Args:
         stored: the record's own feature of the whole image in place of the mean, where it has one (jackroos/VL-BERT
@@ -141,7 +141,7 @@ def whole_image_feature(record: RegionRecord, *, stored: bool) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSide:
-    """What a batch has of an image, before padding. R regions, D feature width.
+    """An image of a batch, before padding. R regions, D feature width.
 
     Attributes:
         features: (R, D) in the type of the store, also where the region is masked; boxes: (R, 4) float32, pixels.
@@ -152,9 +152,9 @@ class ImageSide:
         global_feature: (G,) float32, the whole image as another network sees it, for a model that reads one.
         region_images: (R,) int64, which of the row's images each region is from, for a row with several; `height` and
             `width` are those of the first.
-        region_classes: (R,) int64, the class of each region, for a model that is told them.
-        outlines: cells each way -> (R, cells, cells) float32, what of each region lies inside the outline of its
-            object, for an encoder that is told it; None for whole boxes.
+        region_classes: (R,) int64, the class of each region, for a model with classes as input.
+        outlines: cells each way -> (R, cells, cells) float32, share of each cell inside the outline of the region's
+            object, for an encoder that reads it; None for whole boxes.
     """
 
     features: Tensor
@@ -174,15 +174,14 @@ class PretrainSample(ImageSide):
     """One row of a batch, before padding. T text pieces, R regions, C region targets' width.
 
     Attributes, beside those of its image:
-        sample_id: id of the image whose regions these are; of a row without an image, what to call it in an error
-            message.
+        sample_id: id of the image whose regions these are; for a row without an image, its name in errors.
         text_ids, text_labels, text_segments: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
         predicted: (R,) bool, predicted by the model.
         region_targets: what predicted regions are predicted to be: classes, or (R, C) float32, such as their features;
             None for a system that predicts no regions.
-        contrasted: whether the targets of all regions count: predicted ones are told apart from them.
-        match: 1 = the caption belongs to the image, 0 = it does not, `IGNORE_INDEX` = not asked of this row; None for a
-            run that does not ask.
+        contrasted: whether the targets of all regions count: predicted ones are distinguished from them.
+        match: 1 = the caption belongs to the image, 0 = it does not, `IGNORE_INDEX` = not predicted for this row; None
+            for a run without this prediction.
         text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         aligned_words: (R, A) int64, positions of the text pieces that name a region, -1 where there are no more; None
             where no word names one.
@@ -221,8 +220,8 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     """Pads samples of one system to one batch; optional fields are there when any row has them.
 
     Targets are of predicted regions alone, or of all where they are contrasted. A field that is there in one batch
-    of a run must be there in all of them: losses are added up by name. So a run with rows of text alone says
-    `text_only` and `match` of every row.
+    of a run must be there in all of them: losses are added up by name. So a run with rows of text alone sets
+    `text_only` and `match` in every row.
     """
     pieces, regions = [len(sample.text_ids) for sample in samples], [len(sample.boxes) for sample in samples]
     text, most = (len(samples), max(pieces)), (len(samples), max(regions))
@@ -248,7 +247,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
 
 
 def text_fields(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray], *, pad_id: int) -> dict[str, Any]:
-    """What a `VLBatch` has of Q texts: `text_ids`, `text_mask`, `text_segments`.
+    """Fields of a `VLBatch` with Q texts: `text_ids`, `text_mask`, `text_segments`.
 
     Args:
         ids, segments: (T,) int64 each.
@@ -263,7 +262,7 @@ def text_fields(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray], *, pa
 
 
 def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
-    """What a `VLBatch` has of I images; what none of them has is None."""
+    """Fields of a `VLBatch` with I images; a field that none of them has is None."""
     regions, width = [len(image.boxes) for image in images], images[0].features.shape[1]
     shape = (len(images), max(regions))
     global_features = [image.global_feature for image in images if image.global_feature is not None]
@@ -296,7 +295,7 @@ def _lengths_mask(lengths: Sequence[int], shape: tuple[int, int]) -> Tensor:
 
 
 def _padded_tensors(values: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """As `_padded`, of large values, in the widest of their types and in the memory of the batch."""
+    """`_padded` of large values, in the widest of their types and in the memory of the batch."""
     padded = empty_tensor(shape, reduce(torch.promote_types, (value.dtype for value in values)))
     for row, value in enumerate(values):
         padded[row, : len(value)] = value
@@ -325,7 +324,7 @@ def _region_images(images: Sequence[ImageSide], lengths: Sequence[int], shape: t
 
 
 def _region_classes(images: Sequence[ImageSide], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
-    """(I, R) int64; None where no image tells them."""
+    """(I, R) int64; None where no image has them."""
     given = [each.region_classes for each in images if each.region_classes is not None]
     return _padded(given, lengths, shape, np.int64) if len(given) == len(images) else None
 
@@ -358,11 +357,11 @@ def in_float32(batch: VLBatch) -> VLBatch:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AskedImage(ImageSide):
-    """An image of rows that may be asked for the classes of its regions.
+    """An image of rows that may predict the classes of its regions.
 
     Attributes, beside those of `ImageSide`:
-        predicted: (R,) bool, regions whose class is asked.
-        region_targets: (R, C) float32, distributions over classes; None where nothing is asked.
+        predicted: (R,) bool, regions whose class is predicted.
+        region_targets: (R, C) float32, distributions over classes; None where none is predicted.
     """
 
     predicted: np.ndarray
@@ -371,15 +370,15 @@ class AskedImage(ImageSide):
 
 @dataclass(eq=False)
 class SharedRows:
-    """Of a batch that is being made.
+    """Rows of a batch that is being made; they share texts and images.
 
     Attributes:
         texts: ids and segments of each, (T,) int64; images: in the order in which they came first.
         row_texts, row_images: for each row the number of its text, and of its image.
         row_words, row_labels: for each row what `aligned_words` and `text_labels` of `PretrainSample` are; labels of
             None where no piece is predicted.
-        row_names: what to call the rows in an error message.
-        row_phrases: for each row the places of the pieces that stand for its phrases; () where nothing asks for them.
+        row_names: names of the rows in errors.
+        row_phrases: for each row the places of the pieces that stand for its phrases; () where they are not needed.
     """
 
     texts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
@@ -398,7 +397,7 @@ class SharedRows:
         return len(self.texts) - 1
 
     def image(self, key: Hashable, make: Callable[[], AskedImage]) -> int:
-        """Number of the image that goes by this key in the batch; it is made when it is first asked for."""
+        """Number of the image with this key in the batch; makes the image at its first use."""
         if key not in self._numbers:
             self._numbers[key] = len(self.images)
             self.images.append(make())
@@ -413,7 +412,7 @@ class SharedRows:
         self.row_names.append(name)
 
     def collate(self, *, pad_id: int) -> VLBatch:
-        """The batch, padded. Where every row has its own text, or image, nothing is said to be shared."""
+        """The batch, padded. Where every row has its own text, or image, no sharing is recorded."""
         of_texts = text_fields([ids for ids, _ in self.texts], [each for _, each in self.texts], pad_id=pad_id)
         of_images = image_fields(self.images)
         most = of_images["region_mask"].shape[1]
@@ -449,8 +448,8 @@ class SharedRows:
         return found
 
     def _region_targets(self, most_regions: int) -> dict[str, Any]:
-        """`region_targets`, of the predicted regions alone, row after row, and `region_target_mask`; nothing where no
-        image is asked."""
+        """`region_targets`, of the predicted regions alone, row after row, and `region_target_mask`; empty where no
+        region is predicted."""
         if all(image.region_targets is None for image in self.images):
             return {}
         mask = torch.zeros(len(self.row_images), most_regions, dtype=torch.bool)

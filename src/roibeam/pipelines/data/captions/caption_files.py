@@ -1,6 +1,6 @@
 """Captions and labels of images, from files and from stores.
 
-Caption files are rows of (which image, caption): COCO, Karpathy and SBU .json, lists of one's own as .json or tables,
+Caption files are rows of (which image, caption): COCO, Karpathy and SBU .json, users' own lists as .json or tables,
 .tsv with local paths or URLs, and the lists of Flickr8k and Flickr30k. A store has those of its plan, or of the stores
 it was made of, in the table beside its shards, which `roibeam.features.writing.annotations_table` writes.
 """
@@ -54,7 +54,7 @@ class Caption(NamedTuple):
 
 
 class CaptionFile:
-    """Reads one caption file. Of a Karpathy split only train and restval: the rest is what results are reported on.
+    """Reads one caption file; of a Karpathy split only train and restval: results are reported on the rest.
 
     A .tsv is read row by row; the lists of a .json are in memory while it is read.
 
@@ -100,7 +100,7 @@ class CaptionFile:
         return self.captions()
 
     def captions(self) -> Iterator[Caption]:
-        """Captions in file order. Afterwards `notes` tells what was left out, and `other_splits` has the images of a
+        """Captions in file order. Afterwards `notes` has what was left out, and `other_splits` the images of a
         Karpathy file that are in other splits.
 
         Raises:
@@ -216,7 +216,7 @@ _ROWS_AT_ONCE = 4000
 def planned_annotations(
     store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """What the plan says of the images that gave a record, a list for each shard.
+    """Captions and labels by the plan, of the images that gave a record; a list for each shard.
 
     Args:
         manifests: of the plan's shards, all finished, in their order.
@@ -234,7 +234,7 @@ def planned_annotations(
 def merged_annotations(
     stores: Sequence[FeatureStore], out: OutputFolder, manifests: Iterable[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """What any of some stores say of the images of the store that is made of them, a list for each of its shards.
+    """Captions and labels of a store made of several, from all of them; a list for each of its shards.
 
     An image that several have gets the captions and labels of all, those of earlier ones first, each once.
 
@@ -243,19 +243,21 @@ def merged_annotations(
     """
     if all(store.manifest.annotations is None for store in stores):
         return
-    table = ScratchDatabase("CREATE TABLE said (id TEXT, captions TEXT, labels TEXT)")
+    table = ScratchDatabase("CREATE TABLE annotations (id TEXT, captions TEXT, labels TEXT)")
     rows = (row for store in stores for row in read_annotations(store))
-    table.add("INSERT INTO said VALUES (?, ?, ?)", ((row[0], json.dumps(row[1]), json.dumps(row[2])) for row in rows))
-    table.rows("CREATE INDEX by_id ON said (id)")
+    table.add(
+        "INSERT INTO annotations VALUES (?, ?, ?)", ((row[0], json.dumps(row[1]), json.dumps(row[2])) for row in rows)
+    )
+    table.rows("CREATE INDEX by_id ON annotations (id)")
     for manifest in manifests:
         found: list[Annotation] = []
         if manifest.data_file is not None:
             for key, _ in shard_digests(out, manifest):
                 image_id = key.decode("utf-8")
-                said = table.rows("SELECT captions, labels FROM said WHERE id = ? ORDER BY rowid", (image_id,))
-                if said:
+                kept = table.rows("SELECT captions, labels FROM annotations WHERE id = ? ORDER BY rowid", (image_id,))
+                if kept:
                     captions, labels = (
-                        tuple(dict.fromkeys(text for row in said for text in json.loads(row[column])))
+                        tuple(dict.fromkeys(text for row in kept for text in json.loads(row[column])))
                         for column in (0, 1)
                     )
                     found.append(Annotation(image_id, captions, labels))
@@ -266,7 +268,7 @@ def read_annotations(store: FeatureStore) -> Iterator[Annotation]:
     """The rows of a store's table, few at a time in memory; none where it has no table.
 
     Raises:
-        ValueError: when the table is missing, damaged, of another run, or other than its manifest entry says.
+        ValueError: when the table is missing, damaged, of another run, or does not fit its manifest entry.
     """
     entry = store.manifest.annotations
     if entry is None:
@@ -310,7 +312,7 @@ def annotation_of(store: FeatureStore, image_id: str) -> Annotation | None:
 
 
 def annotation_problem(store: FeatureStore) -> str | None:
-    """What is wrong with what a store's table says, or None: rows of no record or of one record twice, other counts."""
+    """Problem of a store's table, or None: rows of no record or of one record twice, other counts."""
     entry = store.manifest.annotations
     if entry is None:
         return None

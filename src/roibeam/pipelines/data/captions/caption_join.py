@@ -1,4 +1,4 @@
-"""Which caption belongs to which image: the one join, of extraction and pre-training, and its report.
+"""Join of captions to images, for extraction and pre-training, and its report.
 
 `give_captions` joins them to a source that has none of its own: a folder, a pattern, an archive.
 """
@@ -26,7 +26,7 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True)
 class JoinReport:
-    """How captions met images.
+    """Counts of a join of captions to images.
 
     Attributes:
         captions: usable ones of the file; the sum of `joined`, `ambiguous` and `without_image`.
@@ -38,7 +38,7 @@ class JoinReport:
         ambiguous: captions whose image may be one of several; they are left out.
         without_image: captions whose image is not there.
         examples: the first few of "without_image", "ambiguous" and "without_caption".
-        images_of_other_splits: of those without a caption, how many the file has in a split that was not asked for.
+        images_of_other_splits: of those without a caption, how many the file has in another split than the chosen ones.
         columns_seem_swapped: whether the text of one of the first captions without image names an image.
     """
 
@@ -60,7 +60,7 @@ class JoinReport:
 
     @property
     def found_share(self) -> float:
-        """Of the captioned images, 0..1."""
+        """Share of the captioned images that were found, 0..1."""
         return self.found_images / max(self.captioned_images, 1)
 
     def to_json(self) -> dict[str, Any]:
@@ -69,11 +69,11 @@ class JoinReport:
             "ambiguous": self.ambiguous, "without_image": self.without_image,
             "captioned_images": self.captioned_images, "found_images": self.found_images, "images": self.images,
             "images_without_caption": self.images_without_caption,
-            "examples": {name: list(shown) for name, shown in self.examples.items() if name != "other_splits"},
+            "examples": {name: list(examples) for name, examples in self.examples.items() if name != "other_splits"},
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """For people: one line, and one more for each thing that was left out."""
+        """Lines for the log: one in all, and one for each kind of thing that was left out."""
         rules = ", ".join(f"{count:,} by {rule}" for rule, count in self.by_rule.items() if count)
         found = f"{self.found_images:,} of {counted(self.captioned_images, 'captioned image')} found"
         lines = [f"{self.joined:,} of {counted(self.captions, 'caption')} joined ({rules or 'none'}); {found}"]
@@ -84,8 +84,8 @@ class JoinReport:
             ("without_caption", self.images_without_caption - self.images_of_other_splits, "image", "without caption"),
         ):
             if count:
-                shown = ", ".join(printable(example, 80) for example in self.examples[name])
-                lines.append(f"{counted(count, unit)} {what}: {shown}{', ...' if count > _EXAMPLES else ''}")
+                examples = ", ".join(printable(example, 80) for example in self.examples[name])
+                lines.append(f"{counted(count, unit)} {what}: {examples}{', ...' if count > _EXAMPLES else ''}")
         return lines
 
 
@@ -124,7 +124,7 @@ class CaptionJoin:
             for image in images:
                 each = self._look_up(image)
                 is_found = isinstance(each, Found)
-                called = each.image_id if isinstance(each, Found) else _shown(image)  # one image may have many names
+                called = each.image_id if isinstance(each, Found) else _name_of(image)  # one image may have many names
                 names[is_found].append(xxhash.xxh3_64_intdigest(called.encode("utf-8", "surrogatepass")))
                 if len(names[is_found]) == 1_000_000:
                     self._keep(names)
@@ -142,10 +142,10 @@ class CaptionJoin:
             if several is None:
                 if len(self._first_strangers) < _EXAMPLES and isinstance(text, Caption):
                     self._columns_seem_swapped |= isinstance(self.finder.look_up(text.text), Found)
-                _note_first(self._first_strangers, _shown(image))
+                _note_first(self._first_strangers, _name_of(image))
             else:
                 self._ambiguous += 1
-                _note_first(self._first_ambiguous, f"{_shown(image)} ({' or '.join(several.image_ids)})")
+                _note_first(self._first_ambiguous, f"{_name_of(image)} ({' or '.join(several.image_ids)})")
         self._keep(names)
 
     def _look_up(self, caption: Caption) -> Found | Ambiguous | None:
@@ -160,10 +160,10 @@ class CaptionJoin:
             hashes.clear()
 
     def report(self, other_splits: Iterable[str] = ()) -> JoinReport:
-        """Of the rows read so far.
+        """Report of the rows read so far.
 
         Args:
-            other_splits: names of images that the file has in splits that were not asked for.
+            other_splits: names of images that the file has in other splits than the chosen ones.
         """
         found, others = (
             len(np.unique(np.concatenate([np.empty(0, np.uint64), *self._names[is_found]])))
@@ -174,11 +174,11 @@ class CaptionJoin:
             if isinstance(image := self.finder.look_up(name), Found):
                 elsewhere[image.place] = not self._has_caption[image.place]
         places = {"other_splits": elsewhere, "without_caption": ~self._has_caption & ~elsewhere}
-        shown = {name: np.flatnonzero(of_images)[:_EXAMPLES].tolist() for name, of_images in places.items()}
+        first_places = {name: np.flatnonzero(of_images)[:_EXAMPLES].tolist() for name, of_images in places.items()}
         examples = {
             "without_image": tuple(self._first_strangers),
             "ambiguous": tuple(self._first_ambiguous),
-            **{name: tuple(map(self.finder.id_at, first)) for name, first in shown.items()},
+            **{name: tuple(map(self.finder.id_at, first)) for name, first in first_places.items()},
         }
         by_rule = {rule: self._by_rule[rule] for rule in RULES}
         without_image = self._num_captions - self._by_rule.total() - self._ambiguous
@@ -295,7 +295,7 @@ def _below(share: float) -> str:
     return f"{int(share * 1000) / 1000:g}"
 
 
-def _shown(caption: Caption) -> str:
+def _name_of(caption: Caption) -> str:
     return f"row {caption.row}" if caption.name is None else caption.name
 
 

@@ -40,7 +40,7 @@ from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint, 
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_store
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 
-_REPEATED = 0.1  # share from which it is told: two people may say the same of a picture
+_REPEATED = 0.1  # share from which it is noted: two people may describe a picture in the same words
 
 AnyCaption = TypeVar("AnyCaption", Caption, TaskText)
 
@@ -49,7 +49,7 @@ class UsableCaptions:
     """Leaves out captions of white space alone, as the readers of line-by-line files do.
 
     Args:
-        most_pieces: that the system reads of a caption, [CLS] and [SEP] counted; None where it does not say.
+        most_pieces: that the system reads of a caption, [CLS] and [SEP] counted; None for no limit.
     """
 
     def __init__(self, most_pieces: int | None) -> None:
@@ -83,7 +83,7 @@ class UsableCaptions:
             self._empty += 1
 
     def notes(self) -> list[str]:
-        """For people. Words are counted between white space: what has fewer may still be too many pieces."""
+        """Notes for the log. Words are counted between white space: a caption of fewer may still be too many pieces."""
         notes = []
         if self._empty:
             of = printable(self._first, 80)
@@ -165,15 +165,15 @@ class LeakGuard:
 
 @dataclass(frozen=True, eq=False)
 class JoinedSource:
-    """What a source turned out to be.
+    """A source, joined: its captions, and reports on them.
 
     Attributes:
         rows: captions that are trained on.
         join: how captions met records.
-        leaks: what of the captioned images is held out; None when nothing was named to be. Of what is trained on it is
-            none: such images stop a run or are left out.
+        leaks: report on held-out images among the captioned ones; None without rules. None of them is trained on: such
+            images stop a run or are left out.
         notes: what was left out of the captions.
-        prefix: of what is told of this source, where there are several.
+        prefix: of log lines on this source, where there are several.
     """
 
     source: CaptionedStore
@@ -188,7 +188,7 @@ class JoinedSource:
         return self.source.store
 
     def all_notes(self) -> list[str]:
-        """What was left out of the file, what of the images is held out, and `notes`."""
+        """Notes on entries of the file that were left out, on held-out images, and `notes`."""
         if self.leaks is None:
             return [*self.source.file_notes, *self.notes]
         left_out = f"{counted(len(self.leaks.leaked), 'captioned image')} left out as held out"
@@ -199,7 +199,7 @@ class JoinedSource:
         return [self.prefix + line for line in lines]
 
     def to_json(self) -> dict[str, Any]:
-        """For the folder of a run."""
+        """JSON for the folder of a run."""
         return {
             "store": str(self.store.path),
             "feature_space": self.store.fingerprint.feature_space,
@@ -258,7 +258,7 @@ def join_sources(
 
 
 def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
-    """Whether one model can read them all.
+    """Checks that one model can read them all.
 
     Raises:
         ValueError: naming the first store and one that does not fit it.
@@ -268,7 +268,7 @@ def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
 
 
 def check_pair_agrees(first: FeatureStore, other: FeatureStore, *, in_one_run: bool) -> None:
-    """As `check_stores_agree`, of two. Boxes, dtype and mode may differ: `choice_notes` tells.
+    """`check_stores_agree` of two. Boxes, dtype and mode may differ: `choice_notes` are about them.
 
     Args:
         in_one_run: else one after the other, where class names are compared only if both have some.
@@ -340,7 +340,7 @@ def join_task_texts(
 
 
 def digest_of_captions(tables: Iterable[CaptionTable]) -> str:
-    """SHA-256 (hex) of rows of (record id, caption), in their order, and of what else a task's texts say."""
+    """SHA-256 (hex) of rows of (record id, caption), in their order, and of the other fields of a task's texts."""
     digest = hashlib.sha256()
     for table in tables:
         for row in table:
@@ -364,7 +364,7 @@ class GivenStores:
         weights: one for each store, or none.
         texts: of a task, that take the place of captions.
         caption_column: as of `given_file`.
-        checksums: how many records are compared with theirs, see `checked_one_in`.
+        checksums: records that are compared with theirs, see `checked_one_in`.
     Raises:
         ValueError: when the numbers of them do not fit, or a caption file is none.
     """
@@ -498,7 +498,7 @@ def of_file(source: CaptionedStore, file: CaptionFile | CaptionFiles, min_match:
 
 
 def held_out_hints(sources: Sequence[CaptionedStore]) -> list[str]:
-    """What rules would apply to the images of each store, see `held_out_hint`."""
+    """Hints on rules that would apply to the images of each store, see `held_out_hint`."""
     hints = [(source.store.path, held_out_hint(source.store.ids(), source.data_set)) for source in sources]
     return [hint if len(sources) == 1 else f"{path}: {hint}" for path, hint in hints if hint]
 

@@ -82,7 +82,7 @@ class CaptionTable(Sequence[tuple[str, str]]):
 
     @property
     def captions(self) -> Sequence[str]:
-        """Of all rows."""
+        """Captions of all rows."""
         return self._captions
 
     def record_id(self, row: int) -> str:
@@ -113,8 +113,8 @@ class CaptionTable(Sequence[tuple[str, str]]):
     def without(self, ids: Iterable[str]) -> Self:
         """The rows of other records."""
         dropped = set(ids)
-        wanted = np.array([each not in dropped for each in self._ids], bool)
-        return self._taken(self._rows_within(wanted))
+        is_kept = np.array([each not in dropped for each in self._ids], bool)
+        return self._taken(self._rows_within(is_kept))
 
     def share_of_images(self, share: float, seed: int) -> Self:
         """The rows of a random share of the captioned images, at least one of them.
@@ -130,12 +130,12 @@ class CaptionTable(Sequence[tuple[str, str]]):
         kept[images[order[: max(1, round(share * len(images)))]]] = True
         return self._taken(np.flatnonzero(kept[self._places]))
 
-    def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
-        """(n,) int64, the rows of records for which `wanted` (one bool for each) holds."""
-        return np.flatnonzero(wanted[self._places])
+    def _rows_within(self, is_kept: np.ndarray) -> np.ndarray:
+        """(n,) int64, the rows of records for which `is_kept` (one bool for each) holds."""
+        return np.flatnonzero(is_kept[self._places])
 
     def _taken(self, rows: np.ndarray) -> Self:
-        """Those rows alone."""
+        """The table of those rows alone."""
         return type(self)(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))
 
 
@@ -143,7 +143,7 @@ Reader = Callable[[str], RegionRecord]
 
 
 class RecordStore(Protocol):
-    """What is read from a store; a dict of records will do."""
+    """Records by id: a store, or a dict."""
 
     def __getitem__(self, image_id: str, /) -> RegionRecord: ...
 
@@ -208,7 +208,7 @@ class Corpus:
         return read(table.record_id(place))
 
     def first_rows(self, count: int) -> list[int]:
-        """So many rows, or all: the first of each source, the second of each, and so on."""
+        """At most `count` rows: the first of each source, the second of each, and so on."""
         starts = self._ends - self.sizes
         rounds = range(min(count, max(self.sizes)))
         rows = [
@@ -253,8 +253,8 @@ class Corpus:
 
 
 def reader(store: RecordStore) -> Reader:
-    """How samples read records: they take a part of one, so views of it will do where there are such. Each is compared
-    with its checksums, so nothing damaged is trained on or judged; or one in so many, as the store says."""
+    """Reader of records for samples: they take a part of one, so views of it will do. Each record is compared with its
+    checksums, so nothing damaged is trained on or evaluated; or one in `checked_one_in` of the store."""
     return CheckedViews(store) if isinstance(store, FeatureStore) else store.__getitem__
 
 

@@ -50,10 +50,10 @@ class TaskText(NamedTuple):
     Attributes:
         text: on its first line the text, or what comes first in it; on each other line something that may follow, of
             which one is drawn for each sample. Words are parted by single spaces.
-        names: what the task calls its images.
-        fits: whether the text is right, where the task says so: VCR's choice, NLVR2's statement.
-        mentions: words that name regions, where the task says so: VCR's tags.
-        shown: numbers of the regions that the task's texts name, of all that it says of the image: VCR's. None for all.
+        names: the task's names of its images.
+        fits: label whether the text is right, of VCR's choice and NLVR2's statement.
+        mentions: words that name regions: VCR's tags.
+        visible: numbers of the visible regions: those that VCR's texts on the image name. None for all.
     """
 
     text: str
@@ -64,7 +64,7 @@ class TaskText(NamedTuple):
 
     @property
     def most_words(self) -> int:
-        """Of the text, with the longest of what may follow."""
+        """Words of the text, with the longest of what may follow."""
         first, *following = (len(line.split()) for line in self.text.split("\n"))
         return first + max(following, default=0)
 
@@ -115,7 +115,7 @@ class TaskTexts:
                 _refuse_other_split(vqa_split(file).rstrip("0123456789"), repr(file))
 
     def texts(self) -> Iterator[TaskText]:
-        """Texts in file order. Of a VCR question eight: each answer behind it, each rationale behind it and its answer.
+        """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both.
 
         Raises:
             ValueError: at the entry that is not as the task writes it, or is of another split; at the end when there
@@ -151,7 +151,7 @@ class TaskTexts:
                     for line, text in enumerate((context, choice))
                     for word, region in text.objects
                 ]
-                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.shown)
+                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.visible)
 
     def _nlvr2(self) -> Iterator[TaskText]:
         for each in read_nlvr2(self._parts[NLVR2]):
@@ -168,7 +168,7 @@ def _refuse_other_split(split: str, where: str) -> None:
 
 
 def _part_of(file: str) -> str:
-    """Which of the files a task's texts come in."""
+    """Part of a task's texts that a file holds."""
     if not os.path.isfile(file):
         raise ValueError(f"no such file: {file!r}")
     with open(file, "rb") as opened:
@@ -196,12 +196,12 @@ def _object(line: bytes) -> dict[str, Any]:
 GIVE_BOXES = (
     "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none and shown_boxes=all"
 )
-_NONE = -1  # no second image; not said whether it fits
+_NONE = -1  # no second image; no label whether it fits
 
 
 class TaskRow(NamedTuple):
-    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, which words name regions, and
-    which regions the task names."""
+    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, words that name regions, and
+    the visible regions."""
 
     first: str
     following: tuple[str, ...]
@@ -242,7 +242,7 @@ class TaskTable(CaptionTable):
         super().__init__(ids, first_images())
         self._seconds, self._fits = np.array(seconds, np.int64), np.array(fits, np.int8)
         self._mentions, self._ends = np.array(mentions, np.int32).reshape(-1, len(Mention._fields)), np.array(ends)
-        self._which_shown, self._shown, self.as_pair = which, list(sets), as_pair
+        self._visible_numbers, self._visible_sets, self.as_pair = which, list(sets), as_pair
 
     def text(self, row: int) -> TaskRow:
         first, *following = self._captions[row].split("\n")
@@ -250,7 +250,7 @@ class TaskTable(CaptionTable):
         mentions = self._mentions[self._ends[row] : self._ends[row + 1]].tolist()
         return TaskRow(
             first, tuple(following), None if fits == _NONE else bool(fits),
-            tuple(Mention(*each) for each in mentions), self._shown[self._which_shown[row]],
+            tuple(Mention(*each) for each in mentions), self._visible_sets[self._visible_numbers[row]],
         )  # fmt: skip
 
     @property
@@ -271,7 +271,7 @@ class TaskTable(CaptionTable):
         return largest
 
     def ids_of(self, row: int) -> list[str]:
-        """Of its images, in their order."""
+        """Ids of its images, in their order."""
         places = [int(self._places[row]), int(self._seconds[row])]
         return [self._ids[place] for place in places if place != _NONE]
 
@@ -280,20 +280,20 @@ class TaskTable(CaptionTable):
         return [self._ids[int(place)] for place in places if place != _NONE]
 
     def by_row(self, of_images: np.ndarray) -> np.ndarray:
-        """As of `CaptionTable`; the sum over the images of the row."""
+        """`CaptionTable.by_row`, summed over the images of the row."""
         numbers = np.zeros(len(self._ids) + 1, of_images.dtype)  # the last is of no second image, whose place is -1
         places = np.unique(np.concatenate([self._places, self._seconds]))
         numbers[places[places != _NONE]] = of_images
         return numbers[self._places] + numbers[self._seconds]
 
     def facts(self) -> bytes:
-        """What tells two tables of the same texts and first images apart, for a digest."""
+        """Bytes of all beside texts and first images, for a digest of the table."""
         seconds = [self._ids[int(place)] if place != _NONE else "" for place in self._seconds]
         facts = "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
         return facts + (self._ends.tobytes() + self._mentions.tobytes() if self.names_regions else b"")
 
-    def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
-        return np.flatnonzero(wanted[self._places] & (wanted[self._seconds] | (self._seconds == _NONE)))
+    def _rows_within(self, is_kept: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(is_kept[self._places] & (is_kept[self._seconds] | (self._seconds == _NONE)))
 
     def _taken(self, rows: np.ndarray) -> Self:
         def texts() -> Iterable[tuple[tuple[int, ...], TaskText]]:
@@ -328,7 +328,7 @@ class TaskCorpus(Corpus):
         return len(self._texts.ids_of(row))
 
     def records(self, row: int) -> list[RegionRecord]:
-        """Of all images of the row, in their order."""
+        """Records of all images of the row, in their order."""
         return [self._reads(image_id) for image_id in self._texts.ids_of(row)]
 
 
@@ -350,7 +350,7 @@ def check_given_boxes(store: FeatureStore) -> None:
 def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
     """Raises ValueError where no word names a region, or regions of the store are not the boxes that words name.
 
-    Of a store that is being copied here as it is read, how many regions a record has shows when it is read.
+    In a store that is copied as it is read, the number of a record's regions is known when it is read.
     """
     if not rows.names_regions:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Lists of images with captions: Conceptual Captions, SBU, Flickr30k and Flickr8k, and a JSON list of one's own.
+"""Lists of images with captions: Conceptual Captions, SBU, Flickr30k and Flickr8k, and a user's own JSON list.
 
     *.tsv                         Conceptual Captions: caption TAB image, no quoting; 12M: URL TAB caption. The order is
                                   decided once for a file (`columns_of`)
@@ -52,7 +52,7 @@ _PATHS_LOOKED_FOR = 100
 
 
 class TsvColumns(NamedTuple):
-    """Which column has what, in all rows of a file.
+    """Columns of all rows of a file.
 
     Attributes:
         caption: place of the captions, 0 or 1; images stand in the other column.
@@ -272,7 +272,7 @@ def _read_pairs(path: str) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _bytes(entry: Any) -> bytes | None:
-    # As bytes, since json may hold half a surrogate pair, which is no text to a database.
+    # Bytes, since json may hold half a surrogate pair, which is no text to a database.
     return entry.encode("utf-8", "surrogatepass") if isinstance(entry, str) else None
 
 
@@ -300,7 +300,7 @@ _NAME = re.compile(r"[0-9]+\.txt", re.ASCII)
 
 
 class _Layout(NamedTuple):
-    """How a line gives the photo's name and the caption, what another line is not, and whether the first names them."""
+    """Form of a line with photo name and caption, the error for other lines, and whether the first line names them."""
 
     row: re.Pattern[str]
     wrong: str
@@ -320,7 +320,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def caption_layout(path: str) -> _Layout | None:
-    """How a list of photos and captions is written, by its first line that is not blank; None for another file.
+    """Layout of a list of photos and captions, by its first line that is not blank; None for another file.
 
     Raises:
         OSError: if the file cannot be read.
@@ -333,8 +333,8 @@ def caption_layout(path: str) -> _Layout | None:
 
 
 def read_caption_lines(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
-    """Rows of a list of photos and captions in file order; blank lines are passed over. A list of which the first line
-    does not tell is read as a .token.
+    """Rows of a list of photos and captions in file order; blank lines are passed over. A list whose first line fits
+    no layout is read as a .token.
 
     Raises:
         OSError: if the file cannot be read.
@@ -389,7 +389,7 @@ def read_sentence_folder(folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield name.removesuffix(".txt"), tuple(captions)
 
 
-# Of several the first that an entry has: the list "annotations" of a COCO file has an "id" of the caption, too.
+# The first that an entry has: the list "annotations" of a COCO file has an "id" of the caption, too.
 IMAGE_KEYS = ("image", "image_id", "id")
 EXPECTED = f'a list of {{"image_id": ..., "caption": ...}}; for "image_id" also {", ".join(IMAGE_KEYS[::2])}'
 

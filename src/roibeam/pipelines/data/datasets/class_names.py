@@ -5,7 +5,7 @@
             or an object with one of those under a usual name (`_UNDER`)
 
 Detectors number their classes from 0 and count background apart, or as the first or last one. Here it has no number,
-so a name that says background is left out where it stands first or last.
+so a name of background is left out where it stands first or last.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_class_names(path: str, *, skip_blank: bool = False) -> tuple[str, ...]:
 
 
 def is_background(name: str) -> bool:
-    """Whether a name says that there is no object, such as "__background__" or "no object"."""
+    """Whether a name means that there is no object, such as "__background__" or "no object"."""
     return " ".join(name.partition(",")[0].lower().replace("_", " ").replace("-", " ").split()) in _BACKGROUND
 
 

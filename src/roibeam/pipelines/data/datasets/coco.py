@@ -39,7 +39,7 @@ class CocoImage:
         image_id: by the id rule.
         coco_id: the number that annotations refer to.
         file_name: path below the image root.
-        image_hw: height and width in pixels, None where the entry does not tell.
+        image_hw: height and width in pixels, None where the entry has none.
     """
 
     image_id: str
@@ -50,7 +50,7 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoFile:
-    """What a COCO file says of its images as wholes: a captions file has captions, an instances file labels.
+    """Captions or labels of whole images in a COCO file: a captions file has captions, an instances file labels.
 
     Attributes:
         images: in file order; an entry that the file repeats is here as often.
@@ -73,7 +73,7 @@ class CocoBoxes:
         images: one entry for each image of the file, in file order; `name` is the image id. Row k is the image's k-th
             annotation of those with a usable box.
         num_crowd: annotations that outline a crowd instead of one object ("iscrowd"); their boxes are among the others,
-            so that rows can be told from annotations by counting.
+            so that rows and annotations have the same order.
         bad: images and annotations that cannot be used.
     """
 
@@ -140,7 +140,7 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
             categories.extend((index, *numbers))
 
     images = _read_entries(path, id_rule, take, _Categories(names).add, needs_categories=False)
-    told = [
+    kept = [
         (image.image_id, text)
         for index, number, text in captions
         if (image := images.annotated(number, index, "caption"))
@@ -152,7 +152,7 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
         elif names and (image := images.annotated(number, index, "label")):
             labels.append((image.image_id, names[category]))
     images.check()
-    return CocoFile(images.rows, told, labels, images.bad)
+    return CocoFile(images.rows, kept, labels, images.bad)
 
 
 def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
@@ -278,7 +278,7 @@ class _BadEntryError(ValueError):
 
 
 class _SameIdError(ValueError):
-    """An id that two entries have, so that nothing tells which of them is meant."""
+    """An id that two entries have, so that it does not identify one of them."""
 
 
 def _no_category(number: int, num_categories: int) -> _BadEntryError:
@@ -315,8 +315,8 @@ class _Images:
         self.rows.append(image)
 
     def annotated(self, number: int, index: int, what: str) -> CocoImage | None:
-        """The image that an annotation names; None for a bad annotation, which names none of them. To be asked for once
-        the file is read, since either list may be first."""
+        """The image that an annotation names; None for a bad annotation, which names none of them. Needs the whole file
+        read, since either list may be first."""
         image = self._by_number.get(number)
         if image is None:
             detail = f": the {what} names image {number}, which is not among the images"
@@ -337,8 +337,8 @@ class _Images:
         self._counts[member] += 1
         try:
             if not isinstance(entry, dict):
-                wanted = "an object with id and file_name" if member == "images" else "an object"
-                raise _BadEntryError("no object", f": expected {wanted}, got {shown(entry)}")
+                expected = "an object with id and file_name" if member == "images" else "an object"
+                raise _BadEntryError("no object", f": expected {expected}, got {shown(entry)}")
             take(entry, index)
         except (_BadEntryError, _SameIdError) as error:
             if member == "categories" or isinstance(error, _SameIdError):
@@ -370,7 +370,7 @@ class _Categories:
 
 
 def _check_different(names: dict[int, str], path: str) -> None:
-    """Raises ValueError when two categories have one name: a detector would learn to tell equal things apart."""
+    """Raises ValueError when two categories have one name: a detector would learn to distinguish equal things."""
     numbers: dict[str, int] = {}
     for number, name in names.items():
         if (first := numbers.setdefault(name, number)) != number:
@@ -391,7 +391,7 @@ class _BoxTable:
         self.crowds = array("b")
 
     def checked(self, entry: dict[str, Any]) -> tuple[int, list[float], bool]:
-        """What `add` takes of an annotation.
+        """Values of an annotation for `add`.
 
         Raises:
             _BadEntryError: for one that is not as COCO writes it.
@@ -455,10 +455,10 @@ class _BoxTable:
 
 
 class _LabelTable:
-    """What instances have beside their boxes, for each annotation in file order.
+    """Class, area and crowd flag of instances, for each annotation in file order.
 
     Attributes:
-        unknown: what is wrong with the rows whose class is not there.
+        unknown: errors of the rows whose class is not there.
     """
 
     def __init__(self) -> None:
@@ -469,7 +469,7 @@ class _LabelTable:
         self.ignored = array("b")
 
     def checked(self, entry: dict[str, Any]) -> tuple[int, int, float, bool]:
-        """As `_BoxTable.checked`."""
+        """Values of an annotation for `add`; errors as `_BoxTable.checked`."""
         number = _value(entry, "id", int) if "id" in entry else -1
         area: Any = entry.get("area")
         if area is None:

@@ -23,7 +23,7 @@ from roibeam.messages import counted, printable
 from roibeam.pipelines.data.datasets.image_boxes import read_annotation_xml, xml_number
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
 
-# In the order in which jnhwkim/ban-vqa numbers them (dataset.py).
+# Order of jnhwkim/ban-vqa's numbers (dataset.py).
 TYPES = ("people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other")
 NOT_VISUAL = "0"
 OWN, AUTHORS, RELEASE = RULES = ("own", "authors", "release")
@@ -87,7 +87,7 @@ def parse_marked_sentence(line: str, rule: str = OWN) -> EntitySentence:
 
 
 def first_place(words: Sequence[str], part: Sequence[str]) -> int:
-    """Where the words of `part` stand first one after the other; ValueError where they do not."""
+    """First position of the words of `part` one after the other; ValueError where there is none."""
     count = len(part)
     for start in range(len(words) - count + 1):
         if list(words[start : start + count]) == list(part):
@@ -168,12 +168,12 @@ BOXED, UNKNOWN = "boxed", "unknown chain"
 
 @dataclass(frozen=True)
 class EntityBoxes:
-    """What an xml file says.
+    """Contents of an xml file.
 
     Attributes:
         boxes: x1 y1 x2 y2 of each chain that has any, in file order, pixels counted from 1.
-        scene, no_box: chains of objects that are the scene, and that nobody boxed; a chain may be in several of the
-            three, and in a list more than once.
+        scene, no_box: chains of objects that are the scene, and without a box; a chain may be in several of the three,
+            and in a list more than once.
         height, width, depth: of the image, as written; None where not.
     """
 
@@ -185,7 +185,7 @@ class EntityBoxes:
     depth: int | None
 
     def kind_of(self, phrase: EntityPhrase) -> str:
-        """ "boxed", or why not: "not visual", "scene", "no box" or "unknown chain"; whoever has a box is boxed."""
+        """ "boxed", or why not: "not visual", "scene", "no box" or "unknown chain"; any box makes it "boxed"."""
         if phrase.chain == NOT_VISUAL:
             return "not visual"
         if phrase.chain in self.boxes:
@@ -212,7 +212,7 @@ class EntityImage:
 
 @dataclass
 class EntityCounts:
-    """What a folder has, and what of it cannot be used; counted while it is read."""
+    """Counts of a folder's sentences and phrases, and of unusable ones, made while it is read."""
 
     phrases: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -227,12 +227,12 @@ class EntityCounts:
             examples.append(printable(where, 300))
 
     def lines(self) -> list[str]:
-        """For people: one line on what there is, one for each reason why something is not used."""
+        """Lines for the log: one on what there is, one for each reason why something is not used."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.phrases.items()))
         lines = [f"{counted(self.sentences, 'caption')} of {counted(self.images, 'image')}; phrases: {kinds or 'none'}"]
         for reason, count in sorted(self.left_out.items()):
-            shown = self._examples[reason]
-            lines.append(f"{count:,} {reason}: {', '.join(shown)}{', ...' if count > len(shown) else ''}")
+            examples = self._examples[reason]
+            lines.append(f"{count:,} {reason}: {', '.join(examples)}{', ...' if count > len(examples) else ''}")
         return lines
 
 
@@ -301,8 +301,8 @@ def read_entities(
                     counts.leave_out(f"phrases of an {UNKNOWN}", f"{name}.txt caption {place}, {phrase.text!r}")
         yield EntityImage(name, sentences, boxes)
     if not counts.sentences:
-        told = "; ".join(counts.lines()[1:])
-        raise ValueError(f"--entities {folder!r}: no caption can be used{f' ({told})' if told else ''}")
+        reasons = "; ".join(counts.lines()[1:])
+        raise ValueError(f"--entities {folder!r}: no caption can be used{f' ({reasons})' if reasons else ''}")
 
 
 def _boxes(folder: str, name: str, counts: EntityCounts) -> EntityBoxes | None:
@@ -397,7 +397,7 @@ class Parse:
 
 
 def read_conll(path: str) -> Iterator[Parse]:
-    """In file order.
+    """Parses in file order.
 
     Raises:
         ValueError: naming the line that is not as CoNLL has it, or whose head is no word of its sentence.

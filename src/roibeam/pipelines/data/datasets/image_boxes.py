@@ -24,9 +24,9 @@ class ImageBoxes:
     """The boxes that a file has for one image, in its order.
 
     Attributes:
-        name: what the file calls the image; each reader says in what form.
+        name: of the image in the file; its form is documented by each reader.
         boxes: (K, 4) float32, x1 y1 x2 y2 in pixels of that image; K may be 0.
-        image_hw: height and width of that image, None where the file does not tell.
+        image_hw: height and width of that image, None where the file has none.
     """
 
     name: str
@@ -91,8 +91,7 @@ class LabelledImage:
     Attributes:
         image_id: by the id rule of its dataset.
         file_name: path below the image root.
-        image_hw: height and width in pixels as the file states them, or as `fitted` to the photo; None where neither
-            tells.
+        image_hw: height and width in pixels as the file states them, or as `fitted` to the photo; None if unknown.
         boxes: (K, 4) float32, x1 y1 x2 y2 in pixels, 0 <= x1 < x2 <= width: clipped to the image. K may be 0.
         class_ids: (K,) int64, from 0, no background; places in the dataset's list of names.
         attribute_ids: (K, A) int64, from 0; NO_ATTRIBUTE behind an object's last one. A is the most of any object
@@ -122,7 +121,7 @@ class LabelledImage:
     as_in_file: LabelledImage | None = None
 
     def fitted(self, image_hw: tuple[int, int]) -> LabelledImage:
-        """The same for a photo of this height and width, of which the file did not tell the size."""
+        """The same for a photo of this height and width, whose size the file does not state."""
         objects = FileObjects(
             self.boxes.astype(np.float64), self.class_ids, self.attribute_ids, self.annotation_ids,
             self.areas.astype(np.float64), self.crowds, self.ignored,
@@ -224,7 +223,7 @@ def parse_annotation_xml(data: bytes, where: str, data_set: str) -> ElementTree.
     try:
         parser.feed(data)
         root = parser.close()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding nobody knows
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"{where}: not an xml annotation ({error})") from None
     if root.tag != "annotation":
         raise ValueError(f"{where}: expected <annotation> as in {data_set}'s xml files, got <{root.tag[:80]}>")

@@ -173,16 +173,16 @@ def _columns(names: list[str], where: str, caption_column: str) -> _Columns:
     return _Columns(image, _first(ID_COLUMNS, names), captions, _first(LABEL_COLUMNS, names))
 
 
-def _first(wanted: tuple[str, ...], names: list[str]) -> str | None:
+def _first(candidates: tuple[str, ...], names: list[str]) -> str | None:
     by_lower_case = {name.strip().lower(): name for name in reversed(names)}
-    return next((by_lower_case[name] for name in wanted if name in by_lower_case), None)
+    return next((by_lower_case[name] for name in candidates if name in by_lower_case), None)
 
 
 _Entries = Iterator[tuple[int, _Columns, dict[str, Any]] | BadRow]
 
 
 def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]:
-    """Of a list without columns; blank lines are passed over."""
+    """Rows of a list without columns; blank lines are passed over."""
     columns = _Columns(IMAGE_COLUMNS[0], None, None, None)
     for row in read_lines(path):
         if isinstance(row, BadRow):

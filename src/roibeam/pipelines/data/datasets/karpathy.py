@@ -82,7 +82,7 @@ def read_karpathy(path: str, *, id_rule: str = "no-extension", bad: BadRows | No
 
     Args:
         bad: of `bad_entries`, counts images and sentences that are not as Karpathy's files have them, which are left
-            out then. A split of another name is one: nobody could tell whether it may be trained on.
+            out then. A split of another name is one: it may be for training or not.
     Raises:
         ValueError: naming the file, and where `bad` is None the first such image or sentence.
     """
@@ -100,7 +100,7 @@ def read_karpathy(path: str, *, id_rule: str = "no-extension", bad: BadRows | No
 
 
 def bad_entries(path: str) -> BadRows:
-    """For `read_karpathy` to count them."""
+    """Counter of bad entries for `read_karpathy`."""
     return BadRows("line" if has_columns(path) else "images", "item")
 
 
@@ -155,7 +155,7 @@ def _with_sentences(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluation_note(num_captions: int) -> list[str]:
-    """What to tell of captions that were left out because they are not of `TRAINING_SPLITS`; nothing of none."""
+    """Note on captions that were left out because they are not of `TRAINING_SPLITS`; empty for none."""
     if not num_captions:
         return []
     return [f"{counted(num_captions, 'caption')} of the splits val and test left out: evaluation data"]
@@ -214,7 +214,7 @@ def _value(entry: Any, key: str, kind: type) -> Any:
 
 
 TRAIN = "all_data_final_train_2014.jsonline"
-# By split; the first that is there.
+# Split -> names of files; the first that is there is read.
 FILES = {
     "train": (TRAIN,),
     "val": ("all_data_final_val_set0_2014.jsonline", "all_data_final_val_2014.jsonline"),
@@ -230,7 +230,7 @@ class CaptionedLine(NamedTuple):
 
 
 def read_retrieval_lines(path: str) -> Iterator[CaptionedLine]:
-    """In file order.
+    """Lines in file order.
 
     Raises:
         ValueError: naming the file and the line that is not as these files have it.
@@ -273,7 +273,7 @@ class CaptionedPicture:
     captions: tuple[str, ...]
 
     def caption_id(self, number: int) -> str:
-        """As Flickr30k writes it."""
+        """Caption id in Flickr30k's form."""
         return f"{self.image}#{number}"
 
 
@@ -322,9 +322,9 @@ def _file(folder: Path, split: str) -> Path:
 
 def _rows(path: Path, split: str) -> Iterable[tuple[str, Sequence[str]]]:
     if path.suffix == ".json":
-        wanted = TRAINING_SPLITS if split == "train" else (split,)
+        splits = TRAINING_SPLITS if split == "train" else (split,)
         for image in read_karpathy(str(path)):
-            if image.split in wanted:
+            if image.split in splits:
                 yield image.image_id, [sentence.text for sentence in image.sentences]
     else:
         for line in read_retrieval_lines(str(path)):

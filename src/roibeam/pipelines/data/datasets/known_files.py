@@ -1,7 +1,7 @@
-"""Which of the files that people have for this job a file is, by its content, and where it belongs.
+"""Kinds of common files, recognised by content, and the command or option that reads each.
 
-A command that reads several kinds asks `kind_of`; one that is given a file of another kind answers with `this_is` what
-it is and what to do with it. Only the first lines or entries are read.
+A command that reads several kinds calls `kind_of`; given a file of another kind, it raises an error with the words of
+`this_is`: what the file is and what to do with it. Only the first lines or entries are read.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy
 from roibeam.pipelines.data.datasets.rows import is_web_url, read_json_list, read_json_members
 
-BY_EXTENSION = ("", "image-list", "url-list")  # the content does not say how it is written
-_MOST_ENTRIES = 20_000  # before one that tells: categories, licences
+BY_EXTENSION = ("", "image-list", "url-list")  # their content does not decide the format
+_MOST_ENTRIES = 20_000  # before one that decides: categories, licences
 _HEAD_BYTES = 2**16
 _HDF5, _SAFETENSORS = b"\x89HDF\r\n\x1a\n", re.compile(rb".{6}\x00\x00\{\"", re.DOTALL)
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(lp0\n", b"(lp1\n", b"(dp0\n", b"(dp1\n")
@@ -101,11 +101,11 @@ _KNOWN = {
 
 
 def this_is(path: str, *, but: Collection[str] = ()) -> str:
-    """What a file or folder is and where it belongs, in words; "" where that is not known, or is one of some kinds."""
+    """Description of a file or folder and of its reader; "" where it is unknown, or of the kinds `but`."""
     try:
         kind = kind_of(path)
     except OSError:
-        return ""  # who reads it says what is wrong with it
+        return ""  # its reader raises the error
     if kind in but or not kind:
         return ""
     what, advice = _KNOWN[kind]
@@ -143,7 +143,7 @@ def kind_of(path: str) -> str:
 
 
 def json_kind(path: str) -> str:
-    """The kind of a .json; what is not known is read as COCO's, whose reader says what is wrong with it.
+    """Kind of a .json; an unknown one is COCO's, whose reader raises the error.
 
     Raises:
         ValueError: if it is no json object.
@@ -190,7 +190,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _line_kind(entry: dict[str, Any]) -> str:
-    """Of json lines, by the first of them."""
+    """Kind of json lines, by the first of them."""
     if "img_fn" in entry:
         return "vcr"
     if "sentence" in entry and "identifier" in entry:
@@ -202,7 +202,7 @@ def _line_kind(entry: dict[str, Any]) -> str:
     return "image-list" if image_list.has_image_column(entry) else ""
 
 
-# Whether the first entry of a list of this name, at the top of a json file, tells what the file is.
+# Lists at the top of a json file whose first entry decides the kind.
 _MEMBERS: tuple[tuple[str, Callable[[dict[str, Any]], bool], str], ...] = (
     ("images", lambda entry: "sentences" in entry, "karpathy"),
     ("images", lambda _: True, "coco"),
@@ -223,17 +223,17 @@ def _members_kind(path: str, head: str) -> str:
                 return "sbu"
             if not isinstance(entry, dict):
                 continue
-            for member, tells, kind in _MEMBERS:
-                if name == member and tells(entry):
+            for member, decides, kind in _MEMBERS:
+                if name == member and decides(entry):
                     return kind
             if "imageId" in entry or ("objects" in entry and "width" in entry):
                 return "gqa"
     except (ValueError, RecursionError):
-        pass  # who reads it as what was expected says what is wrong with it
+        pass  # the reader of the expected kind raises the error
     return ""
 
 
-# A kind, and the names that the first entry of a list has, in the order in which they tell.
+# A kind, and the names in the first entry of a list, in the order in which they are compared.
 _ENTRIES: tuple[tuple[str, frozenset[str]], ...] = (
     ("conversations", frozenset(("conversations",))),
     ("genome-questions", frozenset(("qas",))),
@@ -256,11 +256,11 @@ def _list_kind(path: str) -> str:
     except (ValueError, RecursionError):
         return ""
     names = first.keys() if isinstance(first, dict) else frozenset()
-    return next((kind for kind, wanted in _ENTRIES if wanted <= names), "")
+    return next((kind for kind, keys in _ENTRIES if keys <= names), "")
 
 
 def _is_of_url(line: str) -> bool:
-    """Whether it is a caption and the URL of its image, in either order. Beside a local path, a URL is the caption."""
+    """Whether it is a caption and the URL of its image, in any order. Beside a local path, a URL is the caption."""
     cells = [cell.strip() for cell in line.split("\t")]
     urls = [cell for cell in cells if is_web_url(cell) and " " not in cell]
     others = [os.path.splitext(cell)[1].lower() for cell in cells if cell not in urls]

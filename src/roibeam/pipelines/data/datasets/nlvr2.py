@@ -25,7 +25,7 @@ class Nlvr2Statement:
     split: first part of its identifier: train, dev, test1 or test2.
     images: file names of the left and the right one.
     sentence: as written.
-    is_true: of these images; None where the file does not tell.
+    is_true: of these images; None without a label.
     """
 
     where: str

@@ -104,7 +104,7 @@ def are_drawn(locations: Iterable[str]) -> bool:
     """Whether all photos lie in such folders; False for none. Each folder is looked at once.
 
     Args:
-        locations: of photos: absolute paths, URLs, or members of archives. What has no usable name is left out.
+        locations: of photos: absolute paths, URLs, or members of archives. Unusable names are left out.
     """
     places = ((location, parse_location(location)) for location in locations)
     files = (location if place is None else place.archive for location, place in places)
@@ -118,7 +118,7 @@ def are_drawn(locations: Iterable[str]) -> bool:
 
 
 def is_contact_sheet(path: str) -> bool:
-    """Whether a file is the overview that a toy world has of its pictures, and so no picture of it."""
+    """Whether a file is a toy world's overview of its pictures, and so no picture of it."""
     if not path.endswith(CONTACT_SHEET_NAME):  # of millions of files none; taking a path apart takes longer
         return False
     folder, name = os.path.split(path)
@@ -127,13 +127,13 @@ def is_contact_sheet(path: str) -> bool:
 
 def _is_drawn(folder: Path) -> bool:
     written = {WORLD_NAME: WORLD_FORMAT, TASKS_NAME: TASKS_FORMAT, WEB_NAME: WEB_FORMAT}
-    if any(_read(folder / name).get("format") == wanted for name, wanted in written.items()):
+    if any(_read(folder / name).get("format") == expected for name, expected in written.items()):
         return True
     return any(_read(folder / name).get(DRAWN_WORLD) is True for name in (COLLECTION_NAME, DOWNLOAD_NAME))
 
 
 def _read(file: Path) -> dict[str, object]:
-    """An object of JSON; empty for a file that is not there, or is none of ours under this name."""
+    """A JSON object; empty for a file that is not there, or is another one of this name."""
     try:
         if not file.is_file() or file.stat().st_size > _MAX_BYTES:
             return {}
@@ -147,7 +147,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 class Listing(ABC):
-    """The files of a source, found anew each time one asks, so that millions of them need no memory.
+    """Files of a source, found anew at each iteration, so that millions of them need no memory.
 
     Attributes:
         root: absolute path or URL that their paths are below.
@@ -166,7 +166,7 @@ class Listing(ABC):
 
     @abstractmethod
     def paths(self) -> Iterator[str]:
-        """Of all files, below the root."""
+        """Paths of all files, below the root."""
 
     def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
         self.num_other_files, self.unread = 0, Counter()
@@ -181,7 +181,7 @@ class Listing(ABC):
                 yield ImageRef(image_id_of(path, id_rule=id_rule), place)
 
     def notes(self) -> list[str]:
-        """What was left out, once the images have been taken."""
+        """Notes on what was left out, once the images have been taken."""
         found = []
         if self.unread:
             photos, formats = counted(self.unread.total(), "photo"), ", ".join(sorted(self.unread))
@@ -227,7 +227,7 @@ class FolderListing(Listing):
 
 
 def _real_folder(link: str, real_path: Callable[[str], str]) -> str:
-    """Where the file that a link to a file leads to lies, with a slash at its end."""
+    """Folder of the file that a link leads to, with a slash at its end."""
     target = os.path.join(os.path.dirname(link), os.readlink(link))
     if os.path.islink(target):  # a rare case; others cost a tenth of this
         target = os.path.realpath(target)
@@ -335,7 +335,7 @@ def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator
 
 
 def _all_files(root: str, below: str, links: set[str]) -> Iterator[tuple[str, bool]]:
-    """As `_files` with "**" alone, in the same order, with one look at each folder and no pattern."""
+    """`_files` with "**" alone, in the same order, with one look at each folder and no pattern."""
     folders = []
     for entry in _entries(os.path.join(root, below)):
         if entry.name.startswith("."):
@@ -366,7 +366,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
         return "folder" if entry.is_dir() else "file" if entry.is_file() else "pipe or device"
     if os.path.isdir(entry.path):
         return "link to a folder"
-    # A link to nothing counts as a file: its photo is missing, and reading it will say so.
+    # A link to nothing counts as a file: its photo is missing, and reading it is an error.
     return "file" if os.path.isfile(entry.path) or not os.path.exists(entry.path) else "pipe or device"
 
 
@@ -378,7 +378,7 @@ _MAX_FILES = 64  # of a sample; names with dots of their own ("00.00.05.905.jpg"
 
 @dataclass
 class SampleNotes:
-    """What was left out, counted while samples are read."""
+    """Counts of what was left out while samples are read."""
 
     other_files: int = 0
     bad_texts: Counter[str] = field(default_factory=Counter)
@@ -411,7 +411,7 @@ class SampleNotes:
 
 
 def read_samples(members: Iterable[Member], notes: SampleNotes, *, id_rule: str) -> Iterator[ImageRef]:
-    """The images of an archive or folder in its order, with what is said of them; one sample is in memory."""
+    """Images of an archive or folder in its order, with their captions and labels; one sample is in memory."""
     sample = _Sample(notes, id_rule)
     for member in members:
         key = _sample_key(member.path)
@@ -476,7 +476,7 @@ class _Sample:
             )
 
     def _leave_out_masks(self, stems: set[str]) -> None:
-        """Of images that are called masks those stay that no photo is beside: they are what the user has."""
+        """Leaves out images that are called masks and lie beside a photo."""
         masks = {stem for stem in stems if os.path.splitext(stem)[1].lower() in _MASKS}
         photos = stems - masks
         masks = {mask for mask in masks if (of := os.path.splitext(mask)[0]) in photos or (of == self.key and photos)}

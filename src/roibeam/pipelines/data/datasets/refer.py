@@ -34,8 +34,8 @@ class ReferringSentence:
         split: train, val, test, testA or testB.
         sentence: in lower case, without punctuation.
         box: x, y, width, height of the object in pixels, as annotated.
-        raw: the sentence as it was typed; "" where the file does not say.
-        tokens: the words of the sentence; () where the file does not say.
+        raw: the sentence as it was typed; "" where the file has none.
+        tokens: the words of the sentence; () where the file has none.
     """
 
     where: str
@@ -59,7 +59,7 @@ class ReferObject(NamedTuple):
 
 
 class ReferInstances(NamedTuple):
-    """What instances.json says.
+    """Contents of instances.json.
 
     Attributes:
         objects: by their numbers, in the order of the file.
@@ -71,7 +71,7 @@ class ReferInstances(NamedTuple):
 
 
 def refer_image_id(number: int) -> str:
-    """What the image is called."""
+    """Image id of a number."""
     return f"COCO_train2014_{number:012d}"
 
 
@@ -88,7 +88,7 @@ def read_refer(refs: str, instances: str) -> Iterator[ReferringSentence]:
 def sentences_of(
     refs: str, instances: ReferInstances, source: str, bad: BadRows | None = None
 ) -> Iterator[ReferringSentence]:
-    """As `read_refer`, of instances that are read already.
+    """`read_refer` with instances that are read already.
 
     Args:
         source: their file, for errors.
@@ -199,7 +199,7 @@ class _Entries:
         self._bad, self._first, self._num_good = bad, "", 0
 
     def read(self, read: Callable[..., Entry], where: str, index: int, *args: Any) -> Entry | None:
-        """What is read of an entry; None for a bad one."""
+        """Result of `read` for an entry; None for a bad one."""
         try:
             found = read(*args)
         except ValueError as error:

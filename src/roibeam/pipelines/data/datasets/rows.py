@@ -87,12 +87,12 @@ class BadRow:
 
 
 class BadRows:
-    """Counts rows that cannot be used, so that one line can say which.
+    """Counts unusable rows, for one line in the log.
 
     Args:
         unit: where a row stands in its file: "line", "entry", or the member of a json object whose list it is in, such
             as "annotations".
-        what: it is.
+        what: kind of row.
     """
 
     def __init__(self, unit: str, what: str = "row") -> None:
@@ -124,7 +124,7 @@ class BadRows:
                 yield row
 
     def by_reason(self) -> dict[str, int]:
-        """How many there are of each reason, which is followed by the place of the first."""
+        """Count of each reason, which is followed by the place of its first row."""
         return {f"{reason} (first {self._place(self._first_of[reason])})": n for reason, n in self._reasons.items()}
 
     def notes(self) -> list[str]:
@@ -136,7 +136,7 @@ class BadRows:
         places = ", ".join(map(str if self._unit in _UNITS else self._place, self._first))
         units = (_UNITS[self._unit] if total > 1 else self._unit) + " " if self._unit in _UNITS else ""
         more = ", ..." if total > len(self._first) else ""
-        # Of half a surrogate pair in a json file, which an entry may have, no encoding is to blame.
+        # Half a surrogate pair in a json file is the entry's fault, not the encoding's.
         cure = [f"what is {NOT_UTF8} is {OTHER_ENCODING}"] if self._unit == "line" and NOT_UTF8 in self._reasons else []
         return [f"{counted(total, self._what)} left out: {reasons} ({units}{places}{more})", *cure]
 
@@ -240,7 +240,7 @@ def read_json_members(path: str, *, expected: str) -> Iterator[tuple[str, int | 
         except _OtherJsonError:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not json, or a number of 4,301 digits
-            raise ValueError(f"{path!r}: not a json file ({_told(error)})") from None
+            raise ValueError(f"{path!r}: not a json file ({_reason(error)})") from None
 
 
 def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
@@ -260,7 +260,7 @@ def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
         except _OtherJsonError:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path!r}: not a json file ({_told(error)})") from None
+            raise ValueError(f"{path!r}: not a json file ({_reason(error)})") from None
 
 
 def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -300,7 +300,7 @@ def read_json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]] | BadRow]:
                 entry = json.loads(raw.decode("utf-8"))
             except (ValueError, RecursionError) as error:
                 reason = NOT_UTF8 if isinstance(error, UnicodeDecodeError) else "not a json object"
-                yield _BadLine(line, reason, f"not a json object ({_told(error)})")
+                yield _BadLine(line, reason, f"not a json object ({_reason(error)})")
                 continue
             if not isinstance(entry, dict):
                 expected = "expected a json object"
@@ -311,12 +311,12 @@ def read_json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]] | BadRow]:
 
 @dataclass(frozen=True)
 class _BadLine(BadRow):
-    """With what an error says of it."""
+    """A bad line with the detail of its error."""
 
     detail: str
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error}; {OTHER_ENCODING}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
@@ -349,9 +349,9 @@ class _Pieces:
         """Takes the next letter, which must be one of `letters`."""
         found = self.next_letter()
         if not found or found not in letters:
-            wanted = " or ".join(letters)
+            expected = " or ".join(letters)
             got = repr(found) if found else "the end of the file"
-            raise ValueError(f"expected {wanted}, got {got} at character {self._gone + self._at}")
+            raise ValueError(f"expected {expected}, got {got} at character {self._gone + self._at}")
         self._at += 1
         return found
 
@@ -378,7 +378,7 @@ class _Pieces:
         rest = self._text[self._at :]
         if len(rest) > MAX_ENTRY_CHARACTERS:
             raise ValueError(f"an entry of over {MAX_ENTRY_CHARACTERS} characters at character {self._gone + self._at}")
-        # As much again as is there: a long entry is decoded from its start a few times only.
+        # Reads as much again as is there: a long entry is decoded from its start a few times only.
         new = self._file.read(max(_CHUNK_CHARACTERS, len(rest)))
         self._is_whole = not new
         self._gone += self._at
@@ -391,7 +391,7 @@ def _members(pieces: _Pieces) -> Iterator[tuple[str, int | None, Any]]:
     is_open = pieces.next_letter() != "}"
     while is_open:
         if pieces.next_letter() != '"':
-            pieces.take('"')  # says what is there instead
+            pieces.take('"')  # an error with what is there instead
         name = pieces.value()
         if name in names:
             raise ValueError(f"two members are called {str(name)[:80]!r}")

@@ -223,11 +223,11 @@ def read_url_table(path: str, columns: UrlColumns) -> Iterator[UrlRow | BadRow]:
             yield BadRow(number, str(error))
 
 
-def _column(path: str, names: Sequence[str], asked: str, usual: Sequence[str], option: str) -> str:
-    if asked:
-        if asked not in names:
-            raise ValueError(f"{path!r}: {option} {asked!r}: no such column; {name_hint(asked, names)}")
-        return asked
+def _column(path: str, names: Sequence[str], chosen: str, usual: Sequence[str], option: str) -> str:
+    if chosen:
+        if chosen not in names:
+            raise ValueError(f"{path!r}: {option} {chosen!r}: no such column; {name_hint(chosen, names)}")
+        return chosen
     found = [name for name in names if name.lower() in usual]
     if len(found) != 1:
         what = "more than one column may be meant" if found else f"no column {' or '.join(usual)}"
@@ -296,7 +296,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """A question: as `TableRow`, but for its answers, of one or more people; () where nobody tells."""
+    """A question: `TableRow` with answers of one or more people in place of a label; () without answers."""
 
     where: str
     id: str
@@ -331,25 +331,25 @@ def read_table(path: Path) -> Iterator[TableRow]:
         ValueError: naming the row that lacks an image or a text, or is not as its kind of file writes it.
     """
     for where, number, row in _task_rows(path):
-        image, text, name = _asked(row, where, number, "label")
+        image, text, name = _common_fields(row, where, number, "label")
         label = _text(row, "label", where)
         yield TableRow(where, name, image, text, None if label is None else label.strip())
 
 
 def read_answer_table(path: Path) -> Iterator[AnswerRow]:
-    """As `read_table`, of questions with the column "answers".
+    """`read_table` for questions with the column "answers".
 
     Raises:
         ValueError: also naming a row whose answers are no texts.
     """
     for where, number, row in _task_rows(path):
-        image, text, name = _asked(row, where, number, "answers")
-        told = row.get("answers")
-        if isinstance(told, list):  # VQA's own files have objects
-            told = [each.get("answer") if isinstance(each, dict) else each for each in told]
-        given = told if isinstance(told, list) else (_text(row, "answers", where) or "").split(_BETWEEN)
+        image, text, name = _common_fields(row, where, number, "answers")
+        answers = row.get("answers")
+        if isinstance(answers, list):  # VQA's own files have objects
+            answers = [each.get("answer") if isinstance(each, dict) else each for each in answers]
+        given = answers if isinstance(answers, list) else (_text(row, "answers", where) or "").split(_BETWEEN)
         if not all(isinstance(each, str) for each in given):
-            raise ValueError(f"{where}: answers must be texts, got {printable(repr(told), 60)}")
+            raise ValueError(f"{where}: answers must be texts, got {printable(repr(answers), 60)}")
         yield AnswerRow(where, name, image, text, tuple(each.strip() for each in given if each.strip()))
 
 
@@ -361,7 +361,7 @@ def _task_rows(path: Path) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
         yield f"{str(path)!r}, row {number}", number, row
 
 
-def _asked(row: Mapping[str, Any], where: str, number: int, last: str) -> tuple[str, str, str]:
+def _common_fields(row: Mapping[str, Any], where: str, number: int, last: str) -> tuple[str, str, str]:
     """Image, text and id of a row; `last` is the table's third column."""
     image, text = _text(row, "image", where), _text(row, "text", where)
     if image is None or text is None:

@@ -2,9 +2,8 @@
 
 <TASK>/{train,dev,test}.tsv are plain lines: no quoting, and quotes that are never closed. CoLA's train and dev have no
 header. MNLI has two files each for dev and test. MRPC may be Microsoft's own files, msr_paraphrase_{train,test}.txt,
-whose dev_ids.tsv says which training rows are dev. In the parquet files of today a label is a number, whose word the
-file itself or the tables below give; -1 is none. Id rule: the place of a row among the rows of its file, from 0, which
-is what submissions count by.
+whose dev_ids.tsv lists the training rows that are dev. In today's parquet files a label is a number, whose word the
+file itself or the tables below give; -1 is none. Id rule: the place of a row in its file, from 0, as submissions count.
 
 A corpus has the form of BERT's own pre-training data: one sentence or paragraph on each line, a blank line between
 documents, UTF-8.
@@ -37,7 +36,7 @@ class GlueTask:
         other_folder: as parquet sets call it.
         texts, label: columns of its tsv files.
         parquet_texts: the same of parquet files, whose label is "label".
-        labels: as submissions write them, by the numbers of our models; () for a number from 0 to 5.
+        labels: as submissions write them, by the numbers of roibeam's models; () for a number from 0 to 5.
         numbers: words of the numbers of parquet files; where these are the numbers as written, nothing.
         rows: official number of rows of each split, train first; the second one is what papers report on.
         header: of train and dev, where their files have none.
@@ -103,7 +102,7 @@ class GlueRow:
         where: file and row, for errors.
         id: its place in the file.
         texts: one or two.
-        label: one of `GlueTask.labels`, or a number as it is written; None where the file does not tell.
+        label: one of `GlueTask.labels`, or a number as it is written; None without a label.
     """
 
     where: str
@@ -119,9 +118,9 @@ class GlueCounts:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def notes(self, split: str) -> list[str]:
-        """For people."""
-        told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
-        return [f"{split}: {counted(self.left_out.total(), 'row')} left out: {told}"] if told else []
+        """Notes for the log."""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
+        return [f"{split}: {counted(self.left_out.total(), 'row')} left out: {reasons}"] if reasons else []
 
 
 def glue_files(folder: Path, task: GlueTask, split: str) -> tuple[Path, ...]:
@@ -164,7 +163,7 @@ def read_glue(files: Sequence[Path], task: GlueTask, split: str, counts: GlueCou
     Args:
         files: of `glue_files`.
         counts: gets the rows of train and dev that are left out: those with too few fields, as some of QQP, and those
-            without a gold label. Of test every row must be there.
+            without a gold label. Every row of test must be there.
     Raises:
         ValueError: naming the file that lacks a column, or the row whose label is none.
     """
@@ -217,15 +216,15 @@ def _tsv_rows(path: Path, task: GlueTask, split: str) -> Iterator[tuple[str, Map
 
 
 def _check_header(path: Path, header: Sequence[str], task: GlueTask, *, needs_label: bool) -> None:
-    wanted = (*task.texts, *((task.label,) if needs_label else ()))
-    lacks = [name for name in wanted if name not in header]
+    columns = (*task.texts, *((task.label,) if needs_label else ()))
+    lacks = [name for name in columns if name not in header]
     if lacks:
-        raise ValueError(_lacks(path, lacks, wanted, header, task))
+        raise ValueError(_lacks(path, lacks, columns, header, task))
 
 
-def _lacks(path: Path, lacks: Sequence[str], wanted: Sequence[str], has: Sequence[str], task: GlueTask) -> str:
-    shown = printable(", ".join(has), 200)
-    return f"{str(path)!r}: no column {lacks[0]!r}; {task.name} has {', '.join(wanted)}, the file {shown}"
+def _lacks(path: Path, lacks: Sequence[str], columns: Sequence[str], has: Sequence[str], task: GlueTask) -> str:
+    names = printable(", ".join(has), 200)
+    return f"{str(path)!r}: no column {lacks[0]!r}; {task.name} has {', '.join(columns)}, the file {names}"
 
 
 def _dev_ids(path: Path) -> set[tuple[str, str]]:
@@ -272,28 +271,28 @@ def _parquet_rows(files: Sequence[Path], task: GlueTask) -> Iterator[GlueRow]:
 
 
 def _words(metadata: Mapping[bytes, bytes], task: GlueTask) -> tuple[str, ...]:
-    """Labels by the numbers of the file: as it tells itself, else as the published files number them."""
+    """Labels by number: from the file's metadata, else as the published files number them."""
     if not task.numbers:
         return task.labels
     try:
-        told = json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]
+        names = json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return task.numbers
-    return tuple(map(str, told)) if sorted(map(str, told)) == sorted(task.labels) else task.numbers
+    return tuple(map(str, names)) if sorted(map(str, names)) == sorted(task.labels) else task.numbers
 
 
 def _parquet_row(row: Mapping[str, Any], number: int, where: str, task: GlueTask, words: Sequence[str]) -> GlueRow:
     texts, label = tuple(row[name] for name in task.parquet_texts), row["label"]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{where}: its texts must be texts, got {printable(repr(texts), 80)}")
-    told = None
+    checked = None
     if label is not None and label != -1:
         if task.labels:
             if not isinstance(label, int) or not 0 <= label < len(words):
                 raise ValueError(f"{where}: label must be 0 to {len(words) - 1}, got {printable(repr(label), 60)}")
             label = words[label]
-        told = _checked(str(label), task, where)
-    return GlueRow(where, str(number), texts, told)
+        checked = _checked(str(label), task, where)
+    return GlueRow(where, str(number), texts, checked)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class VcrImage:
 
 
 def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage | BadRow]:
-    """The image of each question of an annotation file, in file order: an image comes as often as it is asked about.
+    """Images of the questions of an annotation file, in file order: an image comes once for each question.
 
     Raises:
         OSError: if the file cannot be read.
@@ -82,7 +82,7 @@ def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[Vcr
 
 @dataclass(frozen=True)
 class VcrLabels:
-    """Which choices of a question are right; `answer` and `rationale` are None in a test file, which does not tell.
+    """Right choices of a question; `answer` and `rationale` are None in a test file, which has no labels.
 
     Attributes:
         where: file and line, for errors.
@@ -122,13 +122,13 @@ def metadata_path(image_path: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class VcrMetadata:
-    """What the file beside an image says of its K objects.
+    """Contents of the file beside an image, on its K objects.
 
     Attributes:
         boxes: (K, 5) float32, x1 y1 x2 y2 in pixels of the image, and a score.
         outlines: of each object polygons, (P, 2) float32 x y in the same pixels; an object may have none.
-        names: of the objects, as questions have them; () where the file does not tell.
-        image_hw: height and width of the image, None where the file does not tell.
+        names: of the objects, as questions have them; () where the file has none.
+        image_hw: height and width of the image, None where the file has none.
     """
 
     boxes: np.ndarray
@@ -171,7 +171,7 @@ def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJE
     """(R,) int64, number of each name among the known classes, from 1 on.
 
     Args:
-        known: names of classes; COCO's where nobody says others.
+        known: names of classes; COCO's by default.
     Raises:
         ValueError: naming a class that is not known.
     """
@@ -243,7 +243,7 @@ class VcrText(NamedTuple):
 
 
 class VcrChoice(NamedTuple):
-    """What precedes a choice (the question; of a rationale its right answer too), the choice, whether it is right."""
+    """Words before a choice (the question; of a rationale its right answer too), the choice, whether it is right."""
 
     context: VcrText
     choice: VcrText
@@ -256,14 +256,14 @@ class VcrQuestion:
     where: file and line, for errors.
     split: first part of its annot_id: train, val or test.
     image: path below the image folder.
-    shown: numbers of the objects that it shows, see `named_objects`.
+    visible: numbers of the visible objects, see `named_objects`.
     choices: four answers, then four rationales.
     """
 
     where: str
     split: str
     image: str
-    shown: tuple[int, ...]
+    visible: tuple[int, ...]
     choices: tuple[VcrChoice, ...]
 
 
@@ -278,7 +278,7 @@ class VcrAsked:
         img_id: such as "val-12", another name of the image; "" where the file has none.
         objects: class names of the image's objects, in the order of its boxes.
         answers, rationales: four texts each.
-        answer, rationale: which is right; None in a test file, which does not tell.
+        answer, rationale: number of the right one; None in a test file, which has no labels.
     """
 
     where: str
@@ -301,7 +301,7 @@ def read_vcr_asked(path: str) -> Iterator[VcrAsked]:
     """
     for where, row in read_json_lines(path):
         annotation, image = _named(row, where)
-        yield _asked(row, where, annotation, image)
+        yield _raw_question(row, where, annotation, image)
 
 
 def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
@@ -312,20 +312,20 @@ def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
     """
     for where, row in read_json_lines(path):
         annotation, image = _named(row, where)
-        asked = _asked(row, where, annotation, image)
-        choices = tuple(_choices(asked)) if "answer_label" in row else ()
-        yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(asked), choices)
+        raw = _raw_question(row, where, annotation, image)
+        choices = tuple(_choices(raw)) if "answer_label" in row else ()
+        yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(raw), choices)
 
 
-def named_objects(asked: VcrAsked) -> tuple[int, ...]:
+def named_objects(raw: VcrAsked) -> tuple[int, ...]:
     """Numbers of the objects that question, answers or rationales name, in their order; "everyone" names all people.
 
-    All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they tell
-    nothing of which is right.
+    All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they give no
+    hint of which is right.
     """
-    people = {number for number, kind in enumerate(asked.objects) if kind == PERSON}
+    people = {number for number, kind in enumerate(raw.objects) if kind == PERSON}
     found: set[int] = set()
-    for text in (asked.question, *asked.answers, *asked.rationales):
+    for text in (raw.question, *raw.answers, *raw.rationales):
         for token in text:
             if not isinstance(token, str):
                 found.update(token)
@@ -342,7 +342,7 @@ def names_by_mention(
     people: int | None = None,
     people_names: Sequence[str] = NAMES,
 ) -> dict[int, str]:
-    """What the objects of a text are called, besides those that have a name: people in turn, others by their class.
+    """Names for the objects of a text that have none yet: people's in turn, others by their class.
 
     Args:
         known: number of an object -> its name.
@@ -372,7 +372,7 @@ def _named(row: dict[str, Any], where: str) -> tuple[str, str]:
         raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
 
 
-def _asked(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrAsked:
+def _raw_question(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrAsked:
     objects = row.get("objects")
     if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
         raise ValueError(f"{where}: objects must be a list of names, got {shown(objects)}")
@@ -397,14 +397,14 @@ def _asked(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrA
     )
 
 
-def _choices(asked: VcrAsked) -> Iterator[VcrChoice]:
-    """Those of a question with labels."""
-    context = list(asked.question)
-    for choices, label in ((asked.answers, asked.answer), (asked.rationales, asked.rationale)):
+def _choices(raw: VcrAsked) -> Iterator[VcrChoice]:
+    """Choices of a question with labels."""
+    context = list(raw.question)
+    for choices, label in ((raw.answers, raw.answer), (raw.rationales, raw.rationale)):
         assert label is not None
-        known = names_by_mention(context, asked.objects)
+        known = names_by_mention(context, raw.objects)
         for index, choice in enumerate(choices):
-            names = names_by_mention(choice, asked.objects, known)
+            names = names_by_mention(choice, raw.objects, known)
             yield VcrChoice(_text(context, names), _text(choice, names), index == label)
         context += choices[label]
 

@@ -147,8 +147,8 @@ def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tup
         url = entry.get("url") if isinstance(entry, dict) else None
         match = _IMAGE_URL.search(url) if isinstance(url, str) else None
         if match is None:
-            wanted = "expected a url that ends in VG_100K/<number>.jpg"
-            first_bad = first_bad or f"{path!r}, entry {number - 1}: {wanted}, got {shown(url)}"
+            expected = "expected a url that ends in VG_100K/<number>.jpg"
+            first_bad = first_bad or f"{path!r}, entry {number - 1}: {expected}, got {shown(url)}"
             yield BadRow(number, "no url that ends in VG_100K/<number>.jpg")
             continue
         is_usable = True
@@ -244,10 +244,10 @@ def read_genome_questions(questions: str, photos: str) -> Iterator[GenomeQuestio
     """
     known = dict(_photos(photos))
     for index, entry in enumerate(read_json_list(questions, expected=QUESTIONS)):
-        asked = entry.get("qas") if isinstance(entry, dict) else None
-        if not isinstance(asked, list):
+        pairs = entry.get("qas") if isinstance(entry, dict) else None
+        if not isinstance(pairs, list):
             raise ValueError(f"{questions!r}, entry {index}: expected a photo with its qas, got {shown(entry)}")
-        for place, each in enumerate(asked):
+        for place, each in enumerate(pairs):
             where = f"{questions!r}, entry {index}, qas[{place}]"
             number, photo = _of_kind(each, "qa_id", int, where), _of_kind(each, "image_id", int, where)
             if photo not in known:

@@ -56,7 +56,7 @@ class VqaQuestion:
 
 @dataclass(frozen=True)
 class VqaLabels:
-    """What people said to one question, as its annotation has it.
+    """People's answers to one question, as its annotation has them.
 
     Attributes:
         where: file and entry, for errors.
@@ -89,7 +89,7 @@ def vqa_part(path: str) -> str | None:
             if name in (QUESTIONS, ANNOTATIONS):
                 return name
     except ValueError:
-        pass  # whoever reads it as another kind says what is wrong with it
+        pass  # the reader of another kind raises the error
     return None
 
 
@@ -97,7 +97,7 @@ def vqa_split(path: str) -> str:
     """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name.
 
     Raises:
-        ValueError: when neither says it.
+        ValueError: when it has neither.
     """
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name == "data_subtype" and index is None and isinstance(entry, str):
@@ -115,7 +115,7 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
     """
     split, table = (
         vqa_split(questions),
-        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, told TEXT)"),
+        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)"),
     )
     table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
     for name, index, entry in read_json_members(questions, expected=EXPECTED):
@@ -123,7 +123,7 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
             continue
         where = f"{questions!r}, questions[{index}]"
         number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-        found = table.rows("SELECT told FROM answers WHERE question = ?", (number,))
+        found = table.rows("SELECT answers FROM answers WHERE question = ?", (number,))
         if not found:
             raise ValueError(f"{where}: question {number} has no answers in {annotations!r}; are both of one split?")
         yield VqaQuestion(where, f"COCO_{split}_{image:012d}", text, tuple(found[0][0].split("\n")))
@@ -152,7 +152,7 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
 
 
 def read_vqa_asked(path: str) -> Iterator[VqaAsked]:
-    """The questions of a file in its order, whether anybody has answered them or not.
+    """Questions of a file in its order, with or without answers.
 
     Raises:
         ValueError: naming the entry that is not as VQA writes it, or a file without any.
@@ -185,16 +185,16 @@ def _answers(path: str) -> Iterator[tuple[int, str]]:
             continue
         where = f"{path!r}, annotations[{index}]"
         number, answers = _fields(entry, where, question_id=int, answers=list)
-        told = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
-        yield number, "\n".join(" ".join(each.split()) for each in told)
+        texts = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
+        yield number, "\n".join(" ".join(each.split()) for each in texts)
 
 
 def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
     """The values of an entry's fields, each of the type given. A file of VQA has six million answers."""
-    told: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    members: dict[str, Any] = entry if isinstance(entry, dict) else {}
     values: list[Any] = []
     for name, kind in kinds.items():
-        value = told.get(name)
+        value = members.get(name)
         if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
             raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {shown(value)}")
         values.append(value)

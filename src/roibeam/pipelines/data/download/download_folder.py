@@ -3,10 +3,10 @@
 Row 12,345 has its image in OUT/images/00012/00012345.jpg, a thousand rows in a folder. A file gets this name only when
 it is whole, checked and on the disk; until then it is in OUT/.tmp.
 
-The journal has a json line for each row, appended as rows are done: a killed run goes on from here. The first line says
-which list it is of. The last line of a row counts; a line cut short by a crash is removed. One is written when its
-image is safely in its place, so an image without a line may be there, but no line without its image. The summary is
-written last.
+The journal has a json line for each row, appended as rows are done: a killed run goes on from here. The first line
+names the list. The last line of a row counts; a line cut short by a crash is removed. One is written when its image is
+safely in its place, so an image without a line may be there, but no line without its image. The summary is written
+last.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from roibeam.pipelines.data.download.url_list import UrlList
 IMAGES_NAME = "images"
 SCRATCH_NAME = ".tmp"
 _ROWS_PER_FOLDER = 1000
-# By content, not by what the URL says; all of them are read again by `roibeam extract`.
+# Formats by content, not by the URL's extension; `roibeam extract` reads all of them.
 _EXTENSIONS = {
     "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "GIF": ".gif", "WEBP": ".webp", "AVIF": ".avif", "BMP": ".bmp",
     "TIFF": ".tif", "PPM": ".ppm", "JPEG2000": ".jp2",
@@ -58,7 +58,7 @@ class StoredImage:
 
 
 def image_id(row: int) -> str:
-    """What the image of this row is called in captions, records and dead letters: its path without extension."""
+    """Id of this row's image in captions, records and dead letters: its path without extension."""
     return f"{IMAGES_NAME}/{row // _ROWS_PER_FOLDER:05d}/{row:08d}"
 
 
@@ -150,7 +150,7 @@ class ImageFiles:
                         yield int(match[1]), f"{IMAGES_NAME}/{folder.name}/{entry.name}", entry.stat().st_size
 
     def sha256(self, path: str) -> str:
-        """Of a file that `files` gave."""
+        """SHA-256 of a file that `files` gave."""
         with (self.folder / path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -193,7 +193,7 @@ class Journal:
         num_rows: largest row index plus 1.
         min_side: of the images, pixels; a smaller one is no image of this list.
     Raises:
-        ValueError: if the file is another list's or has another `min_side`, or no line says of which list it is.
+        ValueError: if the file is another list's or has another `min_side`, or no line names its list.
     """
 
     def __init__(self, path: Path, *, list_sha256: str, num_rows: int, min_side: int = 0) -> None:
@@ -215,7 +215,7 @@ class Journal:
         return self._offsets[row] != _UNKNOWN
 
     def outcome(self, row: int) -> Outcome | None:
-        """What became of this row; None when nothing is known, or the list has no such row."""
+        """Outcome of this row; None when nothing is known, or the list has no such row."""
         offset = self._offsets[row] if row < len(self._offsets) else _UNKNOWN
         if offset == _UNKNOWN:
             return None
@@ -288,10 +288,10 @@ class Journal:
             self._mend(header)
 
     def _is_damaged_header(self, first: bytes, header: dict[str, Any]) -> bool:
-        """Raises ValueError for the journal of another list, and where no line says of which list it is."""
+        """Raises ValueError for the journal of another list, and where no line names the list."""
         found, is_summed = _entry(first)
         if found is not None and is_summed is not False:
-            found = {"min_side": header["min_side"], **found}  # journals of earlier versions do not tell the least side
+            found = {"min_side": header["min_side"], **found}  # journals of earlier versions lack the least side
             if found == header:
                 return False
         if any(_entry(line, self._seed)[1] for line in self._file):  # what only a line of this list has
@@ -379,7 +379,7 @@ def _sum(data: bytes) -> bytes:
 
 
 def least_side(path: Path) -> int:
-    """The `min_side` that a journal was begun with; 0 where it does not tell."""
+    """The `min_side` of a journal's first line; 0 where it has none."""
     with path.open("rb") as file:
         found, is_summed = _entry(file.readline())
     if found is None or is_summed is False:
@@ -394,7 +394,7 @@ SUMMARY_VERSION = 1
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a list gave.
+    """Counts of a list's rows, images and failures.
 
     Attributes:
         rows: of the list, not blank.
@@ -414,7 +414,7 @@ class Coverage:
 
     @property
     def failed_share(self) -> float:
-        """Of the rows."""
+        """Share of the rows that failed."""
         return 1 - self.captions / self.rows
 
 
@@ -477,7 +477,7 @@ def _write_captions(path: Path, url_list: UrlList, journal: Journal) -> tuple[in
 
 
 def _dead_letters(url_list: UrlList, journal: Journal) -> Iterator[DeadLetter]:
-    """Of each bad row, and of each URL at the first row that has it, in the order of the list."""
+    """Dead letters of bad rows, and of URLs at the first row that has each, in the order of the list."""
     for row, entry in url_list.rows():
         if isinstance(entry, BadRow):
             location = f"{os.path.basename(url_list.path)}, {url_list.row_word} {entry.line}"

@@ -1,7 +1,7 @@
 """A whole download and its options: missing images are fetched, journaled, and made into captions and a summary.
 
-`RowDownload` makes as many attempts at a row as it is worth. `OutageWatch` tells dead links from a dead network: the
-former are data, the latter would make dead letters of everything.
+`RowDownload` makes as many attempts at a row as it is worth. `OutageWatch` distinguishes dead links from a dead
+network: the former are data, the latter would make dead letters of everything.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from roibeam.pipelines.data.download.url_list import UrlList
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """How to download.
+    """Options of a download.
 
     Attributes:
         limits: see there.
         allow_private: networks that may be connected to although they are not public.
         retry_dead_letters: try the URLs again that failed in earlier runs.
         seed: of the waits between attempts.
-        user_agent: what we call ourselves; None means roibeam and its version.
+        user_agent: name in requests; None means roibeam and its version.
         as_json: progress as JSON lines on standard output.
-        asks_robots_txt: whether each host's robots.txt is asked before its images.
+        reads_robots_txt: whether each host's robots.txt is read before its images.
         columns: of a list that is a table.
     Raises:
         ValueError: for a network that is none, or a name that no header can hold.
@@ -77,7 +77,7 @@ class DownloadOptions:
             raise ValueError(f"--user-agent {self.user_agent!r}: expected letters, digits and signs of ASCII")
 
     def address_rule(self) -> AddressRule:
-        """Which addresses may be connected to."""
+        """Rule for the addresses that may be connected to."""
         return AddressRule(self.allow_private)
 
 
@@ -87,10 +87,10 @@ _SILENT = frozenset({"host not found", "no connection", "timeout"})
 
 
 class OutageWatch:
-    """Is told every outcome as they come, and gives back those that are sure.
+    """Takes outcomes as they come, and gives back those that are sure.
 
-    What looks like silence is held back until a host has answered after it: if none does, these rows have no outcome,
-    and the next run does them again.
+    An outcome without an answer is held back until a host has answered after it: if none does, these rows have no
+    outcome, and the next run does them again.
     """
 
     def __init__(self) -> None:
@@ -101,10 +101,10 @@ class OutageWatch:
         """The outcomes to be written down now, of this row or earlier ones.
 
         Raises:
-            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be theirs.
+            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be the hosts' fault.
         """
         if isinstance(outcome, FailedRow) and outcome.stage == "url":
-            return [(row, outcome)]  # no host was asked
+            return [(row, outcome)]  # without a request
         self._held.append((row, outcome))
         if not (isinstance(outcome, FailedRow) and outcome.reason in _SILENT):
             self._hosts.clear()
@@ -121,7 +121,7 @@ class OutageWatch:
         return [self._held.popleft()]
 
     def release(self) -> list[tuple[int, Outcome]]:
-        """All that is held back: the list is at its end."""
+        """Gives back all that is held back: the list is at its end."""
         held = list(self._held)
         self._held.clear()
         return held
@@ -250,7 +250,7 @@ class _Run:
         self._outage = OutageWatch()
 
     def read(self) -> Standing:
-        """For the progress line, from its own thread."""
+        """State for the progress line, from its own thread."""
         return Standing(self._num_stored, Counter(dict(self._failures)))
 
     async def download(self) -> None:
@@ -297,7 +297,7 @@ class _Run:
             await asyncio.get_running_loop().run_in_executor(writer, self._flush)
 
     def _flush(self) -> None:
-        """Images first, then the lines that say they are there."""
+        """Writes images first, then their lines."""
         outcomes, self._unwritten = self._unwritten, []
         if not outcomes:
             return
@@ -309,7 +309,7 @@ class _Run:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error to tell: tasks fail together when a disk is full."""
+    """The error to report: tasks fail together when a disk is full."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
@@ -323,18 +323,18 @@ def _check_folder(out: Path) -> None:
 
 
 def _allow_open_files(limits: DownloadLimits) -> None:
-    """Raises our limit of open files to what the connections take, as far as the system lets us."""
-    wanted = 256 + 2 * limits.connections  # a socket and a file each
+    """Raises the limit of open files to what the connections take, as far as the system allows."""
+    needed = 256 + 2 * limits.connections  # a socket and a file each
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise ValueError(f"--connections {limits.connections} takes {wanted} open files, the system allows {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(f"--connections {limits.connections} takes {needed} open files, the system allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
-    """Journal and files made to agree: files that it does not name go, rows whose file is not there, or has other bytes
+    """Makes journal and files agree: files that it does not name go, rows whose file is not there, or has other bytes
     than were fetched, are open again."""
     is_there = bytearray(num_rows)
     damaged, found = [], files.files()
@@ -347,7 +347,7 @@ def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
                     is_there[row] = True
                     continue
                 if isinstance(outcome, FailedRow):
-                    journal.forget(row)  # it came later, and the line that said so is lost
+                    journal.forget(row)  # it came later, and its line is lost
                 elif outcome is not None and outcome.path == path:
                     damaged.append(path)
                 files.remove(path)

@@ -1,4 +1,4 @@
-"""One attempt at one URL: follows redirects, streams the body into a file, or says why not.
+"""One attempt at one URL: follows redirects, streams the body into a file, or fails with a reason.
 
 `HostGates` bounds the requests of one host, in number and in time.
 """
@@ -28,12 +28,12 @@ from roibeam.pipelines.data.download.limits import AddressRule, DownloadLimits, 
 from roibeam.pipelines.data.download.response import Body, DownloadError, LocalFaultError, Unpacker
 from roibeam.pipelines.data.download.robots import MAX_ROBOTS_BYTES, RobotsTxt, agent_names, refusal, said_of_use, shown
 
-_SWEEP_AT = 4096  # hosts that are only remembered because they asked for a pause
-_MOST_LONG = 5  # answers in a row that ask for a longer pause than we make, before a host is given up
+_SWEEP_AT = 4096  # hosts that are only remembered because of a pause
+_MOST_LONG = 5  # answers in a row with a pause over the limit, before a host is given up
 
 
 class HostGates:
-    """Turns at hosts. A host that nobody waits for, and that asked to be left alone for no time, takes no memory."""
+    """Turns at hosts. A host without waiting requests and without a pause takes no memory."""
 
     def __init__(self, per_host: int) -> None:
         self._per_host = per_host
@@ -58,23 +58,23 @@ class HostGates:
             if not gate.is_needed():
                 self._gates.pop(host, None)
 
-    def asked_too_long(self, host: str, seconds: float) -> None:
-        """`host` asked for a longer pause than we make. Called by whoever has a turn."""
+    def note_long_pause(self, host: str, seconds: float) -> None:
+        """Notes that `host` wants a pause over the limit. The caller must hold the gate."""
         gate = self._gates[host]
         gate.num_long += 1
         gate.away_until = monotonic() + seconds
 
-    def gave(self, host: str) -> None:
-        """`host` gave what it was asked for. Called by whoever has a turn."""
+    def note_answer(self, host: str) -> None:
+        """Notes that `host` answered a request. The caller must hold the gate."""
         self._gates[host].num_long = 0
 
     def is_given_up(self, host: str) -> bool:
-        """Whether `host` is not to be asked now: one answer may be about one image, several are about all of them."""
+        """Whether `host` gets no requests now: one answer may be about one image, several are about all of them."""
         gate = self._gates[host]
         return gate.num_long >= _MOST_LONG and gate.away_until > monotonic()
 
     def pause(self, host: str, seconds: float) -> None:
-        """Nobody gets a turn at `host` for so long. Called by whoever has one."""
+        """Blocks requests to `host` for `seconds`. The caller must hold the gate."""
         gate = self._gates[host]
         gate.closed_until = max(gate.closed_until, monotonic() + seconds)
 
@@ -84,7 +84,7 @@ class _Gate:
         self.places = asyncio.Semaphore(places)
         self.users = 0
         self.closed_until = self.away_until = 0.0
-        self.num_long = 0  # answers in a row that asked for too long a pause
+        self.num_long = 0  # answers in a row with a pause over the limit
 
     def is_needed(self) -> bool:
         return self.users > 0 or self.closed_until > monotonic() or self.away_until > monotonic()
@@ -95,7 +95,7 @@ T = TypeVar("T")
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
-_ASKS_TO_WAIT = frozenset({429, 503})
+_MAY_HAVE_PAUSE = frozenset({429, 503})
 _OUR_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 _PIECE_BYTES = 2**16
 _SENDABLE = "%:/?#[]@!$&'()*+,;="  # in a URL, RFC 3986, beside letters and digits
@@ -112,7 +112,7 @@ async def open_fetcher(
 ) -> AsyncIterator[Fetcher]:
     """
     Args:
-        asks_robots_txt: whether each host's robots.txt is asked before its images.
+        reads_robots_txt: whether each host's robots.txt is read before its images.
         resolver: of host names; None means the system's.
     """
     connector = aiohttp.TCPConnector(
@@ -126,7 +126,7 @@ async def open_fetcher(
         connector=connector,
         auto_decompress=False,  # `Body` does, within a limit
         cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,  # a proxy would connect in our place, to any address
+        trust_env=False,  # a proxy would connect to any address
         headers={"User-Agent": user_agent, "Accept": "image/*,*/*;q=0.5", "Accept-Encoding": "identity"},
         timeout=aiohttp.ClientTimeout(
             total=None, sock_connect=limits.connect_seconds, sock_read=limits.stall_seconds, ceil_threshold=1e9
@@ -140,7 +140,7 @@ class Fetcher:
     """Fetches through one pool of connections, in turns at each host.
 
     Args:
-        agents: our names, to which a site may speak.
+        agents: names of this agent in a site's rules.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class Fetcher:
     async def _follow(
         self, url: URL, read: Callable[[aiohttp.ClientResponse, URL], Awaitable[T | URL]], robots: RobotsTxt | None
     ) -> T:
-        """What `read` makes of the answer that the redirects end at.
+        """Result of `read` on the answer that the redirects end at.
 
         Args:
-            read: gives what it read, or where else to look.
-            robots: is asked before each request.
+            read: gives what it read, or the next URL.
+            robots: checked before each request.
         """
         seen = {url}
         while True:
@@ -189,17 +189,17 @@ class Fetcher:
             # Waiting for a turn costs no connection and counts for no time limit.
             async with self._gates.turn(url.host or ""), self._places:
                 if self._gates.is_given_up(url.host or ""):
-                    raise DownloadError("fetch", "host asks to wait", "not asked: it wants a pause over --max-wait")
+                    raise DownloadError("fetch", "host asks to wait", "no request: it wants a pause over --max-wait")
                 found = await self._request(url, read)
-                self._gates.gave(url.host or "")
+                self._gates.note_answer(url.host or "")
             if not isinstance(found, URL):
                 return found
             url = found
             if url in seen:
-                raise DownloadError("fetch", "redirect loop", f"back to {_shown(url)}")
+                raise DownloadError("fetch", "redirect loop", f"back to {_text(url)}")
             if len(seen) > self._limits.max_redirects:
                 limit = self._limits.max_redirects
-                raise DownloadError("fetch", "too many redirects", f"over the limit of {limit}, next to {_shown(url)}")
+                raise DownloadError("fetch", "too many redirects", f"over the limit of {limit}, next to {_text(url)}")
             seen.add(url)
 
     async def _request(self, url: URL, read: Callable[[aiohttp.ClientResponse, URL], Awaitable[T]]) -> T:
@@ -216,8 +216,8 @@ class Fetcher:
 
     async def _read(self, answer: aiohttp.ClientResponse, url: URL, open_file: Callable[[], FileIO]) -> Body | URL:
         """The body of an image, or where else to look."""
-        said = said_of_use(lambda name: answer.headers.getall(name, ()))
-        if directive := refusal(said, self._agents):
+        directives = said_of_use(lambda name: answer.headers.getall(name, ()))
+        if directive := refusal(directives, self._agents):
             raise DownloadError("fetch", "opted out", shown(directive, "X-Robots-Tag"))
         if answer.status in _REDIRECTS and "Location" in answer.headers:
             return _parse(answer.headers["Location"], base=url)
@@ -258,13 +258,13 @@ class Fetcher:
         return await self._follow(url, read, None)
 
     def _refused(self, answer: aiohttp.ClientResponse, url: URL) -> DownloadError:
-        """The failure of an answer without an image; the host has its pause when it asks for one within the limit."""
+        """Failure of an answer without an image; a pause within the limit is granted to the host."""
         reason, detail = f"HTTP {answer.status}", printable(answer.reason or "no reason given")
-        wait = _retry_after(answer.headers.get("Retry-After")) if answer.status in _ASKS_TO_WAIT else None
+        wait = _retry_after(answer.headers.get("Retry-After")) if answer.status in _MAY_HAVE_PAUSE else None
         if wait is not None and wait > self._limits.max_wait_seconds:
             limit = self._limits.max_wait_seconds
             detail += f"; asks to wait {wait:.0f} s, the limit is {limit:g} s (--max-wait)"
-            self._gates.asked_too_long(url.host or "", wait)
+            self._gates.note_long_pause(url.host or "", wait)
             return DownloadError("fetch", reason, detail)
         if wait:
             self._gates.pause(url.host or "", wait)
@@ -278,7 +278,7 @@ def _parse(address: str, base: URL | None = None) -> URL:
     """
     where = "" if base is None else "a redirect to "
     try:
-        # As it is written where it can be sent so: yarl would spell %2C as a comma and a blank as a plus.
+        # Sent as it is written where possible: yarl would spell %2C as a comma and a blank as a plus.
         address = quote(address, safe=_SENDABLE, encoding="utf-8", errors="strict") if address.isascii() else address
         url = URL(address, encoded=address.isascii())
         if base is not None:
@@ -286,7 +286,7 @@ def _parse(address: str, base: URL | None = None) -> URL:
         url = url.with_fragment(None)
         has_host, is_web = bool(url.host), url.scheme in ("http", "https")
         has_credentials = url.user is not None or url.password is not None
-        _ = url.port  # parsed when asked for
+        _ = url.port  # parsed at access
     except ValueError as error:
         raise DownloadError("url", "not a URL", f"{where}{printable(address)}: {printable(str(error))}") from None
     if not is_web:
@@ -298,7 +298,7 @@ def _parse(address: str, base: URL | None = None) -> URL:
     return url
 
 
-def _shown(url: URL) -> str:
+def _text(url: URL) -> str:
     return printable(str(url), limit=200)
 
 
@@ -319,7 +319,7 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def _failure_of(error: Exception, url: URL) -> Exception:
-    """What an error of the connection means."""
+    """Failure that an error of the connection stands for."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     detail = printable(f"{url.host}: {cause or type(cause).__name__}", limit=200)
     if isinstance(cause, PrivateAddressError):

@@ -18,7 +18,7 @@ from roibeam.extraction.photos.decode import DEFAULT_MAX_PIXELS, LARGEST_MAX_PIX
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """Defaults are for a list of millions of URLs on as many hosts, from one machine.
+    """Limits of a download; defaults are for millions of URLs on as many hosts, from one machine.
 
     Attributes:
         connections: open at once.
@@ -60,7 +60,7 @@ class DownloadLimits:
 
 
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
-# Public by Python's lists, and yet inside or nobody's.
+# Public by Python's lists, and yet internal or unassigned.
 _REFUSED = tuple(
     map(
         ip_network,
@@ -83,8 +83,8 @@ class PrivateAddressError(OSError):
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether anybody on the internet may have it: not private, shared, loopback, link-local, multicast, reserved or
-    one of `_REFUSED`.
+    """Whether it is an address of the public internet: not private, shared, loopback, link-local, multicast, reserved
+    or one of `_REFUSED`.
 
     An IPv6 address that stands for an IPv4 address (mapped, 6to4, Teredo, NAT64) is as public as that one.
     """

@@ -19,7 +19,7 @@ class DownloadError(Exception):
         reason: short word for counting.
         detail: one line for a person.
         may_pass: whether another attempt may end otherwise.
-        wait_seconds: what the server asked to wait before it.
+        wait_seconds: wait before it that the server wants.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Unpacker:
     """The bytes of an answer decompressed, some at a time.
 
     Args:
-        encoding: the answer's Content-Encoding; we ask for none, some servers compress all the same.
+        encoding: the answer's Content-Encoding; requests ask for none, some servers compress all the same.
     Raises:
         DownloadError: on an encoding that is not read, or damaged data.
     """
@@ -49,13 +49,13 @@ class Unpacker:
     def __init__(self, encoding: str) -> None:
         encoding = encoding.strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise DownloadError("fetch", "unknown encoding", f"Content-Encoding {encoding}, which was not asked for")
+            raise DownloadError("fetch", "unknown encoding", f"Content-Encoding {encoding}, which was not requested")
         # 32: finds out whether it is gzip or zlib.
         self._inflate = None if encoding in ("", "identity") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
         self._num_received = 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """What the next bytes hold, at most `_PIECE_BYTES` at once where they are compressed."""
+        """Contents of the next bytes, at most `_PIECE_BYTES` at once where they are compressed."""
         self._num_received += len(data)
         if self._inflate is None:
             yield data
@@ -68,7 +68,7 @@ class Unpacker:
             raise DownloadError("fetch", "damaged encoding", f"Content-Encoding: {error}") from None
 
     def finish(self) -> None:
-        """After the last bytes."""
+        """Checks the end of the stream, after the last bytes."""
         if self._inflate is not None and not self._inflate.eof:
             detail = f"compressed data end after {self._num_received} bytes, before their end mark"
             raise DownloadError("fetch", "damaged encoding", detail, may_pass=True)
@@ -99,7 +99,7 @@ class Body:
             self._write(piece)
 
     def finish(self) -> None:
-        """After the last piece."""
+        """Checks the end of the stream, after the last piece."""
         self._unpacker.finish()
 
     def _write(self, data: bytes) -> None:

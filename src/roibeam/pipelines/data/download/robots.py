@@ -1,10 +1,10 @@
 """Rules of a site for crawlers: robots.txt (RFC 9309), and refusals of machine learning in headers and <meta>.
 
-robots.txt is read once for each host, before its images. The group that names us counts, without one that of "*". Of
-its rules the longest that fits decides, "Allow" where two are equally long. A host without such a file (any answer of
-4xx) allows everything. Of one that cannot be reached, or answers 5xx, no image is taken: the failure is that of the
-image, and may pass. "Content-Signal: ai-train=no" (contentsignals.org) and "Content-Usage: train-ai=n" (IETF's AIPREF
-draft) of our group forbid too, whatever else is allowed there.
+robots.txt is read once for each host, before its images. The group that names this agent counts, without one that of
+"*". The longest of its rules that fits decides, "Allow" where two are equally long. A host without such a file (any
+answer of 4xx) allows everything. From a host that cannot be reached, or answers 5xx, no image is taken: the failure is
+that of the image, and may pass. "Content-Signal: ai-train=no" (contentsignals.org) and "Content-Usage: train-ai=n"
+(IETF's AIPREF draft) of the group forbid too, whatever else is allowed there.
 
 X-Robots-Tag is honoured as img2dataset does, beside TDM-Reservation (W3C's TDMRep) and Content-Usage.
 """
@@ -24,7 +24,7 @@ from roibeam.messages import printable
 from roibeam.pipelines.data.download.response import DownloadError
 
 AGENT = "roibeam"
-# As img2dataset honours them; "none" is short for noindex, nofollow. `_USES` are of Content-Usage and Content-Signal:
+# The directives that img2dataset honours; "none" is short for noindex, nofollow. `_USES` are of Content-Usage and
 # not for the training of models.
 _USES = frozenset({"train-ai=n", "ai-train=no"})
 _REFUSALS = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"}) | _USES
@@ -36,7 +36,7 @@ _COMPATIBLE = re.compile(r"compatible;\s*([A-Za-z0-9_.-]+)")
 
 
 def agent_names(user_agent: str) -> tuple[str, ...]:
-    """Names by which a site may speak of us, lower case: ours, and the one that its servers see.
+    """Names of this agent in a site's rules, lower case: roibeam's, and the one that its servers see.
 
     Args:
         user_agent: "mylab/1.0 (+https://...)" or "Mozilla/5.0 (compatible; mylab/1.0)".
@@ -48,7 +48,7 @@ def agent_names(user_agent: str) -> tuple[str, ...]:
 
 
 def said_of_use(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
-    """What the headers of an answer say, as `refusal` reads it.
+    """Directives in the headers of an answer, as `refusal` reads them.
 
     Args:
         values: gives all values of a header of this name.
@@ -58,17 +58,17 @@ def said_of_use(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
 
 
 def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | None:
-    """The directive that forbids us to take the image, or None.
+    """The directive that forbids this agent to take the image, or None.
 
     Args:
-        values: of all X-Robots-Tag headers of an answer. A name before a colon says whom the rest of its header
-            concerns ("otherbot: noai, noindex"); without a name it concerns everybody. Also "tdm-reservation: 1" and
+        values: of all X-Robots-Tag headers of an answer. A name before a colon is the agent that the rest of its header
+            concerns ("otherbot: noai, noindex"); without a name it concerns all. Also "tdm-reservation: 1" and
             "content-usage: train-ai=n".
-        names: ours, see `agent_names`.
+        names: of this agent, see `agent_names`.
     """
-    ours = {*names, "*", USAGE}
+    matching = {*names, "*", USAGE}
     for value in values:
-        is_for_us = True
+        applies = True
         for part in value.lower().split(","):
             name, colon, rest = (piece.strip() for piece in part.partition(":"))
             if colon and name in _WITH_VALUE:
@@ -78,20 +78,20 @@ def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | Non
                     return f"{TDM}: 1"
                 continue
             if colon and re.fullmatch(r"[a-z0-9_.*-]+", name):
-                is_for_us = name in ours
+                applies = name in matching
                 name = rest
-            if is_for_us and (found := next((word for word in name.split() if word in _REFUSALS), None)):
+            if applies and (found := next((word for word in name.split() if word in _REFUSALS), None)):
                 return f"{USAGE}: {found}" if found in _USES else found
     return None
 
 
 def shown(directive: str, where: str) -> str:
-    """With where it stood, such as "X-Robots-Tag", unless it tells that itself."""
+    """The directive with its source, such as "X-Robots-Tag", unless it names that itself."""
     return directive if ":" in directive else f"{where}: {directive}"
 
 
 REASON = "robots.txt"
-MAX_ROBOTS_BYTES = 512_000  # RFC 9309 asks for 500 KiB at least; what follows is not read
+MAX_ROBOTS_BYTES = 512_000  # RFC 9309: at least 500 KiB; the rest is not read
 _CACHED_BYTES = 50_000_000  # of rules, of all hosts
 _LINE = re.compile(r"^[ \t]*([A-Za-z-]+)[ \t]*:[ \t]*([^#\r\n]*)", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+|\*")
@@ -110,7 +110,7 @@ class RobotsRules:
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         patterns = (pattern for _, pattern in self.rules)
         lines = (pattern + line for pattern, line in self.reserved)
         return 200 + sum(100 + len(text) for texts in (patterns, lines) for text in texts)
@@ -136,7 +136,7 @@ def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
     """
     Args:
         text: of the file; whatever is no rule is passed over. Lines may end in CR, LF or both.
-        agents: our names, lower case; groups of several of them are one.
+        agents: names of this agent, lower case; groups of several of them are one.
     """
     groups: dict[str, list[tuple[bool, str]]] = {}
     reserved: dict[str, list[tuple[str, str]]] = {}
@@ -160,10 +160,10 @@ def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
             if refusal([preferences]):
                 for name in names:
                     reserved.setdefault(name, []).append((_pattern(path), f"{key.title()}: {value}"))
-    ours = [name for name in dict.fromkeys(map(_token, agents)) if name in groups] or ["*"]
+    matching = [name for name in dict.fromkeys(map(_token, agents)) if name in groups] or ["*"]
     return RobotsRules(
-        tuple(rule for name in ours for rule in groups.get(name, ())),
-        tuple(line for name in ours for line in reserved.get(name, ())),
+        tuple(rule for name in matching for rule in groups.get(name, ())),
+        tuple(line for name in matching for line in reserved.get(name, ())),
     )
 
 
@@ -177,7 +177,7 @@ def _token(name: str) -> str:
 
 
 def _fits(pattern: str, path: str) -> bool:
-    """In time that grows with the path alone times the stars: no regular expression, since patterns are hostile."""
+    """Matches in time of at most path times stars: no regular expression, since patterns are hostile."""
     to_end = pattern.endswith("$")
     first, *others = pattern.removesuffix("$").split("*")
     if not path.startswith(first):
@@ -195,11 +195,11 @@ def _fits(pattern: str, path: str) -> bool:
 
 
 class RobotsTxt:
-    """The rules of hosts; one request a host, whoever waits for it, and a bounded memory of them.
+    """Rules of hosts; one request a host, however many wait for it, and a bounded memory of them.
 
     Args:
         read: gives the text of a robots.txt, "" where there is none.
-        agents: our names, lower case.
+        agents: names of this agent, lower case.
     """
 
     def __init__(self, read: Callable[[URL], Awaitable[str]], agents: tuple[str, ...] = (AGENT,)) -> None:
@@ -210,24 +210,24 @@ class RobotsTxt:
     async def check(self, url: URL) -> None:
         """
         Raises:
-            DownloadError: if this address is forbidden, or its host's robots.txt could not be asked.
+            DownloadError: if this address is forbidden, or its host's robots.txt could not be read.
         """
         origin = url.origin()
         task = self._hosts.get(origin)
         if task is None:
-            task = self._hosts[origin] = asyncio.ensure_future(self._ask(origin))
+            task = self._hosts[origin] = asyncio.ensure_future(self._fetch(origin))
         self._hosts.move_to_end(origin)
         try:
-            # Whoever is stopped while it waits does not stop the others.
+            # A cancelled waiter does not stop the others.
             rules = await asyncio.shield(task)
         except DownloadError:
             if self._hosts.get(origin) is task:
-                del self._hosts[origin]  # the next one that asks may have more luck
+                del self._hosts[origin]  # the next request may have more luck
             raise
         if rule := rules.refusal(url.raw_path_qs or "/"):
             raise DownloadError("fetch", REASON, printable(f"{origin}/robots.txt: {rule}", 200))
 
-    async def _ask(self, origin: URL) -> RobotsRules:
+    async def _fetch(self, origin: URL) -> RobotsRules:
         rules = read_robots(await self._read(origin.with_path("/robots.txt")), self._agents)
         self._num_bytes += rules.num_bytes
         if self._num_bytes > _CACHED_BYTES:
@@ -235,7 +235,7 @@ class RobotsTxt:
         return rules
 
     def _forget(self) -> None:
-        """Half of the rules, of those hosts that nobody asked for longest."""
+        """Drops half of the rules: those of the hosts that were not needed for longest."""
         for origin, task in list(self._hosts.items()):
             if self._num_bytes <= _CACHED_BYTES // 2:
                 return

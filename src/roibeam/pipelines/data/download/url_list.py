@@ -26,7 +26,7 @@ _ROW_WORDS = {".tsv": "line", ".json": "entry"}  # of a table "row"
 
 
 class UrlList:
-    """A caption list, read row by row each time it is asked for its rows; 8 bytes per row are kept.
+    """A caption list, read row by row at each iteration; 8 bytes per row are kept.
 
     Attributes:
         num_rows: rows that are not blank, bad ones included.
@@ -35,7 +35,7 @@ class UrlList:
         last_row: largest row index.
         sha256: of the file.
         state: of the file and of the columns that were chosen: with another one rows have other images.
-        row_word: what a row is to whoever looks for it, such as "line".
+        row_word: word for a row in messages, such as "line".
 
     Args:
         path: Conceptual Captions' .tsv, SBU's .json, or a table (.parquet, .csv).

@@ -1,6 +1,6 @@
-"""`roibeam extract --dry-run`: a few photos are timed, and what a run would be is told; nothing is written.
+"""`roibeam extract --dry-run`: times a few photos and estimates a run; writes nothing.
 
-It needs neither the cluster nor a GPU: what is missing is named beside what is known.
+It needs neither the cluster nor a GPU: missing options are named beside the known ones.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 MOST_PHOTOS = 3
 ENOUGH_SECONDS = 20.0  # of timing
 PAGE_BYTES = 4096
-_EXAMPLES = (8, 64)  # slots, where nobody says how many there are
+_EXAMPLES = (8, 64)  # slots, where their number is unknown
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the images of a run would take.
+    """Estimated time for the images of a run.
 
     Attributes:
         images: that the run would extract, after those already planned.
@@ -60,7 +60,7 @@ class Estimate:
         return -(-self.images // self.shard_size)
 
     def seconds(self, slots: int) -> float:
-        """From the first shard to the end of the last, with so many in work at once."""
+        """Seconds from the first shard to the end of the last, with so many in work at once."""
         rounds, left = divmod(self.num_shards, slots)
         last = self.images - (self.num_shards - 1) * self.shard_size
         if slots == 1:
@@ -76,7 +76,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a request would do.
+    """Result of a dry run: what a request would do.
 
     Attributes:
         device: that the run would compute on.
@@ -94,7 +94,7 @@ class DryRun:
     with_distribution: bool = False
 
     def event(self) -> str:
-        """As one JSON line."""
+        """The result as one JSON line."""
         found = self.estimate
         facts = (
             {} if found is None else {**asdict(found), "num_shards": found.num_shards, "seconds": self._seconds(found)}
@@ -108,10 +108,10 @@ class DryRun:
         )  # fmt: skip
 
     def text(self) -> str:
-        """For the terminal."""
-        return "\n".join(map(on_a_line, [*self._told(), *(f"warning: {warning}" for warning in self._warnings())]))
+        """The result for the terminal."""
+        return "\n".join(map(on_a_line, [*self._lines(), *(f"warning: {warning}" for warning in self._warnings())]))
 
-    def _told(self) -> list[str]:
+    def _lines(self) -> list[str]:
         found = self.estimate
         options = [
             *([f"  shards at once      {self.slots.words}"] if found is None else []),
@@ -175,7 +175,7 @@ def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
     """Times a few photos and writes nothing.
 
     Raises:
-        ValueError: for an option that nobody knows, or if none of the photos can be extracted.
+        ValueError: for an unknown option, or if none of the photos can be extracted.
     """
     device = work.detector.device
     found = None if isinstance(work, UnlistedWork) else estimate(work, is_here=options.runner in ON_THIS_MACHINE)
@@ -237,7 +237,7 @@ def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:
 
 
 def _time(images: Sequence[ImageRef], work: Work) -> list[tuple[float, RegionRecord]]:
-    """(seconds, record) of those that can be extracted; none is begun after `ENOUGH_SECONDS`."""
+    """(seconds, record) of those that can be extracted; starts none after `ENOUGH_SECONDS`."""
     with waiting("loading the detector"):
         shared_detector(work.detector_here)
     timed: list[tuple[float, RegionRecord]] = []

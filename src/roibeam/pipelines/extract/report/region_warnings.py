@@ -28,7 +28,7 @@ TOY_ON_PHOTOS = Banner(
 
 
 def warning_of_store(manifest: StoreManifest) -> Banner | None:
-    """Why the regions of a store mean nothing; None where they may mean something. Of a merged store: of any part."""
+    """Warning that the regions of a store, or of a part of a merged one, mean nothing; None where they may."""
     warnings = (warning_of_config(config, manifest.classes) for config in _parts(manifest.config))
     return next((each for each in warnings if each is not None), None)
 
@@ -40,9 +40,9 @@ def warning_of_config(config: Mapping[str, Any], classes: Sequence[str] | None) 
         classes: names that the store has.
     """
     detector, source = _part(config, "detector"), _part(config, "source")
-    if not detector.get("weights"):  # written or imported: nobody knows which detector looked
+    if not detector.get("weights"):  # written or imported: the detector is unknown
         return None
-    # What a run recorded holds when the photos have moved; a "no" may be of before more folders were known.
+    # A recorded yes holds when the photos have moved; a "no" may be from before more folders were known.
     drawn = config.get(DRAWN_WORLD) is True or is_drawn(source)
     return warning_of(str(detector.get("weights", "")), classes, drawn=drawn)
 

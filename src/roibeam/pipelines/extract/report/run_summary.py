@@ -28,20 +28,20 @@ log = logging.getLogger(__name__)
 SUMMARY_VERSION = 1
 _SLOWEST = 10
 _KEPT_OF_A_RUN = ("status", "error", "started", "ended", "seconds", "command", "runner", "beam_args", "versions")
-# Of an address, what may be a password or a signature: what stands before @, and what follows ?.
+# Parts of an address that may be a password or a signature: before @, and after ?.
 _SECRET = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=\?)\S+")
 _PACKAGES = ("roibeam", "torch", "torchvision", "apache-beam", "lmdb", "fsspec")
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run went, beside what its shards say.
+    """End of a run, beside the facts in its shards.
 
     Attributes:
         status: "finished", "failed" (by an error, or past --max-failures) or "interrupted".
-        error: what stopped it, in one line; None where nothing did.
+        error: that stopped it, in one line; None for none.
         started, ended: Unix seconds.
-        metrics: what Beam counted; None where the run did not end well.
+        metrics: Beam's; None where the run did not end well.
     """
 
     status: str
@@ -76,19 +76,18 @@ def write_run_summary(
 
 
 def last_extraction(folder: OutputFolder) -> dict[str, Any] | None:
-    """What `run_summary.json` keeps of the last run that extracted something: `seconds`, `images`, and how it was
-    started and ended; None where the summary that is there does not tell."""
+    """Entry in `run_summary.json` of the last run that extracted something: `seconds`, `images`, and how it was
+    started and ended; None if there is none."""
     found = _read(folder)
     try:
-        told = found["last_extraction"] if "last_extraction" in found else _extraction(found)
-        return None if told is None else {**told, "seconds": float(told["seconds"]), "images": int(told["images"])}
+        last = found["last_extraction"] if "last_extraction" in found else _extraction(found)
+        return None if last is None else {**last, "seconds": float(last["seconds"]), "images": int(last["images"])}
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def last_end(folder: OutputFolder) -> tuple[str | None, str | None, str | None]:
-    """`status`, `error` and `content_digest` of the last run by the summary that is there, each None where it does not
-    tell."""
+    """`status`, `error` and `content_digest` of the last run by the summary that is there, each None if missing."""
     summary = _read(folder)
     status, error, digest = (summary.get(name) for name in ("status", "error", "content_digest"))
     return (
@@ -99,7 +98,7 @@ def last_end(folder: OutputFolder) -> tuple[str | None, str | None, str | None]:
 
 
 def _read(folder: OutputFolder) -> dict[str, Any]:
-    """The summary that is there; {} where there is none. It is no part of the store: a broken one stops nobody."""
+    """The summary that is there; {} where there is none. It is no part of the store: a broken one is no error."""
     if folder.num_bytes(SUMMARY_NAME) is None:
         return {}
     try:
@@ -120,7 +119,7 @@ def _extraction(summary: dict[str, Any]) -> dict[str, Any] | None:
 def run_summary(
     store: str, plan: Plan, end: RunEnd, before: Collection[FinishedShard], after: Collection[FinishedShard]
 ) -> dict[str, Any]:
-    """The content of run_summary.json; docs/stores.md says what the fields mean."""
+    """Content of run_summary.json; docs/stores.md describes its fields."""
     earlier = {(shard.number, shard.attempt) for shard in before}
     new = [shard for shard in after if (shard.number, shard.attempt) not in earlier]
     seconds = end.ended - end.started
@@ -158,7 +157,7 @@ def _counts(shards: Collection[FinishedShard]) -> dict[str, Any]:
 
 
 def _time_totals(shards: Collection[FinishedShard], name: str) -> dict[str, float] | None:
-    """Of the shards that tell; None when none does."""
+    """Totals over the shards that have these times; None when none has."""
     telling = [shard for shard in shards if name in shard.times]
     if not telling:
         return None

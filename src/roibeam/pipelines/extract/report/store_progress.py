@@ -1,4 +1,4 @@
-"""`roibeam progress`: how far the run of a store is, or of several stores, such as those of the jobs of an array.
+"""`roibeam progress`: progress of a store's run, or of several stores', such as those of the jobs of an array.
 
 Works on any machine that can read the stores.
 """
@@ -20,7 +20,7 @@ from roibeam.pipelines.data.shard_plan import Plan, read_plan
 from roibeam.pipelines.extract.report.run_summary import last_end
 from roibeam.pipelines.extract.shard.run_progress import Beat, ProgressView, standing_of
 
-LIVING_SECONDS = 120.0  # a shard that has said nothing for longer counts in no rate
+LIVING_SECONDS = 120.0  # a shard without a heartbeat for longer counts in no rate
 SILENT_SECONDS = 1200.0  # longer than a detector call may take by default (--detect-timeout)
 _LISTED_SHARDS = 20
 RUNNING, FINISHED, FAILED, STOPPED, SILENT = "running", "finished", "failed", "stopped", "silent"
@@ -28,17 +28,17 @@ RUNNING, FINISHED, FAILED, STOPPED, SILENT = "running", "finished", "failed", "s
 
 @dataclass(frozen=True)
 class Status:
-    """One look at a run.
+    """State of a run at one time.
 
     Attributes:
         finished: shards with a manifest.
-        in_work: shards without one whose attempt says how far it is, the longest silent one first.
+        in_work: shards without one whose attempt has a heartbeat, the longest silent one first.
         is_complete: whether all shards are finished and the store manifest is there.
         seen_at: when this was read, Unix seconds.
-        heard_at: when the run wrote something last, Unix seconds.
+        heard_at: time of the run's last write, Unix seconds.
         state: "running"; "finished"; "failed", whose store is complete, but past --max-failures; "stopped", with work
-            left and no run there; "silent", of which nothing was heard for `SILENT_SECONDS`.
-        error: why it failed or stopped, as far as its summary says.
+            left and no run there; "silent", without a write for `SILENT_SECONDS`.
+        error: why it failed or stopped, by its summary.
     """
 
     plan: Plan
@@ -58,12 +58,12 @@ class Status:
 
     @property
     def is_over(self) -> bool:
-        """Whether no later look can be another, unless somebody starts a run."""
+        """Whether the state is final, unless another run starts."""
         return self.state in (FINISHED, FAILED, STOPPED)
 
     @property
     def images_per_second(self) -> float:
-        """Of the attempts that live, each since it began."""
+        """Rate of the living attempts, each since its start."""
         return sum(beat.images_per_second for beat in self.in_work if self.silent_seconds(beat) < LIVING_SECONDS)
 
     @property
@@ -73,19 +73,19 @@ class Status:
         return left / rate if rate > 0 else None
 
     def silent_seconds(self, beat: Beat) -> float:
-        """Since the attempt said how far it is; clocks of two machines may differ a little."""
+        """Seconds since the attempt's heartbeat; clocks of two machines may differ a little."""
         return max(0.0, self.seen_at - beat.beaten_at)
 
 
 class NotPlannedError(ValueError):
-    """No run of `roibeam extract` has begun in a folder."""
+    """No run of `roibeam extract` has started in a folder."""
 
 
 class StatusView:
-    """Reads how far the run of a store is, again and again; what is finished is read once.
+    """Reads the progress of a store's run, again and again; finished shards are read once.
 
     Raises:
-        NotPlannedError: when no run of `roibeam extract` has begun there.
+        NotPlannedError: when no run of `roibeam extract` has started there.
     """
 
     def __init__(self, folder: OutputFolder) -> None:
@@ -99,7 +99,7 @@ class StatusView:
 
     def read(self) -> Status:
         plan, path = self._plan, self._folder.local_path
-        # Before the shards: a run that ends in between is seen as running once more, and never as stopped.
+        # Read before the shards: a run that ends in between is seen as running once more, and never as stopped.
         locked = None if path is None else is_locked(path)
         standing = self._view.read()
         now, heard_at = time.time(), self._view.heard_at
@@ -190,9 +190,9 @@ def status_text(status: Status) -> str:
         f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
     ]
     if status.state == STOPPED:
-        begun = "stopped" if status.finished else "not begun, or stopped"
+        state = "stopped" if status.finished else "not begun, or stopped"
         why = f" (the last one: {status.error})" if status.error else ""
-        lines.append(f"{begun}: no run is at work{why}; the same command as before goes on")
+        lines.append(f"{state}: no run is at work{why}; the same command as before goes on")
     elif status.state == SILENT:
         age = duration(status.seen_at - status.heard_at)
         lines.append(f"silent: nothing was heard of the run for {age}; if it has died, the same command goes on")
@@ -212,7 +212,7 @@ def status_text(status: Status) -> str:
     return "\n".join(map(on_a_line, lines))
 
 
-NOT_BEGUN = "not begun"
+NOT_STARTED = "not begun"
 _LISTED_STORES = 40
 
 
@@ -229,7 +229,7 @@ class SeveralStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether no later look can be another, unless somebody starts a run."""
+        """Whether all states are final, unless another run starts."""
         return all(status is not None and status.is_over for status in self.looks.values())
 
     @property
@@ -241,17 +241,17 @@ class SeveralStatus:
         """An object for each store."""
         for store, status in self.looks.items():
             if status is None:
-                yield {"event": "progress", "store": store, "state": NOT_BEGUN}
+                yield {"event": "progress", "store": store, "state": NOT_STARTED}
             else:
                 yield status_json(status, store)
 
     def text(self) -> str:
-        """One store as `status_text` has it. Of several the sums, how many are in each state, and a line for each that
+        """One store as `status_text` has it; for several the sums, the number in each state, and a line for each that
         neither works nor has finished."""
         planned = self._planned()
         if len(self.looks) == 1:
             return status_text(planned[0])
-        states = {store: NOT_BEGUN if status is None else status.state for store, status in self.looks.items()}
+        states = {store: NOT_STARTED if status is None else status.state for store, status in self.looks.items()}
         counts = ", ".join(f"{count:,} {state}" for state, count in Counter(states.values()).most_common())
         lines = [_sums(planned), f"{counted(len(self.looks), 'store')}: {counts}"]
         others = [store for store, state in states.items() if state not in (RUNNING, FINISHED)]
@@ -265,7 +265,7 @@ class SeveralStatus:
 
 
 class SeveralView:
-    """Reads how far the runs of stores are, again and again.
+    """Reads the progress of several stores' runs, again and again.
 
     Raises:
         NotPlannedError: when a look at one store alone finds no run; of several it may come later.

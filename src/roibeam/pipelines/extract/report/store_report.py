@@ -62,7 +62,7 @@ _THUMBNAIL_JPEG_QUALITY = 80
 
 
 class StoredRecords(Protocol):
-    """What a report needs of a `FeatureStore`.
+    """Part of a `FeatureStore` that a report needs.
 
     `get(..., copy=False)` and not `meta`, which has no attributes: the features it maps are never touched.
     """
@@ -91,8 +91,8 @@ def write_report(
         records: the store; its ids come in a stable order.
         failures: all of them, in a stable order; read once.
         locations: image id -> where its photo is read from; None when that is not known.
-        read_bytes: location -> the file; whatever it raises becomes a placeholder in the grid.
-        class_names, attribute_names: names by id; ids are shown when they are None or too short.
+        read_bytes: location -> the file; any error becomes a placeholder in the grid.
+        class_names, attribute_names: names by id; ids are displayed when they are None or too short.
         max_photos: size of the grid; they are spread evenly over the store.
         decode: file -> (height, width, 3) uint8 BGR as the extraction decoded it (EXIF orientation!).
     """
@@ -132,14 +132,14 @@ def _read_records(
     """One pass over the ids: figures of the (sampled) records, and the ids of the photos to show."""
     total = len(records)
     sampled = set(_spread(total, SAMPLED_RECORDS))
-    shown = set(_spread(total, max_photos))
+    drawn = set(_spread(total, max_photos))
     chosen: list[str] = []
     regions_per_image: Counter[int] = Counter()
     score_counts = np.zeros(_SCORE_BARS, np.int64)
     classes: Counter[int] = Counter()
     attributes: Counter[int] = Counter()
     for position, image_id in enumerate(records.ids()):
-        if position in shown:
+        if position in drawn:
             chosen.append(image_id)
         if position not in sampled:
             continue
@@ -175,7 +175,7 @@ def _most_frequent(counts: Counter[int], names: Sequence[str] | None, kind: str)
 
 
 def _failure_groups(failures: Iterable[Failure]) -> list[FailureGroup]:
-    """By descending count. Reasons are few by design; if they are not, those met last are put together."""
+    """Groups by descending count. Reasons are few by design; if they are not, those met last are put together."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[Failure]] = {}
     for failure in failures:
@@ -267,11 +267,11 @@ MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads
 def write_run_report(
     store: Path | OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0
 ) -> None:
-    """Writes OUT/report.html from the published store. Of a store at a URL it reads some records only.
+    """Writes OUT/report.html from the published store; at a URL it reads some records only.
 
     Args:
         seconds: wall time of the run.
-        new_images: images that it extracted; 0 shows the time and the number of the last run that extracted some.
+        new_images: images that it extracted; for 0, time and number are of the last run that extracted some.
     """
     folder = output_folder(store)
     if not new_images:
@@ -339,7 +339,7 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",
         ),
         ("features mean", f"{manifest.fingerprint.meaning[:16]} (a model must match it)"),
-        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, and is told)"),
+        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, with a note)"),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
     )
@@ -368,7 +368,7 @@ def _dead_letters(folder: OutputFolder) -> Iterator[Failure]:
 
 
 def _locations(folder: OutputFolder, plan: Plan, manifest: StoreManifest) -> Callable[[str], str | None]:
-    """Image id -> location, reading one shard's members at a time; the report asks in the order of the shards."""
+    """Image id -> location, reading one shard's members at a time; the report calls it in the order of the shards."""
     shards = {shard.number: shard for shard in plan.shards}
     current: dict[str, str] = {}
 
@@ -443,7 +443,7 @@ class SampledRecords:
         return len(self._records)
 
     def ids(self) -> Iterator[str]:
-        """In the order of the store."""
+        """Ids in the order of the store."""
         return iter(self._records)
 
     def get(self, image_id: str, *, copy: bool) -> RegionRecord:

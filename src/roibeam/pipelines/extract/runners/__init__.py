@@ -1,4 +1,4 @@
-"""Where Beam runs: options of each runner, our worker pool and its processes, checks of Flink and Spark clusters.
+"""Runners of Beam: options of each, a worker pool and its processes, checks of Flink and Spark clusters.
 
 Knows nothing of photos; of shards only that those in work can be stopped. Read runner_options.py first, then
 worker_pool.py.

@@ -24,8 +24,8 @@ from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet
 _CONNECT_SECONDS = 10.0
 
 
-def silence_at(address: str) -> str | None:
-    """Why nothing can be reached at "host:port", for people; None where something listens."""
+def connection_problem(address: str) -> str | None:
+    """Reason why nothing can be reached at "host:port"; None where something listens."""
     found = re.fullmatch(r"([^:,/]+):(\d+)", address)
     if found is None:
         return f"{address}: expected HOST:PORT"
@@ -38,7 +38,7 @@ def silence_at(address: str) -> str | None:
 
 _JAVA_SECONDS = 30.0
 OLDEST_JAVA = 11
-# Spark 3.5 ends with "getSubject is not supported" on Java 24 and newer (seen with 25). Flink is left to tell itself.
+# Spark 3.5 ends with "getSubject is not supported" on Java 24 and newer (seen with 25). Flink's own error is left.
 TOO_NEW_JAVA = {"spark": 24}
 
 
@@ -53,27 +53,27 @@ def check_job_server(engine: str, java: str, jar: str | None) -> None:
     """
     if jar is not None and "://" not in jar and not Path(jar).is_file():
         raise ValueError(f"--{engine}_job_server_jar={jar}: no such file; `make {engine}-packages` makes one")
-    wanted = f"--runner {engine} starts Beam's job server here, which needs Java 11 or 17"
+    needs = f"--runner {engine} starts Beam's job server here, which needs Java 11 or 17"
     if shutil.which(java) is None:
-        raise ValueError(f"{wanted}: there is no {java!r} on PATH; install it or give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: there is no {java!r} on PATH; install it or give --job_server_java_launcher=FILE")
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=_JAVA_SECONDS)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if found is None:
-        raise ValueError(f"{wanted}: {java!r} does not tell its version; give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: {java!r} does not tell its version; give --job_server_java_launcher=FILE")
     version = int(found[1])
     if version < OLDEST_JAVA or version >= TOO_NEW_JAVA.get(engine, version + 1):
-        raise ValueError(f"{wanted}: {java!r} is Java {version}; give --job_server_java_launcher=FILE")
+        raise ValueError(f"{needs}: {java!r} is Java {version}; give --job_server_java_launcher=FILE")
 
 
 def check_job_service(endpoint: str) -> None:
-    """Before a run writes anything; Beam itself waits for five minutes, and then tells of a timeout.
+    """Checks the job service before a run writes anything; Beam itself waits for five minutes until a timeout.
 
     Raises:
         ValueError: if nothing listens at `--job_endpoint`.
     """
-    silence = silence_at(endpoint)
-    if silence is not None:
-        raise ValueError(f"--job_endpoint={endpoint}: no job service answers ({silence}); is it running?")
+    problem = connection_problem(endpoint)
+    if problem is not None:
+        raise ValueError(f"--job_endpoint={endpoint}: no job service answers ({problem}); is it running?")
 
 
 _FLINK_SECONDS = 10.0
@@ -103,7 +103,7 @@ def task_slots(master: str) -> int:
 
 @contextmanager
 def ended_with_the_run(options: PipelineOptions) -> Iterator[None]:
-    """Around a run with `--runner flink`: Ctrl-C cancels its job. The job gets a name that no other has."""
+    """Cancels the job of `--runner flink` when Ctrl-C ends the block. The job gets a name that no other has."""
     keep_hang_ups_quiet()
     named = options.view_as(GoogleCloudOptions)  # where Beam keeps the name of a job for any runner
     named.job_name = f"{named.job_name or 'roibeam'}-{secrets.token_hex(4)}"
@@ -132,7 +132,7 @@ def cancel_job(url: str, name: str) -> None:
 
 
 _MOST_TASKS = 1000
-# All that Spark tells of a master of another version, after a minute; seen with a job server of 3.5.0 and Spark 4.0.1.
+# Spark's only error for a master of another version, after a minute; seen with a job server of 3.5.0 and Spark 4.0.1.
 NOT_TAKEN = "Cannot call methods on a stopped SparkContext"
 # A worker process for each task. Beam keeps one that has died as long as a living one: all tasks of its executor would
 # fail at once, and Spark ends the job at the fourth failure of a task. Tasks that share one would keep it for each
@@ -141,7 +141,7 @@ SPARK_OPTIONS = ("--environment_cache_millis=0", "--job_server_jvm_properties=-D
 
 
 def check_master(master: str) -> None:
-    """Before a run writes anything; Spark itself tries for a minute, and then tells of a stopped SparkContext.
+    """Checks the master before a run writes anything; Spark itself tries for a minute, then reports a stopped context.
 
     Raises:
         ValueError: if no standalone master listens there, or it is no address of Spark's.
@@ -152,13 +152,13 @@ def check_master(master: str) -> None:
     addresses = found[1].split(",") if found else []
     if not addresses or not all(re.fullmatch(r"[^:]+:\d+", each) for each in addresses):
         raise ValueError(f"--spark_master_url={master}: expected spark://HOST:7077, or local[2] for this machine")
-    said = []
+    problems = []
     for address in addresses:  # one of several that stand by for each other will do
-        silence = silence_at(address)
-        if silence is None:
+        problem = connection_problem(address)
+        if problem is None:
             return
-        said.append(silence)
-    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(said)}); is it running?")
+        problems.append(problem)
+    raise ValueError(f"--spark_master_url={master}: no master of Spark answers ({'; '.join(problems)}); is it running?")
 
 
 def spark_tasks(num_elements: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A Beam pipeline run to its end on the runner that was asked for: local, portable, Flink, or any that Beam has."""
+"""Run of a Beam pipeline to its end on the chosen runner: local, portable, Flink, or any that Beam has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunnerChoice:
 
 
 def check_runner(choice: RunnerChoice, *, preload: str, device: str) -> None:
-    """Before a run writes anything: its options, and whether the cluster and what reaches it are there.
+    """Checks, before a run writes anything, its options, and whether the cluster can be reached.
 
     Raises:
         ValueError: in one line that says what is missing.
@@ -73,11 +73,11 @@ def run_pipeline(
         namespace: of the metrics to return.
         num_elements: units of work that it spreads.
     Returns:
-        What Beam counted, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values
-        where the runner tells them, attempted ones elsewhere.
+        Beam's metrics, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values where
+        the runner has them, attempted ones elsewhere.
     Raises:
         ValueError: for an option that Beam does not know.
-        OSError, ValueError, RuntimeError: whatever stopped a worker.
+        OSError, ValueError, RuntimeError: the error that stopped a worker.
     """
     options = _options(choice, preload, device, num_elements)
     run = functools.partial(_run, namespace)
@@ -115,19 +115,19 @@ def _run(namespace: str, pipeline: beam.Pipeline) -> dict[str, Any]:
 
 
 def _local_pipeline(build: BuildPipeline, options: PipelineOptions, workers: int, pool: WorkerPool) -> beam.Pipeline:
-    """On Beam's local engine with so many processes of the pool."""
+    """Pipeline on Beam's local engine with so many processes of the pool."""
     options.view_as(DirectOptions).direct_num_workers = workers
     return build(options, FnApiRunner(ExternalEnvironment(pool.address, pool.params)))
 
 
 def _portable_pipeline(build: BuildPipeline, options: PipelineOptions, pool: WorkerPool) -> beam.Pipeline:
-    """Through the interfaces that clusters have: a job service, and workers of the pool."""
+    """Pipeline through the interfaces of clusters: a job service, and workers of the pool."""
     options.view_as(PortableOptions).environment_config = json.dumps({"url": pool.address, "params": pool.params})
     return build(options, None)
 
 
 def _cause(error: Exception) -> BaseException:
-    """What went wrong in the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
+    """Error of the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
     cause = error.__context__
     unreached = next((one for one in (error, cause) if isinstance(one, urllib.error.URLError)), None)
     if unreached is not None:

@@ -1,7 +1,7 @@
-"""The secret that a worker pool asks for: whoever reaches its port without it starts no worker.
+"""The secret that a worker pool requires: without it, a request at its port starts no worker.
 
 It is read from a file by the pool and by the run. The run hands it to Beam in the `params` of `--environment_config`,
-Beam to the cluster, and the cluster to the pool when it asks for a worker. It is on no command line and in no log.
+Beam to the cluster, and the cluster to the pool with each request for a worker. It is on no command line and in no log.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def read_token(path: Path) -> str:
 
 
 def is_right(token: str, params: Mapping[str, str]) -> bool:
-    """Whether a request has the token; compared in a time that tells nothing of where they differ."""
+    """Whether a request has the token; compared in constant time."""
     return hmac.compare_digest(params.get(TOKEN_PARAM, "").encode("utf-8"), token.encode("utf-8"))
 
 
 def environment_config(url: str, token: str) -> str:
-    """What Beam takes as `--environment_config`, with the token beside the pool's address.
+    """Value of Beam's `--environment_config`, with the token beside the pool's address.
 
     Args:
         url: the address, or JSON of Beam's that has it.

@@ -1,7 +1,7 @@
 """Beam options of each runner: `--runner NAME` fills them in, options after -- go before them.
 
 local and portable need nothing else; flink, spark and dataflow name their cluster after --. Any other name is a Beam
-runner's own, and gets no options from us. `slots_of` tells from them how many shards are in work at once.
+runner's own, and gets no options here. `slots_of` derives from them how many shards are in work at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BEAM_NAMES = {
     "spark": "SparkRunner",
     "dataflow": "DataflowRunner",
 }
-# What a runner cannot do without, with an example.
+# Options that a runner needs, with an example.
 _NEEDED = {
     "flink": {"--flink_master": "HOST:8081"},
     "spark": {"--spark_master_url": "spark://HOST:7077"},
@@ -68,13 +68,13 @@ def runner_flags(
     runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False,
     num_elements: int | None = None,
 ) -> list[str]:  # fmt: skip
-    """All Beam options of a run, ours first, so that a later one of the user's counts.
+    """All Beam options of a run, defaults first, so that a later one of the user's counts.
 
     Args:
         runner: "local", one of `BEAM_NAMES`, or the name that Beam has for a runner.
         beam_args: the user's, each "--name=value" or "--name".
         preload: the module whose pipeline runs, for workers to import before they have threads.
-        device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.
+        device: of the detector: with "cuda...", a runner that can takes machines with a GPU.
         to_plan: nothing will run: options may be missing, and a cluster need not answer.
         num_elements: units of work that the pipeline spreads; None while that is not known.
     Raises:
@@ -84,15 +84,15 @@ def runner_flags(
     if not to_plan:
         check_needed(runner, beam_args)
     defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
-    ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
+    own_flags = defaults[runner](beam_args, preload, device) if runner in defaults else []
     if runner == "flink" and _value("--parallelism", beam_args) is None:
-        ours += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
+        own_flags += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
     if runner == "spark" and num_elements is not None:
-        ours += spark_tasks(num_elements)
+        own_flags += spark_tasks(num_elements)
     given = {_name(arg) for arg in beam_args}
-    ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
+    own_flags = [flag for flag in own_flags if _name(flag) in _REPEATABLE or _name(flag) not in given]
     named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
-    return [*named, "--default_sdk_harness_log_level=ERROR", *ours, *beam_args]
+    return [*named, "--default_sdk_harness_log_level=ERROR", *own_flags, *beam_args]
 
 
 def pipeline_options(
@@ -124,11 +124,11 @@ def pipeline_options(
 
 
 def check_known(runner: str, beam_args: Sequence[str]) -> None:
-    """Whether Beam knows these options. A job server has options of its own, so where there is one, unknown ones pass
-    with a warning.
+    """Checks that Beam knows these options. A job server has options of its own, so where there is one, unknown ones
+    pass with a warning.
 
     Raises:
-        ValueError: for an option that Beam does not know, of the local runner or Dataflow, or one of our own.
+        ValueError: for an option that Beam does not know, of the local runner or Dataflow, or one of roibeam's.
     """
     _check(beam_args)
     options = PipelineOptions(list(beam_args))
@@ -158,7 +158,7 @@ def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
 _EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
 
 
-# For engines that ask a worker pool beside each TaskManager or executor.
+# Options of engines with a worker pool beside each TaskManager or executor.
 _POOLED = [
     *_EXTERNAL,
     f"--environment_config={WORKER_POOL}",
@@ -173,7 +173,7 @@ def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
-    """As many as the cluster has task slots: Flink's own default is 1."""
+    """Parallelism option with the number of the cluster's task slots: Flink's own default is 1."""
     if master is None:
         return []
     try:
@@ -185,8 +185,8 @@ def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
 
 
 def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
-    """Before a run writes anything: an engine that does not answer, or a job server that cannot start, is an error. Too
-    few slots of Flink are a warning, since a job waits for them without a word.
+    """Checks the cluster before a run writes anything: an engine that does not answer, or a job server that cannot
+    start, is an error. Too few slots of Flink are a warning, since a job waits for them silently.
 
     Raises:
         ValueError: in one line that says what is missing.
@@ -205,7 +205,7 @@ def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
 
 def _check_slots(master: str | None, parallelism: str | None) -> None:
     if master is None or parallelism is None or master.startswith("["):
-        return  # without --parallelism it was asked for the number; [local] and [auto] are Beam's own, started later
+        return  # without --parallelism it has answered already; [local] and [auto] are Beam's own, started later
     slots = task_slots(master)
     if parallelism.isdigit() and slots < int(parallelism):
         log.warning(

@@ -1,9 +1,9 @@
-"""Worker pool: Beam's external environment, a process for each worker that a runner asks for.
+"""Worker pool: Beam's external environment, a process for each worker that a runner requests.
 
-Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. Ours
-starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the pool
-does (`worker_process`). A run may have a pool of its own (`run_with_workers`): no worker is left behind, and none dies
-unnoticed.
+Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. This
+one starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the
+pool does (`worker_process`). A run may have a pool of its own (`run_with_workers`): no worker is left behind, and none
+dies unnoticed.
 
 Beam's Java runners take a worker's death for a failed bundle only once it has connected for instructions and for data
 (`ExternalEnvironmentFactory` waits without end, `GrpcDataService` three minutes). So for a worker that died before, the
@@ -58,10 +58,10 @@ def hang_up_for(worker_id: str, control: str) -> None:
             stub = beam_fn_api_pb2_grpc.BeamFnControlStub(_named(channel, worker_id))
             first = next(stub.Control(silence(), timeout=HANG_UP_SECONDS), None)
             if first is not None and first.HasField("process_bundle"):
-                wanted = beam_fn_api_pb2.GetProcessBundleDescriptorRequest(
+                query = beam_fn_api_pb2.GetProcessBundleDescriptorRequest(
                     process_bundle_descriptor_id=first.process_bundle.process_bundle_descriptor_id
                 )
-                bundle = stub.GetProcessBundleDescriptor(wanted, timeout=HANG_UP_SECONDS)
+                bundle = stub.GetProcessBundleDescriptor(query, timeout=HANG_UP_SECONDS)
                 with grpc.insecure_channel(_data_address(bundle)) as data:
                     next(
                         beam_fn_api_pb2_grpc.BeamFnDataStub(_named(data, worker_id)).Data(
@@ -79,7 +79,7 @@ def _named(channel: grpc.Channel, worker_id: str) -> grpc.Channel:
 
 
 def _data_address(bundle: beam_fn_api_pb2.ProcessBundleDescriptor) -> str:
-    """Where its elements come from, "host:port"."""
+    """Address that its elements come from, "host:port"."""
     (source, *_) = (one for one in bundle.transforms.values() if one.spec.urn == DATA_INPUT_URN)
     return str(beam_fn_api_pb2.RemoteGrpcPort.FromString(source.spec.payload).api_service_descriptor.url)
 
@@ -100,8 +100,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             all that bundles need.
         host, port: where to listen; port 0 takes a free one.
         token: what a request for a worker must have among its params; None for no such thing.
-        died: called, in a thread, with one line when a worker ends that nobody asked to. None where a runner elsewhere
-            waits for it: the line is logged, and the runner is told.
+        died: called, in a thread, with one line when a worker ends unexpectedly. None where a runner elsewhere waits
+            for it: the line is logged, and the runner is notified.
     Attributes:
         address: "host:port", for `--environment_config`.
         params: what requests need, for the same.
@@ -116,14 +116,14 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self._preload, self._token, self._died = preload, token, died
         self.params = {} if token is None else {TOKEN_PARAM: token}
         self._lock = threading.Lock()
-        # By connection too: Flink's TaskManagers give their workers the same ids, each counting for itself, and those
-        # of one machine share a pool.
+        # Keyed by connection too: Flink's TaskManagers each count their workers' ids for themselves, and those of one
+        # machine share a pool.
         self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(4, "worker-pool"), options=[("grpc.so_reuseport", 0)]
         )
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(self, self._server)
-        _check_free(host, port)  # gRPC would say it in a page of its own
+        _check_free(host, port)  # gRPC's error would be a page long
         try:
             bound = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError:
@@ -139,7 +139,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         with self._lock:
             workers, self._workers = list(self._workers.values()), {}
         for worker in workers:
-            _ask_to_end(worker)
+            _close_input(worker)
         for worker in workers:
             _wait_for(worker)
 
@@ -151,60 +151,60 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StartWorker(
         self, request: beam_fn_api_pb2.StartWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StartWorkerResponse:
-        """What a runner calls; the worker connects to the runner by itself."""
+        """Starts a worker for a runner; it connects to the runner by itself."""
         if self._token is not None and not is_right(self._token, request.params):
             log.warning("refused a worker to %s: %s token", context.peer(), "another" if request.params else "no")
             return beam_fn_api_pb2.StartWorkerResponse(error=_NO_TOKEN)
-        # -P and the variable: neither the worker nor what it starts finds our packages' names in the working directory.
+        # -P and the variable: neither the worker nor its children find our packages' names in the working directory.
         command = [sys.executable, "-P", "-m", "roibeam.pipelines.extract.runners.worker_process"]
         command += [self._preload, request.control_endpoint.url, request.worker_id, request.provision_endpoint.url]
         try:
             worker = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # its end is how the worker learns that the pool has gone, however it went
-                start_new_session=True,  # Ctrl-C is ours to handle
+                start_new_session=True,  # this process handles Ctrl-C
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
         except OSError as error:
             return beam_fn_api_pb2.StartWorkerResponse(error=f"cannot start a worker process: {error}")
-        asked = (context.peer(), request.worker_id)
+        key = (context.peer(), request.worker_id)
         with self._lock:
-            self._workers[asked] = worker
+            self._workers[key] = worker
         log.debug("worker %s of %s is process %d", request.worker_id, request.control_endpoint.url, worker.pid)
-        watch = (asked, worker, request.control_endpoint.url)
+        watch = (key, worker, request.control_endpoint.url)
         threading.Thread(target=self._watch, args=watch, name="watch-worker", daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(
         self, request: beam_fn_api_pb2.StopWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StopWorkerResponse:
-        """What a runner calls when it needs a worker no more.
+        """Stops a worker that its runner does not need any more.
 
-        Over another connection than the worker was asked for, nothing happens here: the worker ends when its runner
+        Over another connection than the request for the worker, nothing happens here: the worker ends when its runner
         hangs up, and another runner's worker with this id goes on.
         """
         with self._lock:
             worker = self._workers.pop((context.peer(), request.worker_id), None)
         if worker is not None:
-            _ask_to_end(worker)
+            _close_input(worker)
             _wait_for(worker)
         return beam_fn_api_pb2.StopWorkerResponse()
 
-    def _watch(self, asked: tuple[str, str], worker: subprocess.Popen[bytes], control: str) -> None:
+    def _watch(self, key: tuple[str, str], worker: subprocess.Popen[bytes], control: str) -> None:
         code = worker.wait()
         log.debug("process %d %s", worker.pid, _how_it_ended(code))
         with self._lock:
-            unasked = self._workers.get(asked) is worker
-            if unasked:
-                del self._workers[asked]
-        if not unasked or code == 0:
+            unexpected = self._workers.get(key) is worker
+            if unexpected:
+                del self._workers[key]
+        if not unexpected or code == 0:
             return
         line = f"worker process {worker.pid} {_how_it_ended(code)}"
         if self._died is not None:
             self._died(line)
         else:
             log.warning("%s", line)
-            hang_up_for(asked[1], control)
+            hang_up_for(key[1], control)
 
 
 def _check_free(host: str, port: int) -> None:
@@ -230,7 +230,7 @@ def _how_it_ended(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}{hint}"
 
 
-def _ask_to_end(worker: subprocess.Popen[bytes]) -> None:
+def _close_input(worker: subprocess.Popen[bytes]) -> None:
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         worker.stdin.close()
@@ -255,8 +255,8 @@ def serve_worker_pool(preload: str, host: str, port: int, token: str | None = No
     """
     if token is None and host not in _LOOPBACK:
         raise ValueError(
-            f"--host {host} without --pool-token-file: whoever reaches this pool could run code here; give the pool "
-            f"and the run a file with a token"
+            f"--host {host} without --pool-token-file: any machine that reaches this pool could run code here; give "
+            f"the pool and the run a file with a token"
         )
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -270,17 +270,17 @@ def serve_worker_pool(preload: str, host: str, port: int, token: str | None = No
 def run_with_workers(run: Callable[[WorkerPool], _T], *, preload: str) -> _T:
     """Calls `run` with a worker pool that lasts as long, and has a token of its own.
 
-    Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
-    be left behind, while this one watches.
+    Beam's local engine waits for ever for a worker that died, also when stopped. So it runs in a thread that can be
+    left behind, while this one watches.
 
     Args:
         preload: as of `WorkerPool`.
     Returns:
-        What `run` returned.
+        The result of `run`.
     Raises:
         RuntimeError: when a worker process ended by itself.
         KeyboardInterrupt: after the workers have ended.
-        Exception: what `run` raised.
+        Exception: of `run`.
     """
     deaths: list[str] = []
     errors: list[BaseException] = []

@@ -38,7 +38,7 @@ def main() -> None:
 
     # All that bundles need, before there are threads: two that unpickle at once would import torchvision in two orders.
     importlib.import_module(preload)
-    # Beam prints the traceback of every failed bundle, beside sending it to the runner, which tells the user.
+    # Beam prints the traceback of every failed bundle, beside sending it to the runner, which reports it.
     vars(sdk_worker)["print"] = lambda *words, **_: log.debug("%s", words)
     keep_hang_ups_quiet()
     try:
@@ -46,7 +46,7 @@ def main() -> None:
             _take_options(provision, worker_id)
         sdk_worker.SdkHarness(control, worker_id=worker_id).run()
     except grpc.RpcError as error:
-        # The runner has gone without a word: its machine or process died. Somebody else repeats what it had.
+        # The runner has gone without a word: its machine or process died. Another one repeats its work.
         log.info("worker %s: the runner hung up (%s)", worker_id, error.code().name)
     _end()
 

@@ -18,15 +18,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DetectorSpec:
-    """How to build the detector of a run.
+    """Specification of a run's detector.
 
     Attributes:
-        config: network sizes, or which network of detectron2's.
-        selection: which regions are kept.
+        config: network sizes, or the name of a network of detectron2's.
+        selection: rule of the regions that are kept.
         weights: see `roibeam.extraction.weights.loading`.
         device: "cpu", "cuda:1", ..., or "cuda": where there are several, each process takes its own.
         threads: CPU threads of one detector call; None means what torch chooses.
-        conventions: how it computes; one of detectron2's by its own rules, which are nearest to "d2".
+        conventions: of its computation; a network of detectron2's has its own, which are nearest to "d2".
         mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
         given_boxes: see `build_detector`.
     """

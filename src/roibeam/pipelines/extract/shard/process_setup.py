@@ -4,7 +4,7 @@ glibc gives threads pools of their own ("arenas", up to eight for each core), an
 shard has new threads, so the detector's moves through the arenas, and each comes to hold the most that a call takes:
 the process grows over its first shards (BENCHMARKS.md, "Memory of the local run").
 
-Python tells only the main thread of Ctrl-C; runners work in other threads, which would go on until the process is gone.
+Python raises Ctrl-C in the main thread only; runners work in other threads, which would go on until the process ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _num_running = 0
 
 @contextmanager
 def running_shard() -> Iterator[None]:
-    """Around the work on one shard."""
+    """Counts one shard as in work, during the block."""
     global _num_running
     with _changed:
         _num_running += 1
@@ -48,12 +48,12 @@ def running_shard() -> Iterator[None]:
 
 
 def shards_must_stop() -> bool:
-    """What the work on a shard asks several times a second; it then ends with an exception, and drops its shard."""
+    """Checked by the work on a shard several times a second; it then ends with an exception, and drops its shard."""
     return _stopping
 
 
 def stop_running_shards(seconds: float) -> bool:
-    """Tells shards in work to stop and waits for them, at most so many seconds; True when none is left."""
+    """Stops shards in work and waits for them, at most so many seconds; True when none is left."""
     global _stopping
     _stopping = True
     with _changed:
@@ -62,7 +62,7 @@ def stop_running_shards(seconds: float) -> bool:
 
 @contextmanager
 def stopping_with_the_caller(seconds: float) -> Iterator[None]:
-    """Around a run: when Ctrl-C ends it, shards in work are told to stop and waited for, at most so many seconds."""
+    """Stops shards in work when Ctrl-C ends the block, and waits for them, at most so many seconds."""
     global _stopping
     _stopping = False
     try:
@@ -73,11 +73,11 @@ def stopping_with_the_caller(seconds: float) -> Iterator[None]:
 
 
 def keep_hang_ups_quiet() -> None:
-    """For the rest of this process. Who watches over workers and runners says in one line what has gone."""
-    threading.excepthook = _tell_unless_hung_up
+    """Hides gRPC's errors of closed connections in threads; the watchers of workers and runners report them."""
+    threading.excepthook = _report_unless_closed
 
 
-def _tell_unless_hung_up(what: threading.ExceptHookArgs) -> None:
+def _report_unless_closed(what: threading.ExceptHookArgs) -> None:
     import grpc
 
     if not issubclass(what.exc_type, grpc.RpcError):

@@ -38,13 +38,13 @@ REMOTE_PREFIX = ".heartbeat-"
 
 @dataclass(frozen=True)
 class Beat:
-    """What an attempt says of itself.
+    """Heartbeat of an attempt.
 
     Attributes:
         shard: its number.
         records, failures: images done, with a record, and failed ones by reason.
-        started_at, beaten_at: when it began and when it said this, Unix seconds by its own clock.
-        attempt, host: who says it.
+        started_at, beaten_at: times of its start and of this heartbeat, Unix seconds by its own clock.
+        attempt, host: of the sender.
         stage: "extracting", or "uploading" once all images are done.
     """
 
@@ -63,7 +63,7 @@ class Beat:
 
     @property
     def images_per_second(self) -> float:
-        """Since it began; 0.0 before it can be told."""
+        """Rate since it began; 0.0 before it can be known."""
         seconds = self.beaten_at - self.started_at
         return self.images / seconds if seconds > 0 else 0.0
 
@@ -78,7 +78,7 @@ class Heartbeat:
         self._host = socket.gethostname()
         self._started_at = time.time()
         self._next = 0.0
-        self._told = False
+        self._has_warned = False
 
     def __enter__(self) -> Heartbeat:
         if self._remote is not None:
@@ -93,7 +93,7 @@ class Heartbeat:
                 log.warning("%s", error)
 
     def beat(self, num_records: int, failures: Sequence[Failure]) -> None:
-        """Says how far the attempt is, unless it just did."""
+        """Writes a heartbeat, unless one was written just now."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + (LOCAL_SECONDS if self._remote is None else REMOTE_SECONDS)
@@ -107,7 +107,7 @@ class Heartbeat:
         os.replace(aside, self._scratch / _LOCAL_NAME)
 
     def uploading(self, num_records: int, failures: Sequence[Failure]) -> None:
-        """All images are done; on a local disk what is left takes no time."""
+        """Notes that all images are done; on a local disk the rest takes no time."""
         if self._remote is not None:
             self._put(self._remote, self._beat(num_records, failures, "uploading"))
 
@@ -122,9 +122,9 @@ class Heartbeat:
         try:
             folder.put_bytes(self._name, data, tries=1)
         except OSError as error:  # only a sign of life; what the shard itself puts is tried again, and then ends it
-            if not self._told:
+            if not self._has_warned:
                 log.warning("shard %d goes on without heartbeat: %s", self._shard, error)
-            self._told = True
+            self._has_warned = True
 
 
 def read_heartbeats(folder: OutputFolder, names: Iterable[str]) -> list[Beat]:
@@ -146,7 +146,7 @@ def read_heartbeats(folder: OutputFolder, names: Iterable[str]) -> list[Beat]:
 
 
 def _parsed(data: bytes) -> Beat | None:
-    """None for a file that another version wrote, or someone else: progress is told without it."""
+    """The heartbeat; None for a file that another version or program wrote, which is left out of the progress."""
     try:
         content: dict[str, Any] = json.loads(data)
         beat = Beat(**{name: content[name] for name in Beat.__dataclass_fields__ if name in content})
@@ -164,7 +164,7 @@ _TIMES = ("seconds", "decode_ms", "net_ms", "write_ms")
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """What is kept of a shard manifest; all of them are in memory.
+    """Facts of a shard manifest that are kept in memory, for all shards.
 
     Attributes:
         num_bytes: of its data file.
@@ -199,7 +199,7 @@ class ProgressView:
         self.heard_at = 0.0  # when a file of a run was written last, Unix seconds
 
     def read(self) -> Standing:
-        """Finished shards plus what the heartbeats of the others say."""
+        """Progress from finished shards and the heartbeats of the others."""
         with self._lock:
             return self._read()
 

@@ -72,8 +72,8 @@ class KeptRecords:
 
 @contextmanager
 def kept_records(folder: OutputFolder, manifest: ShardManifest | None) -> Iterator[KeptRecords]:
-    """Those of the attempt that a manifest names; none for None, and where its file is damaged as a whole. A file at a
-    URL is copied to the scratch folder for a while."""
+    """Records of the attempt that a manifest names; none for None, and where its file is damaged as a whole. A file at
+    a URL is copied to the scratch folder for a while."""
     if manifest is None or manifest.data_file is None:
         yield KeptRecords()
         return
@@ -93,7 +93,7 @@ def kept_records(folder: OutputFolder, manifest: ShardManifest | None) -> Iterat
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What one shard gave. `seconds` is None when another attempt, of this run or an earlier one, finished it."""
+    """Result of one shard. `seconds` is None when another attempt, of this run or an earlier one, finished it."""
 
     number: int
     num_records: int
@@ -103,7 +103,7 @@ class ShardResult:
 
 @dataclass
 class ShardMeter:
-    """What a shard's extraction is measured by, besides its result; filled while it runs.
+    """Measurements of a shard's extraction, besides its result; filled while it runs.
 
     Attributes:
         times: of each image.
@@ -120,8 +120,8 @@ class ShardMeter:
 
 
 def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None = None) -> ShardResult:
-    """Extracts one shard, or returns at once when it is finished. Of one that was finished and whose failed images are
-    to be tried again, only those are extracted; its records are copied.
+    """Extracts one shard, or returns at once when it is finished. If the failed images of a finished one are to be
+    tried again, only those are extracted; its records are copied.
 
     Args:
         meter: gets what there is to measure; stays empty when the shard was finished.

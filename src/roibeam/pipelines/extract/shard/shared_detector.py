@@ -42,7 +42,7 @@ def own_device(device: str) -> str:
     """
     if device != "cuda" or torch.cuda.device_count() < 2:
         return device
-    # By their hardware names: processes may see different devices under one number.
+    # Keyed by hardware names: processes may see different devices under one number.
     names = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
     return f"cuda:{take_seat(names)}"
 
@@ -84,7 +84,7 @@ def _free_seats(folder: Path, names: Sequence[str], row: int) -> list[tuple[int,
 def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
     """
     Args:
-        device: where it computes, whatever the spec says.
+        device: of its computation, in place of the spec's.
     Raises:
         ValueError: as `build_detector`, or as `build_detectron2_detector`: without detectron2, a line how to get it.
     """
@@ -153,16 +153,16 @@ def shared_global_feature(spec: DetectorSpec, options: ExtractOptions) -> Global
 def shared_fingerprint(
     spec: DetectorSpec, options: ExtractOptions, vocabulary_digest: str | None, given_boxes: bool
 ) -> Fingerprint:
-    """The two-part fingerprint of what this process writes; kept, since it hashes the weights.
+    """Two-part fingerprint of the records of this process; cached, since it hashes the weights.
 
     `details["regions"]` is the selection, or "given": given boxes and proposals do not belong into one store,
-    and how proposals would have been selected says nothing of the former.
+    and the selection of proposals does not matter for the former.
     """
     description = shared_detector(spec).describe()
     numerics = description.pop("numerics")
     selection = description.pop("selection")
     if given_boxes:
-        # What only decides which boxes are proposed has no part in features of other boxes.
+        # Settings that only decide which boxes are proposed have no part in features of other boxes.
         description["config"] = _without(description["config"], PROPOSAL_SIZES)
         description["conventions"] = _without(description["conventions"], PROPOSAL_FIELDS)
         description.pop("cell_anchors", None)

@@ -1,7 +1,7 @@
 """Names and number of classes where records have bare ids: of published feature files, and of copies of stores.
 
-Most published files have class ids and neither names nor probabilities, so the last id cannot be known from them: the
-file says it, or its user does. Names for a copy are checked to fit the detector of the stores.
+Most published files have class ids and neither names nor probabilities, so the last id cannot be known from them: it
+comes from the file's facts or its user. Names for a copy are checked to fit the detector of the stores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.vocabulary import Vocabulary, check_length, known_classes, read_vocabulary
 
-Outcome = TypeVar("Outcome")
+Entry = TypeVar("Entry")
 _MOST_CLASSES = 2**16 - 1  # ids are uint16, and background has one
 
 
@@ -27,16 +27,16 @@ _ONE_OVER = "; if the file counts background as 0, import it with --background f
 @dataclass(frozen=True)
 class ImportedClasses:
     """Attributes:
-    number: of foreground classes; None where neither the file nor its user tells.
-    told_by: option or file that says so, for messages.
+    number: of foreground classes; None if unknown.
+    origin: option or file that the number is from, for messages.
     names: of classes and attributes, as far as they were given.
     """
 
     number: int | None
-    told_by: str
+    origin: str
     names: Vocabulary
 
-    def checked(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    def checked(self, outcomes: Iterable[Entry]) -> Iterator[Entry]:
         """Passes on what it looks at.
 
         Raises:
@@ -54,14 +54,14 @@ class ImportedClasses:
     def _check(self, what: str, image_id: str, largest: int, number: int | None) -> None:
         if number is not None and largest >= number:
             raise ValueError(
-                f"record {image_id!r}: has {what} {largest}, but by {self.told_by} ids are 0..{number - 1}; give the "
+                f"record {image_id!r}: has {what} {largest}, but by {self.origin} ids are 0..{number - 1}; give the "
                 f"number or the list of the detector that the features are of"
                 f"{_ONE_OVER if what == 'class' and largest == number else ''}"
             )
 
 
 def _rows_hint(names: Vocabulary, own: int, background: str | None) -> str:
-    """What it may be when a file's rows are for one class less than there are names."""
+    """Hint for a file whose rows are for one class less than there are names."""
     if background is None and len(names.classes or ()) == own + 1:
         return f"; its rows have {own + 1} values: if they are without background, say --background none"
     return ""
@@ -72,11 +72,11 @@ def imported_classes(
 ) -> ImportedClasses:
     """
     Args:
-        num_classes: foreground classes, as the user says; None for what the file tells.
-        vocab: of `read_vocabulary`; says number and names.
-        background: where the user says that class rows have it.
+        num_classes: foreground classes, from the user; None for the file's number.
+        vocab: of `read_vocabulary`; gives number and names.
+        background: position in class rows, from the user.
     Raises:
-        ValueError: when both are given, the file says otherwise, or it has no class ids.
+        ValueError: when both are given, the file has another number, or it has no class ids.
     """
     option = f"--vocab {vocab}" if vocab is not None else f"--num-classes {num_classes}"
     own, given = file.details.get("num_classes"), num_classes is not None or vocab is not None

@@ -50,7 +50,7 @@ def _is_equal(image: ImageComparison, max_error: float) -> bool:
 
 
 def _banners(left: RecordSource, right: RecordSource) -> list[Banner]:
-    """Why the regions of a side mean nothing, told once where it holds for both."""
+    """Warnings why the regions of a side mean nothing, once where it holds for both."""
     sides: dict[Banner, list[str]] = {}
     for which, source in (("left", left), ("right", right)):
         found = None if source.manifest is None else warning_of_store(source.manifest)
@@ -62,7 +62,7 @@ def _banners(left: RecordSource, right: RecordSource) -> list[Banner]:
 
 
 class _Photos:
-    """Where the photo of an image lies; only files that the folder's listing names are ever opened."""
+    """Finder of images' photos; only files that the folder's listing names are ever opened."""
 
     def __init__(self, folder: str | None) -> None:
         listed = list_folder(folder).images() if folder is not None else ()

@@ -1,6 +1,6 @@
 """A comparison of two stores for people, as lines of text and as one HTML page: plain data in, text out.
 
-Reads nothing; the page asks for nothing.
+Reads nothing; the page loads nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HASH = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
 
 
 def comparison_text(found: StoreComparison) -> str:
-    """What `roibeam store diff` prints; one line of figures for each of the worst images when they differ."""
+    """Output of `roibeam store diff`; one line of figures for each of the worst images when they differ."""
     lines = [f"{what:<22} {printable(figure, 300)}" for what, figure in found.rows()]
     for side in (found.left, found.right):
         lines += [f"unusable: {printable(line, 300)}" for line in side.first_bad_entries]
@@ -60,8 +60,8 @@ class ComparedBox:
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """One side's picture: (height, width) of the record, its boxes, and the photo made small; `missing` says why there
-    is none."""
+    """One side's picture: (height, width) of the record, its boxes, and the photo made small; `missing` is the reason
+    for none."""
 
     image_hw: tuple[int, int]
     boxes: tuple[ComparedBox, ...]
@@ -116,7 +116,7 @@ def _sides_named(found: StoreComparison) -> str:
 
 
 def _short(text: str) -> str:
-    """With the first quarter of each long hash: its whole length says no more to a reader."""
+    """The text with the first quarter of each long hash."""
     return _HASH.sub(r"\1…", text)
 
 
@@ -202,7 +202,7 @@ def _facts(figures: ImageComparison) -> list[str]:
 
 def _side(which: str, name: str, side: ComparedSide) -> str:
     """The picture of one side with its caption."""
-    # On top and with a label: pairs in their order, so that both sides name the same ones; then what has no partner.
+    # Drawn on top with a label: pairs in their order, so that both sides name the same ones; then unmatched regions.
     pairs = sorted((box for box in side.boxes if box.pair is not None), key=lambda box: box.pair or 0)
     alone = [box for box in side.boxes if box.pair is None]
     half = max(_NAMED // 2, _NAMED - len(alone))

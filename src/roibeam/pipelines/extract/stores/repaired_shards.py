@@ -47,7 +47,7 @@ _LEAST_AGREEING = 0.5  # of the regions; of two photos hardly any, of one photo 
 @dataclass(frozen=True)
 class OldRecord:
     """Attributes:
-    digest: of the whole record, as its shard's index says.
+    digest: of the whole record, from its shard's index.
     meta: size, boxes and classes; None where they are damaged.
     """
 
@@ -56,7 +56,7 @@ class OldRecord:
 
 
 def read_old_records(reader: ShardReader, image_ids: Iterable[str]) -> dict[str, OldRecord]:
-    """What a shard still says of its broken records, by image id; those of which it says nothing are left out."""
+    """Readable parts of a shard's broken records, by image id; records without any are left out."""
     found = {}
     for image_id in image_ids:
         row = reader.find(image_id)
@@ -129,7 +129,7 @@ class Comparison:
 
 
 def _other_photo(new: RegionRecord, meta: RegionMeta) -> str:
-    """Why a record is of another photo than the one of `meta`; "" where it may be of the same."""
+    """Reason why a record is of another photo than the one of `meta`; "" where it may be of the same."""
     if (new.height, new.width) != (meta.height, meta.width):
         return f"the photo has {new.width} x {new.height} pixels, that of the record had {meta.width} x {meta.height}"
     most = max(new.num_regions, meta.num_regions)
@@ -216,9 +216,9 @@ class _NewAttempt:
         self._store, self._job = store, job
         self._fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest, job.given_boxes)
         self._state, self._shard = state, state.planned
-        self._wanted = wanted_images(state, retry=retry)
+        self._chosen = wanted_images(state, retry=retry)
         self._members = read_members(store, state.planned)
-        self._asked = asked_members(self._members, self._wanted, plan, job.image_root)
+        self._inputs = asked_members(self._members, self._chosen, plan, job.image_root)
         self._letters: list[DeadLetter] = []
         self._copied = 0
         self._old: dict[str, OldRecord] = {}
@@ -231,7 +231,7 @@ class _NewAttempt:
         start = time.monotonic()
         old = self._state.manifest
         attempt = secrets.token_hex(4)
-        room = planned_bytes(self._job, self._asked) + (old.data_bytes if old else 0)
+        room = planned_bytes(self._job, self._inputs) + (old.data_bytes if old else 0)
         with ExitStack() as opened:
             reader = None
             if old is not None and old.data_file is not None and self._state.is_readable:
@@ -247,9 +247,9 @@ class _NewAttempt:
     def _finished(
         self, summary: ShardSummary, attempt: str, data: Path, counts: RepairCounts, *, seconds: float
     ) -> ShardManifest | None:
-        """As `write`, of a data file that is whole; None, too, when it has records of other photos."""
+        """Result of `write` for a data file that is whole; None, too, when it has records of other photos."""
         old = self._state.manifest
-        counts.extracted += len(self._asked)
+        counts.extracted += len(self._inputs)
         if not self._state.is_readable:
             is_same = old is not None and old.content_digest == summary.content_digest
             lost = {letter.image_id for letter in self._letters}
@@ -265,16 +265,16 @@ class _NewAttempt:
                 return None
         counts.copied += self._copied
         failed = {letter.image_id for letter in self._letters}
-        tried_again = {letter.image_id for letter in old.dead_letters} & self._wanted if old else set()
+        tried_again = {letter.image_id for letter in old.dead_letters} & self._chosen if old else set()
         counts.retried += len(tried_again - failed)
         counts.lost += [
-            letter for letter in self._letters if letter.image_id in self._wanted and letter.image_id not in tried_again
+            letter for letter in self._letters if letter.image_id in self._chosen and letter.image_id not in tried_again
         ]
         manifest = ShardManifest.from_summary(
             summary,
             shard=self._shard.number,
             attempt=attempt,
-            fingerprint=replace(self._fingerprint, numerics=self._numerics(len(self._asked))),
+            fingerprint=replace(self._fingerprint, numerics=self._numerics(len(self._inputs))),
             members_digest=self._shard.members_digest,
             dead_letters=self._letters,
             stats={
@@ -291,7 +291,7 @@ class _NewAttempt:
         self._store.put_bytes(waiting_name(manifest.shard), json_bytes(manifest.to_json()))
         log.info(
             "shard %d: %s extracted, %s copied",
-            self._shard.number, counted(len(self._asked), "image"), counted(self._copied, "record"),
+            self._shard.number, counted(len(self._inputs), "image"), counted(self._copied, "record"),
         )  # fmt: skip
         return manifest
 
@@ -301,15 +301,15 @@ class _NewAttempt:
 
         old = self._state.manifest
         kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
-        # Of two kinds: an image that had a record was no larger than its run allowed, whatever the last one did.
+        # Two kinds: an image that had a record was within the limit of its run, whatever the last run's limit.
         had_record = self._state.broken
         unlimited = replace(self._job, options=replace(self._job.options, max_pixels=LARGEST_MAX_PIXELS))
         outcomes: dict[bool, Iterator[RegionRecord | Failure]] = {
-            is_old: extract_members(job, [one for one in self._asked if (one.image_id in had_record) == is_old])
+            is_old: extract_members(job, [one for one in self._inputs if (one.image_id in had_record) == is_old])
             for is_old, job in ((True, unlimited), (False, self._job))
         }
         for member in progress.counting(self._members):
-            if member.image_id in self._wanted:
+            if member.image_id in self._chosen:
                 was_record = member.image_id in had_record
                 outcome = next(outcomes[was_record])
                 if isinstance(outcome, Failure):
@@ -322,17 +322,17 @@ class _NewAttempt:
             elif member.image_id in kept:
                 self._letters.append(kept[member.image_id])
             else:
-                assert reader is not None, "of an unreadable shard every image is wanted"
+                assert reader is not None, "every image of an unreadable shard is extracted"
                 _copy(reader, writer, member.image_id)
                 self._copied += 1
 
     def _is_reproducible(self) -> bool:
-        """Whether a record is to come out as it was, bit for bit."""
+        """Whether an extracted record must be equal to the old one, bit for bit."""
         old, new = self._state.manifest, self._fingerprint.numerics
         return old is not None and old.fingerprint.numerics == new and new.get("mode") == "exact"
 
     def _numerics(self, num_extracted: int) -> dict[str, Any]:
-        """How the records were computed: the copied ones as before, the others as this process does."""
+        """Numerics of the records: the copied ones' as before, the others' of this process."""
         old, new = self._state.manifest, self._fingerprint.numerics
         if old is None or not self._copied:
             return new
@@ -354,12 +354,12 @@ def wanted_images(state: ShardState, *, retry: bool) -> set[str]:
     return {*state.broken, *state.missing, *(letter.image_id for letter in letters)}
 
 
-def asked_members(members: list[ImageRef], wanted: set[str], plan: Plan, images: str) -> list[ImageRef]:
-    """The wanted images, with the locations that they have below the folder `images`."""
+def asked_members(members: list[ImageRef], image_ids: set[str], plan: Plan, images: str) -> list[ImageRef]:
+    """Members of these image ids, with the locations that they have below the folder `images`."""
     root = plan.source["image_root"]
-    asked = [member for member in members if member.image_id in wanted]
+    chosen = [member for member in members if member.image_id in image_ids]
     if root == images:
-        return asked
-    # What lay elsewhere is where it was.
-    moved = [moved_location(member.location, root, images) for member in asked]
-    return [replace(member, location=to or member.location) for member, to in zip(asked, moved, strict=True)]
+        return chosen
+    # Photos that lay elsewhere are where they were.
+    moved = [moved_location(member.location, root, images) for member in chosen]
+    return [replace(member, location=to or member.location) for member, to in zip(chosen, moved, strict=True)]

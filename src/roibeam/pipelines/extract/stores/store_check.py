@@ -56,13 +56,13 @@ class ShardState:
 
     Attributes:
         number: of the shard.
-        planned: how the plan knows it; None in a store without a plan.
-        manifest: its own; where that is lost, what other files say of it; None where it was never finished.
+        planned: its entry in the plan; None in a store without a plan.
+        manifest: its own; where that is lost, rebuilt from other files; None where it was never finished.
         is_readable: whether `manifest` leads to records, of which those that are not `broken` are whole.
-        files: what is wrong with its files, one line each.
-        broken: image id -> what is wrong with its record, in key order.
+        files: problems of its files, one line each.
+        broken: image id -> problem of its record, in key order.
         missing: ids, in the plan's order.
-        num_unnamed: records that are lost and whose ids nobody knows (a store without a plan).
+        num_unnamed: lost records of unknown ids (a store without a plan).
     """
 
     number: int
@@ -92,7 +92,7 @@ class ShardState:
 
 @dataclass(frozen=True)
 class StoreDamage:
-    """What a store needs. Memory: about 100 bytes for each broken or missing image, and the dead letters.
+    """Damage of a store. Memory: about 100 bytes for each broken or missing image, and the dead letters.
 
     Attributes:
         manifest: of the store.
@@ -100,7 +100,7 @@ class StoreDamage:
         shards: those that are damaged or hold dead letters, by number.
         is_stale: whether the store manifest must be written again, since a shard has a newer attempt than it lists, or
             its own sums are wrong.
-        annotations: what is wrong with the table of captions and labels, "" for nothing.
+        annotations: problem of the table of captions and labels, "" for none.
     """
 
     manifest: StoreManifest
@@ -131,12 +131,12 @@ class StoreDamage:
 
 
 def find_damage(place: Place | OutputFolder) -> StoreDamage:
-    """Reads everything, as `verify_store` does deep, and says what it means for the images.
+    """Reads everything, like a deep `verify_store`, and finds the images that it concerns.
 
     Args:
         place: the store's folder or URL.
     Raises:
-        ValueError: when the store manifest or the plan cannot be read: without them nobody knows what the store is.
+        ValueError: when the store manifest or the plan cannot be read: without them the store is unknown.
         OSError: when the disk cannot be read, or the URL is not answered.
     """
     store = output_folder(place)
@@ -188,7 +188,7 @@ def _plan_of(store: OutputFolder, manifest: StoreManifest) -> Plan | None:
     plan = read_plan(store)
     if plan is None:
         raise ValueError(
-            f"{store.where(PLAN_NAME)} is missing, so nobody knows which images the store should hold; restore it"
+            f"{store.where(PLAN_NAME)} is missing, so the images that the store should hold are unknown; restore it"
         )
     return plan
 
@@ -214,10 +214,10 @@ class _Shard:
         self.is_newer = False
 
     def state(self, problems: list[str]) -> ShardState:
-        """What is wrong with it.
+        """State of the shard.
 
         Args:
-            problems: what `verify_store` found in its files, one line each.
+            problems: of its files, from `verify_store`, one line each.
         """
         manifest, is_readable = self._usable_manifest()
         present: set[str] = set()
@@ -258,12 +258,12 @@ class _Shard:
             data = self._store.read_bytes(name)
             own = ShardManifest.from_bytes(data, self._store.where(name))
             if entry is not None and hashlib.sha256(data).hexdigest() == entry.manifest_sha256:
-                if self._is_ours(own):
+                if self._is_of_store(own):
                     return own, True
                 self._complain(name, "is of other images or features than plan and store")
                 return None, False
             is_other_file = entry is None or own.data_file != entry.data_file
-            if is_other_file and self._is_ours(own) and self._is_readable(own):
+            if is_other_file and self._is_of_store(own) and self._is_readable(own):
                 self.is_newer = True
                 return own, True
             if entry is not None:
@@ -281,7 +281,7 @@ class _Shard:
         line = what if isinstance(what, str) else _first_line(what)
         self._files.append(f"{file}: {line.rpartition(f'{file}: ')[2]}")
 
-    def _is_ours(self, manifest: ShardManifest) -> bool:
+    def _is_of_store(self, manifest: ShardManifest) -> bool:
         return (
             manifest.shard == self._number
             and manifest.fingerprint.feature_space == self._manifest.fingerprint.feature_space
@@ -366,11 +366,11 @@ def _read_dead_letters(store: OutputFolder) -> Iterator[DeadLetter]:
     Raises:
         ValueError, OSError: when it is missing or no such list.
     """
-    wanted = [one.name for one in fields(DeadLetter)]
+    columns = [one.name for one in fields(DeadLetter)]
     with dead_letters_file(store) as file:
-        for batch in pq.ParquetFile(file).iter_batches(columns=wanted):
+        for batch in pq.ParquetFile(file).iter_batches(columns=columns):
             for row in batch.to_pylist():
-                if sorted(row) != sorted(wanted) or not all(isinstance(value, str) for value in row.values()):
+                if sorted(row) != sorted(columns) or not all(isinstance(value, str) for value in row.values()):
                     raise ValueError(f"{store.where(DEAD_LETTERS_NAME)}: a row is no dead letter")
                 yield DeadLetter(**row)
 
@@ -442,8 +442,8 @@ def check_store(
 
 
 def _plan_problems(store: OutputFolder, deep_shards: range | None) -> list[Problem]:
-    """Files of the plan that are gone or changed, the first 20: no image can be added then. What plan.json itself says
-    is the matter of `verify_store`.
+    """Files of the plan that are gone or changed, the first 20: no image can be added then. plan.json itself is checked
+    by `verify_store`.
 
     Args:
         deep_shards: those whose files are read, None for all; of the others it is enough that they are there.

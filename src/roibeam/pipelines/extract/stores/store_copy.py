@@ -1,6 +1,6 @@
 """`roibeam store copy`: one streaming copy that merges, reshards, cuts out a subset, and changes records.
 
-What all stores have in common is what the manifest of the copy says beside its records.
+The manifest of the copy states what all stores have in common.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from roibeam.pipelines.extract.stores.locations import Place, folder_at, resolve
 
 @dataclass(frozen=True)
 class MergedText:
-    """What the new store's manifest states beside its shards."""
+    """Facts in the new store's manifest beside its shards."""
 
     config: dict[str, Any]
     classes: tuple[str, ...] | None
@@ -78,7 +78,7 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
         if (other.feature_space, other.details) != (first.feature_space, first.details):
             how = space_difference(first, other, {}) or _different_details(first, other)
             # A store states one choice of boxes and one dtype for all of its records; a mixture of two would state
-            # neither. Training takes both side by side instead, and says what differs.
+            # neither. Training takes both side by side instead, with a note on the difference.
             why = "features of two detectors, conventions or dtypes do not mix (--dtype makes dtypes equal)"
             if other.meaning == first.meaning and not first.feature_space.startswith(IMPORTED_PREFIX):
                 why = (
@@ -104,13 +104,13 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
 
 
 def _different_details(left: Fingerprint, right: Fingerprint) -> str:
-    """Of imported stores: which details differ."""
+    """Details in which imported stores differ."""
     keys = left.details.keys() | right.details.keys()
     return ", ".join(sorted(key for key in keys if left.details.get(key) != right.details.get(key)))
 
 
 def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -> None:
-    """Readers expect one kind of class distribution in a store; the first record of each source tells its kind."""
+    """Checks for one kind of class distribution, which readers expect; a source's kind is that of its first record."""
     if change.distribution != "keep" or len(stores) == 1:
         return
     kinds: dict[str, FeatureStore] = {}
@@ -128,7 +128,7 @@ def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -
 
 
 def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedText:
-    """What all sources say stays in its place in the configuration; what one says goes beside its name, under "copy".
+    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name.
 
     Raises:
         ValueError: when two name classes or attributes differently.
@@ -166,13 +166,13 @@ def _names(stores: Sequence[FeatureStore], which: str) -> tuple[str, ...] | None
 
 
 log = logging.getLogger(__name__)
-_AHEAD = 16  # records that the operating system is asked for before they are needed
+_AHEAD = 16  # records that are prefetched
 _NAMED_MISSING = 5
 
 
 @dataclass(frozen=True)
 class CopySummary:
-    """What a copy gave.
+    """Result of a copy.
 
     Attributes:
         manifest: of the new store.
@@ -180,7 +180,7 @@ class CopySummary:
         num_repeats: records left out because an earlier source has the same.
         num_kept_shards: written by an earlier run of this copy.
         num_missing: ids of the list that no source has.
-        is_without: whether the list named the images to leave out; what is missing is no failure then.
+        is_without: whether the list named the images to leave out; missing ones are no failure then.
         first_missing: the first few of them.
         seconds: wall time.
     """
@@ -211,7 +211,7 @@ class CopySummary:
         }  # fmt: skip
 
     def text(self, out: Place) -> str:
-        """For the terminal."""
+        """Result for the terminal."""
         manifest = self.manifest
         lines = [
             f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')} in "
@@ -230,12 +230,12 @@ class CopySummary:
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """What a copy is asked for.
+    """Options of a copy.
 
     Attributes:
         change: of the records.
         vocab: names of classes and attributes for stores that have bare ids, see `read_vocabulary`; None adds none.
-        asked: which images; None for all.
+        selection: of the images; None for all.
         shard_size: entries per shard, at most.
         shard_bytes: see `ShardSequence`.
         drop_damaged: make a damaged record a dead letter instead of stopping. It is no part of what makes two copies
@@ -243,7 +243,7 @@ class CopyOptions:
     """
 
     change: RecordChange = field(default_factory=RecordChange)
-    asked: AskedIds | None = None
+    selection: AskedIds | None = None
     shard_size: int = 4000
     shard_bytes: int | None = None
     drop_damaged: bool = False
@@ -270,8 +270,8 @@ def copy_store(
     """
     start = time.monotonic()
     options = options or CopyOptions()
-    asked = options.asked
-    is_without = asked is not None and asked.is_without
+    selection = options.selection
+    is_without = selection is not None and selection.is_without
     _check_paths(sources, out, options.vocab)
     folder = folder_at(out, scratch)
     with ExitStack() as opened:
@@ -279,14 +279,14 @@ def copy_store(
             opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
-        if asked is not None:
-            asked = replace(asked, ids=_ids_in_stores(stores, asked.ids))
-            options = replace(options, asked=asked)
-        _check_some_are_there(stores, asked)
-        _refuse_forms(stores, asked)
+        if selection is not None:
+            selection = replace(selection, ids=_ids_in_stores(stores, selection.ids))
+            options = replace(options, selection=selection)
+        _check_some_are_there(stores, selection)
+        _refuse_forms(stores, selection)
         for line in unfinished_lines(stores):
             log.warning("%s", line)
-        merge = StoreMerge(stores, None if asked is None else asked.ids, is_without=is_without)
+        merge = StoreMerge(stores, None if selection is None else selection.ids, is_without=is_without)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)
         if is_without:
@@ -356,12 +356,12 @@ def _check_paths(sources: Sequence[Place], out: Place, vocab: str | None) -> Non
 
 def _options_json(options: CopyOptions) -> dict[str, Any]:
     sizes = {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes}
-    asked: dict[str, Any] | None = None
-    if options.asked is not None:
-        asked = {"from": options.asked.origin, "ids": len(options.asked.ids)}
-        asked |= {"without": True} if options.asked.is_without else {}
+    selection: dict[str, Any] | None = None
+    if options.selection is not None:
+        selection = {"from": options.selection.origin, "ids": len(options.selection.ids)}
+        selection |= {"without": True} if options.selection.is_without else {}
     named = {} if options.vocab is None else {"vocab": options.vocab}
-    return {**options.change.to_json(), **sizes, "asked": asked, **named}
+    return {**options.change.to_json(), **sizes, "asked": selection, **named}
 
 
 def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> frozenset[str]:
@@ -375,19 +375,19 @@ def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> froze
     return (ids - unknown).union(*(stored[in_nfc(each)] or {each} for each in unknown))
 
 
-def _check_some_are_there(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+def _check_some_are_there(stores: Sequence[FeatureStore], selection: AskedIds | None) -> None:
     """Raises ValueError where a list names no image of any store: ids of another form, most often."""
-    if asked is None or any(image_id in store for store in stores for image_id in asked.ids):
+    if selection is None or any(image_id in store for store in stores for image_id in selection.ids):
         return
     own = next((image_id for store in stores for image_id in store.ids()), None)
     if own is not None:
         raise ValueError(
-            f"{asked.origin}: none of its {counted(len(asked.ids), 'id')} is in a store to copy; an id there is "
-            f"{printable(own)!r}; roibeam store ids STORE lists all"
+            f"{selection.origin}: none of its {counted(len(selection.ids), 'id')} is in a store to copy; an id there "
+            f"is {printable(own)!r}; roibeam store ids STORE lists all"
         )
 
 
-def _refuse_forms(stores: Sequence[FeatureStore], asked: AskedIds | None) -> None:
+def _refuse_forms(stores: Sequence[FeatureStore], selection: AskedIds | None) -> None:
     """Raises ValueError where a merge would have two images whose ids are equal in NFC: captions would meet either."""
     if len(stores) == 1:
         return
@@ -395,7 +395,7 @@ def _refuse_forms(stores: Sequence[FeatureStore], asked: AskedIds | None) -> Non
     def accented() -> Iterator[tuple[FeatureStore, str]]:
         for store in stores:
             for each in store.ids():
-                if not each.isascii() and (asked is None or (each in asked.ids) != asked.is_without):
+                if not each.isascii() and (selection is None or (each in selection.ids) != selection.is_without):
                     yield store, each
 
     # Most systems write NFC; only ids of another form are held.
@@ -417,9 +417,9 @@ def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: Im
     digest.update(f"{options.shard_size} {options.shard_bytes}".encode("ascii"))
     if names is not None:
         digest.update(f"names {names.names.digest}".encode("ascii"))
-    if options.asked is not None:
-        digest.update(b"without" if options.asked.is_without else b"")
-        for image_id in sorted(options.asked.ids):
+    if options.selection is not None:
+        digest.update(b"without" if options.selection.is_without else b"")
+        for image_id in sorted(options.selection.ids):
             digest.update(b"\0" + image_id.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
@@ -437,7 +437,7 @@ def _write_shards(
 ) -> None:
     """Writes the shards that come after `manifests`, and appends theirs."""
     first = sum(map(num_outcomes, manifests))
-    # All entries are asked for, from the first one on: what is missing is known at the end, and an index row is cheap.
+    # Iterates over all entries, from the first one on: missing ids are known at the end, and an index row is cheap.
     entries = islice(merge.entries(), first, None)
     num_records = max(sum(len(store) for store in stores), 1)
     num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
@@ -479,14 +479,14 @@ class _Outcomes:
             yield self._outcome(ahead.popleft())
 
     def _prefetch(self, entry: StoredRecord) -> None:
-        # What is wrong with a record is said when its turn comes to be read.
+        # A damaged record is an error when its turn comes to be read.
         store = self._stores[entry.source]
         if store.folder.local_path is not None:  # of a URL, a shard is copied when its turn comes
             with suppress(ValueError, KeyError):
                 store.prefetch([entry.image_id])
 
     def check(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
-        """Raises ValueError when records that were not changed have other digests than their sources' indexes say."""
+        """Raises ValueError when records that were not changed have other digests than in their sources' indexes."""
         expected, self._unchanged = self._unchanged, []
         if expected is not None and content_digest(expected) != summary.content_digest:
             first, last = expected[0][0].decode("utf-8"), expected[-1][0].decode("utf-8")
@@ -503,13 +503,13 @@ class _Outcomes:
         try:
             record = self._read(store, entry.image_id)
         except ValueError as error:
-            told = str(error).replace(str(store.path), str(store.folder))  # of a URL, not of the scratch folder
+            message = str(error).replace(str(store.path), str(store.folder))  # of a URL, not of the scratch folder
             if not self._options.drop_damaged:
                 raise ValueError(
-                    f"{told}; the copy stopped here: restore the file and run the same command again, or add "
+                    f"{message}; the copy stopped here: restore the file and run the same command again, or add "
                     f"--drop-damaged to go on without such records"
                 ) from None
-            return DeadLetter(entry.image_id, str(store.folder), "read", "damaged record", told)
+            return DeadLetter(entry.image_id, str(store.folder), "read", "damaged record", message)
         try:
             changed = self._options.change.apply(record)
         except DoesNotFitError as error:

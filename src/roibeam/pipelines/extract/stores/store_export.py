@@ -25,13 +25,13 @@ from roibeam.pipelines.extract.stores.locations import Place
 
 @dataclass
 class ReadBack:
-    """How the file, read again, differs from the store.
+    """Differences between the file, read again, and the store.
 
     Attributes:
         box_error_px: largest difference of a box edge.
         feature_error: largest difference of a feature value, as a share of the record's largest one.
         same_classes: records whose class ids are the same.
-        problems: image id and what is wrong with it, the first few.
+        problems: image id and its problem, the first few.
     """
 
     records: int = 0
@@ -43,12 +43,12 @@ class ReadBack:
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What an export gave.
+    """Result of an export.
 
     Attributes:
         left_out: field -> records that have it and whose file has no place for it.
         without_classes: the store has none, so class ids and scores in the file, if any, are zeros.
-        report: what is in the file.
+        report: on the file.
         read_back: the comparison with the store.
         seconds: wall time.
     """
@@ -112,7 +112,7 @@ def _require_whole(summary: ExportSummary, out: Place) -> None:
 
 @contextmanager
 def _written_to(out: Place, found: FeatureFormat, scratch: str | None) -> Iterator[Path]:
-    """Where the export is written: its place, or a scratch folder that it is uploaded from when the block ends well."""
+    """Path to write the export to: its own, or a scratch folder that it is uploaded from when the block ends well."""
     if not is_at_url(out):
         yield Path(out)
         return

@@ -1,4 +1,4 @@
-"""What a manifest tells of its store, in words for people."""
+"""Facts of a store from its manifest, in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
 from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 
 _NUMBER = r"(\d[\d.e+-]*)"
-# As the toy world names the features of its perfect stores.
+# The toy world's name for the features of its perfect stores.
 _PERFECT = re.compile(f"toyworld-perfect-noise{_NUMBER}-missed{_NUMBER}-doubled{_NUMBER}-jitter{_NUMBER}")
 
 
 def read_manifest(store: str) -> StoreManifest:
-    """That of a store in a folder or at a URL."""
+    """Reads the manifest of a store in a folder or at a URL."""
     if "://" in store:
         folder = output_folder(store)
         return StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
@@ -34,8 +34,8 @@ def data_bytes(manifest: StoreManifest) -> int:
 
 
 def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None) -> dict[str, str]:
-    """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown. What nobody told is
-    left out.
+    """Counts, sizes, and meaning of the features: a name and a text each, in the order to be displayed. Unknown facts
+    are left out.
 
     Args:
         unfinished: the run of the store that has not finished.
@@ -76,7 +76,7 @@ def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
-    """What is told otherwise of a store that was imported, or written from Python."""
+    """Rows that differ for a store that was imported, or written from Python."""
     details = manifest.fingerprint.details
     perfect = _PERFECT.fullmatch(manifest.fingerprint.feature_space.removeprefix(IMPORTED_PREFIX))
     if perfect is not None:
@@ -84,15 +84,15 @@ def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str |
         return {"seen": f"toy world, perfect perception: regions of the scene graph, without a detector; {faults}"}
     if isinstance(manifest.config.get("write"), dict):
         return {"written": "from Python, by StoreWriter"}
-    told = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]
+    parts = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]
     return {
         "weights": "not known: extracted by another code base",
-        "imported from": ", ".join(str(each) for each in told if each) or None,
+        "imported from": ", ".join(str(each) for each in parts if each) or None,
     }
 
 
 def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
-    """Where a copied store comes from, and what of its records was changed."""
+    """Sources of a copied store, and changes of its records."""
     copied = manifest.config.get("copy")
     if copied is None:
         return {}
@@ -106,7 +106,7 @@ def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
         if options["asked"] is not None:
             which = "all images but those" if options["asked"].get("without") else "images"
             changes.append(f"{which} of {options['asked']['from']}")
-    except (KeyError, TypeError, AttributeError):  # somebody else's idea of "copy"
+    except (KeyError, TypeError, AttributeError):  # another program's "copy"
         return {"copied from": printable(json.dumps(copied), 200)}
     return {"copied from": printable(sources, 400), "changed": printable(", ".join(changes) or "nothing", 400)}
 
@@ -125,12 +125,12 @@ def _short(meaning: str) -> str:
 
 
 def _choice_row(manifest: StoreManifest) -> str | None:
-    told = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
-    return f"{', '.join(told)}: may differ, and is told" if told else None
+    parts = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
+    return f"{', '.join(parts)}: may differ, with a note" if parts else None
 
 
 def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
-    """What the feature of the whole image is; nothing where there is none."""
+    """Row on the feature of the whole image; empty where there is none."""
     made = manifest.fingerprint.details.get("image_feature", "none")
     if made == "none":
         return {}
@@ -151,21 +151,21 @@ def _annotations_row(manifest: StoreManifest) -> str:
 
 
 def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, which: str) -> str | None:
-    """What class or attribute ids mean."""
+    """Meaning of class or attribute ids."""
     details = manifest.fingerprint.details
     origin, count = details.get(which), manifest.config.get(f"num_{which}")
     is_from = "" if origin in (None, ABSENT, GIVEN) else f" from {origin}"
     if names is not None:
-        shown = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
-        return f"{shown} ids{is_from}" if is_from else shown
+        text = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+        return f"{text} ids{is_from}" if is_from else text
     if origin == ABSENT or _part(details, "detector").get(f"num_{which}") == 0:
         zeros = which == "classes" and manifest.num_regions
         return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
     if count is None:
         count = _part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
-    told = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
-    told += [f"ids only,{is_from}" if is_from else "ids only"]
+    parts = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
+    parts += [f"ids only,{is_from}" if is_from else "ids only"]
     if is_from and count is None and which == "classes":
-        told[-1] += "; how many there are is not known"
-    is_ours = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
-    return ", ".join(told) + (" (`roibeam store copy --vocab` adds names)" if is_ours else "")
+        parts[-1] += "; how many there are is not known"
+    is_native = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
+    return ", ".join(parts) + (" (`roibeam store copy --vocab` adds names)" if is_native else "")

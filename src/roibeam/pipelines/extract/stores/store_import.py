@@ -50,14 +50,14 @@ IMPORT_DTYPES = ("float16", "float32")
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What an import gave.
+    """Result of an import.
 
     Attributes:
         format: name of the source's format.
         manifest: of the store.
-        report: what was in the source.
+        report: on the source.
         failures: reason -> entries that could not be used; they are the store's dead letters.
-        num_repeats: entries left out because an earlier one says the same about their image.
+        num_repeats: entries left out because an earlier one has the same for their image.
         seconds: wall time.
     """
 
@@ -98,12 +98,12 @@ def import_features(
         format_name: of it; None: it is recognised by its content.
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
         shard_size: entries per shard.
-        num_classes: foreground classes of the detector, for a file that has class ids and does not say; None: not
-            known, or what the file says.
+        num_classes: foreground classes of the detector, for a file that has class ids without their number; None:
+            unknown, or the file's number.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
         background: where rows of class probabilities have background: first, last or none; in a file with class ids
             alone, first says that 0 is background. None: as the format has it, if the numbers do not speak against it.
-        feature_dtype: key of `FILE_DTYPES`: what numbers the bytes of the features are. None: what the file says, and
+        feature_dtype: key of `FILE_DTYPES`: what numbers the bytes of the features are. None: the file's own dtype, and
             float32 where they are base64, if the bytes do not speak against it.
         scratch: parent of the scratch folders that URLs need; None for the machine's temporary folder.
     Raises:
@@ -123,7 +123,7 @@ def import_features(
         named.look(lambda: format_named(format_name))
     named.check()
     folder = folder_at(out, scratch)
-    folder.listing("manifest")  # a URL that cannot be written is told before a large file is copied
+    folder.listing("manifest")  # an error for a URL that cannot be written, before a large file is copied
     with borrowed_files(source, scratch=scratch) as files:
         refuse_others(str(files.path), ("features", "lmdb"))
         found = format_of(files.path, format_name)
@@ -138,7 +138,7 @@ def import_features(
 
 @dataclass(frozen=True)
 class _Request:
-    """What is read, and how it is to be stored."""
+    """Source and form of an import."""
 
     files: BorrowedFiles
     dtype: str
@@ -149,7 +149,7 @@ class _Request:
 
     @property
     def given(self) -> dict[str, int | str]:
-        """The options that say what the file does not, as far as they were given."""
+        """Given options for facts that the file lacks."""
         reading = {"background": self.reading.background, "file_feature_dtype": self.reading.feature_dtype}
         options = {"num_classes": self.num_classes, "vocab": self.vocab, **reading}
         return {name: value for name, value in options.items() if value is not None}

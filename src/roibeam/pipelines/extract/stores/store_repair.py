@@ -52,7 +52,7 @@ _PROBED_PHOTOS = 50
 
 @dataclass(frozen=True)
 class RepairSource:
-    """Where the photos and the network of a store are now; what is None is where the store's manifest says.
+    """Present locations of a store's photos and network; for None, those in the store's manifest.
 
     Attributes:
         images: folder, or URL of one, that the photos or archives are below (the plan's `image_root`).
@@ -69,12 +69,12 @@ class RepairSource:
 
 @dataclass(frozen=True)
 class RepairSummary:
-    """What a repair did.
+    """Result of a repair.
 
     Attributes:
         manifest: of the store now.
         num_shards: written anew, those of an earlier, killed repair included.
-        num_extracted: images that the detector was asked for.
+        num_extracted: images that the detector ran on.
         num_copied: records copied from the old attempts.
         lost: images that were broken or missing and could not be extracted; they are dead letters now.
         num_retried: dead letters that are records now.
@@ -82,7 +82,7 @@ class RepairSummary:
         compared: the new records beside the broken ones.
         is_as_before: whether the content digest is the one that the store was published with.
         seconds: wall time.
-        device: where the detector computed, as torch names it; None where nothing was to be extracted.
+        device: torch's name of the detector's device; None where nothing was to be extracted.
     """
 
     manifest: StoreManifest
@@ -228,8 +228,8 @@ def _as_shard(spec: DetectorSpec, device: str, state: ShardState) -> DetectorSpe
     """The detector as it computed a shard: its mode, which runs into one store may choose differently, and as many
     threads where this machine has them. A shard of two modes was repaired before: then the first of `MODES`."""
     numerics = {} if state.manifest is None else state.manifest.fingerprint.numerics
-    told, threads = numerics.get("mode"), numerics.get("threads")
-    modes = [mode for mode in MODES if mode == told or (isinstance(told, list) and mode in told)]
+    recorded, threads = numerics.get("mode"), numerics.get("threads")
+    modes = [mode for mode in MODES if mode == recorded or (isinstance(recorded, list) and mode in recorded)]
     if device != "cpu" or type(threads) is not int or not 0 < threads <= (os.cpu_count() or 1):
         threads = spec.threads
     try:
@@ -258,17 +258,17 @@ def _check_source(source: RepairSource) -> None:
 def _check_photos(
     store: OutputFolder, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool
 ) -> None:
-    """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
+    """Looks for photos of the shards, those to extract first: a wrong folder would make dead letters of records."""
     images = _folder(source)
     first = None
     for state in states:
         assert state.planned is not None
-        wanted = wanted_images(state, retry=retry)
-        if not wanted:
+        to_extract = wanted_images(state, retry=retry)
+        if not to_extract:
             continue
         members = read_members(store, state.planned)
-        others = {member.image_id for member in members} - wanted
-        for ids in (wanted, others):
+        others = {member.image_id for member in members} - to_extract
+        for ids in (to_extract, others):
             for member in asked_members(members, ids, plan, images)[:_PROBED_PHOTOS]:
                 if location_exists(member.location):
                     return
@@ -341,7 +341,7 @@ def _advice(store: Place, damage: StoreDamage) -> str:
 
 
 def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
-    """What a repair did."""
+    """Result of a repair as JSON."""
     return {
         "store": str(store),
         "shards": summary.num_shards,
@@ -364,7 +364,7 @@ def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
 
 
 def repair_text(store: Place, summary: RepairSummary) -> str:
-    """What a repair did, for the terminal."""
+    """Result of a repair for the terminal."""
     lost = [
         f"lost     {printable(letter.image_id, 100)}: {letter.reason} ({printable(letter.detail, 200)})"
         for letter in summary.lost[:_LISTED]
