@@ -65,7 +65,7 @@ def steps_of(task: TrainTask, arguments: argparse.Namespace) -> Callable[[], int
         chosen_groups(task.model, task.parameter_groups, config), config, device=accelerator.device
     )
     model, prepared = accelerator.prepare(task.model, optimizer)
-    step = TrainStep(task, model, prepared, accelerator, config, told_to_stop=lambda: 0)
+    step = TrainStep(task, model, prepared, accelerator, config, stop_signal=lambda: 0)
     stream = task.batches(0, rank=0, num_ranks=1)
     model.train()
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
 from roibeam.pipelines.collection.page_steps import PageOutcome, look_into
-from roibeam.pipelines.collection.pairs import Page, Picture, Reason
+from roibeam.pipelines.collection.pairs import FetchedPicture, Page, Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.toyworld.write_web import judge, normal_text, read_truth
 
@@ -72,7 +72,7 @@ def _of_image_and_texts(page: Truth, outcome: PageOutcome) -> Iterator[Filtered]
 def of_pictures(web: Path, pages: Iterable[Truth], picture_judge: Path) -> Iterator[Filtered]:
     found = open_picture_judge(picture_judge)
     by_file = {page["picture"]["file"]: page["picture"] for page in pages}
-    pictures = [Picture("", str(web / "site" / file), "", "", 1, 1, 1) for file in by_file]
+    pictures = [FetchedPicture("", str(web / "site" / file), "", "", 1, 1, 1) for file in by_file]
     for (_, picture), score in zip(by_file.items(), found.score(pictures), strict=True):
         yield Filtered("natural pictures", not picture["natural"], score < found.threshold)
 

@@ -48,7 +48,7 @@ from roibeam.pipelines.finetuning.run.group_task import scores_of
 from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 
 ANSWERS = 3129
 PIECES, REGIONS = (12, 40), (10, 60)
@@ -226,7 +226,7 @@ class Pair:
         return (self.system, self.task) != ("vilbert", "vcr")
 
     def _network(self) -> TaskNetwork:
-        asked = AskedForm(self.form, ANSWERS if self.task == "vqa" else 1)
+        asked = OutputSpec(self.form, ANSWERS if self.task == "vqa" else 1)
         if self.system == "vlbert":
             model: nn.Module = VLBertForPreTraining(vlbert_base(region_dropout=0.0, **NO_DROPOUT))
         else:

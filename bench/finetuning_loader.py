@@ -26,7 +26,7 @@ from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 BARS = {"vqa": 2000, "vcr": 500}  # questions/s
@@ -85,7 +85,7 @@ def vcr_groups(store: FeatureStore, words: Words) -> list[TaskGroup]:
 def make_batches(system: str, task: str, store: FeatureStore, tokenizer: CaptionTokenizer) -> GroupBatches:
     form, loss = (LABEL, "bce") if task == "vqa" else (CHOICE, "softmax")
     named = SYSTEMS[system]
-    asked = AskedForm(form, ANSWERS if task == "vqa" else 1)
+    asked = OutputSpec(form, ANSWERS if task == "vqa" else 1)
     fields = named.needed_fields(asked, AUTO)
     config: Any = named.sizes["small"](vocab_size=30522, region_feature_size=WIDTH, **fields)
     return GroupBatches(named, config, tokenizer, LayoutOptions(), asked, store, loss=loss_named(form, loss))

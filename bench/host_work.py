@@ -78,7 +78,7 @@ def steps(detector: Detector, photo: Any) -> dict[str, Callable[[], Any]]:
 
     proposals = propose()
     outputs = HeadOutputs(one, maps, proposals, network.regions(maps, proposals.boxes))
-    scored = detector._scored(outputs)
+    scored = detector._scores(outputs)
     return {
         "weights looked at": detector.network,
         "photo to the device": lambda: detector._prepared(photo, None),
@@ -86,7 +86,7 @@ def steps(detector: Detector, photo: Any) -> dict[str, Callable[[], Any]]:
         "windows of RoIPool": lambda: WindowMax(
             maps, proposals.boxes, cells=detector.config.pooled_cells, stride=FEATURE_STRIDE, chunk=GPU_CHUNK
         ),
-        "scores, boxes": lambda: detector._scored(outputs),
+        "scores, boxes": lambda: detector._scores(outputs),
         "choice, on the CPU": lambda: kept_regions(detector.selection, HostCopy(scored), one.image_hw),
     }
 

@@ -156,7 +156,7 @@ def loop_rounds(task: TrainTask, arguments: argparse.Namespace) -> Iterator[Foun
     groups = chosen_groups(task.model, task.parameter_groups, config)
     optimizer = build_optimizer(groups, config, device=accelerator.device)
     model, prepared = accelerator.prepare(task.model, optimizer)
-    step = TrainStep(task, model, prepared, accelerator, config, told_to_stop=lambda: 0)
+    step = TrainStep(task, model, prepared, accelerator, config, stop_signal=lambda: 0)
     stream = task.batches(0, rank=0, num_ranks=1)
     model.train()
     while True:

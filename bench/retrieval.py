@@ -41,7 +41,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.run.pair_scores import pair_scorer, score_block
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 
 PIECES, REGIONS = (8, 24), (10, 100)
 MOST_PIECES, MOST_REGIONS = 30, 100  # that theirs pads to
@@ -161,7 +161,7 @@ def official(checkout: Path) -> nn.Module:
 def new_network() -> nn.Module:
     """A network of a fine-tuning run of base size, new weights."""
     model: Any = ViLbertForPreTraining(vilbert_config("release"))
-    return started_network(SYSTEMS["vilbert"], model, AskedForm(CHOICE), "ours", source="the bench").module
+    return started_network(SYSTEMS["vilbert"], model, OutputSpec(CHOICE), "ours", source="the bench").module
 
 
 def beside_theirs(arguments: argparse.Namespace, clock: Callable[[], float]) -> None:

@@ -35,7 +35,7 @@ from roibeam.pipelines.finetuning.run.group_task import scores_of
 from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network, with_encoder
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 
 HEIGHT, WIDTH, CELLS = 600, 1200, 14  # of a photo of VCR, and of the mask of a region
 ARMS = {"vqa vilbert": "stored features", "vqa vlbert": "stored features", "vcr vlbert": "end to end"}
@@ -43,7 +43,7 @@ ARMS = {"vqa vilbert": "stored features", "vqa vlbert": "stored features", "vcr 
 
 def make_network(task: str, system: str) -> TaskNetwork:
     form, head = (LABEL, "release") if task == "vqa" else (CHOICE, "ours")
-    asked = AskedForm(form, ANSWERS if task == "vqa" else 1)
+    asked = OutputSpec(form, ANSWERS if task == "vqa" else 1)
     model: nn.Module = VLBertForPreTraining(vlbert_base())
     if system == "vilbert":
         model = ViLbertForPreTraining(vilbert_config("release"))

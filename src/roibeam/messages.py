@@ -16,7 +16,7 @@ from typing import Any
 from unicodedata import category
 
 
-def counted(count: int, noun: str, many: str | None = None) -> str:
+def plural(count: int, noun: str, many: str | None = None) -> str:
     """ "1 image", "2,000 images"; `many` where an s is not enough: counted(2, "entry", "entries")."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 

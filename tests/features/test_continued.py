@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.features.exchange.export_output import ContinuedFile, ContinuedFolder, written_aside
+from roibeam.features.exchange.export_output import ContinuedFile, ContinuedFolder, atomic_path
 from roibeam.features.exchange.lmdb_files import LmdbOutput
 
 PIECES = [b"first line\n", b"second line\n", b"third line\n"]
@@ -60,14 +60,14 @@ def test_an_lmdb_that_was_killed_before_it_was_made_begins_anew(tmp_path: Path) 
 def test_ctrl_c_leaves_what_a_writer_can_go_on_with(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for goes_on, left in ((False, 0), (True, 1)):
-        with pytest.raises(KeyboardInterrupt), written_aside(path, goes_on=goes_on) as aside:
+        with pytest.raises(KeyboardInterrupt), atomic_path(path, goes_on=goes_on) as aside:
             aside.write_text("half")
             raise KeyboardInterrupt
         assert len(list(tmp_path.iterdir())) == left
-    with written_aside(path, goes_on=True) as aside:
+    with atomic_path(path, goes_on=True) as aside:
         assert aside.read_text() == "half"
-    with pytest.raises(KeyboardInterrupt), written_aside(tmp_path / "other", folder=True, goes_on=True):
+    with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "other", folder=True, goes_on=True):
         raise KeyboardInterrupt
-    with written_aside(tmp_path / "other", goes_on=True) as aside:  # a file now: the folder is of no use
+    with atomic_path(tmp_path / "other", goes_on=True) as aside:  # a file now: the folder is of no use
         assert aside.is_file()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "other"]

@@ -31,7 +31,7 @@ def test_the_files_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder.put_many([("plan/0", b"x"), ("plan/1", b"y")])
     assert steps == ["file", "file", "folder"]
     steps.clear()
-    with folder.written_aside("table") as aside:
+    with folder.atomic_path("table") as aside:
         aside.write_bytes(b"x")
     assert steps == ["file", "replace"]
     steps.clear()

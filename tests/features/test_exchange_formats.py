@@ -16,7 +16,7 @@ from fuzz_child import soak_seeds
 
 from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.check_report import CheckReport
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.formats import FORMATS, format_named, format_of, recognise
 from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import DeadLetter
@@ -174,10 +174,10 @@ def test_report_of_boxes_in_shares_and_of_nothing() -> None:
 
 def test_what_is_written_aside_is_whole_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with pytest.raises(KeyError), written_aside(path) as aside:
+    with pytest.raises(KeyError), atomic_path(path) as aside:
         aside.write_text("half")
         raise KeyError
-    with pytest.raises(KeyError), written_aside(path, folder=True) as aside:
+    with pytest.raises(KeyError), atomic_path(path, folder=True) as aside:
         (aside / "inner").mkdir()
         raise KeyError
     assert list(tmp_path.iterdir()) == []
@@ -187,13 +187,13 @@ def test_what_is_written_aside_is_whole_or_not_there(tmp_path: Path) -> None:
     alive.write_text("of another writer")
     with open(alive) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with written_aside(path) as aside:
+        with atomic_path(path) as aside:
             aside.write_text("whole")
     assert sorted(each.name for each in tmp_path.iterdir()) == [alive.name, "file"] and path.read_text() == "whole"
-    with pytest.raises(ValueError, match="exists already"), written_aside(tmp_path / "late") as aside:
+    with pytest.raises(ValueError, match="exists already"), atomic_path(tmp_path / "late") as aside:
         (tmp_path / "late").write_text("somebody was faster")
     assert (tmp_path / "late").read_text() == "somebody was faster"
     refused = ((path, "exists already"), (tmp_path / "no" / "x", "no folder"), (tmp_path / ("x" * 250), "over 241"))
     for target, words in refused:
-        with pytest.raises(ValueError, match=words), written_aside(target):
+        with pytest.raises(ValueError, match=words), atomic_path(target):
             raise AssertionError("not reached")

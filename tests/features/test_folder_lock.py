@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.folders.folder_protocol import store_lock
 
 
@@ -31,7 +31,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch: py
     told = f"{tmp_path}: its file system has no locks .*{os.strerror(number)}.*-o flock.*local disk"
     with pytest.raises(ValueError, match=told), store_lock(tmp_path):
         pass
-    with pytest.raises(ValueError, match=told), written_aside(tmp_path / "out.h5"):
+    with pytest.raises(ValueError, match=told), atomic_path(tmp_path / "out.h5"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 

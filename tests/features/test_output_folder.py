@@ -78,10 +78,10 @@ def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
     source = tmp_path / "data"
     source.write_bytes(bytes(range(100)))
     folder.put_file(source, "part.lmdb")
-    with folder.written_aside("table.parquet") as aside:
+    with folder.atomic_path("table.parquet") as aside:
         aside.write_bytes(b"table")
         assert "table.parquet" not in folder.listing()
-    with pytest.raises(ZeroDivisionError), folder.written_aside("half.parquet") as aside:
+    with pytest.raises(ZeroDivisionError), folder.atomic_path("half.parquet") as aside:
         aside.write_bytes(b"half")
         1 / 0  # noqa: B018
 
@@ -243,7 +243,7 @@ def test_a_file_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
     folder, limits = LocalFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def aside() -> None:
-        with folder.written_aside("c.bin") as path:
+        with folder.atomic_path("c.bin") as path:
             path.write_bytes(bytes(5000))
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))

@@ -62,7 +62,7 @@ def assert_gradients(golden, model, total):
     assert len(wanted) >= 3
     table = key_table(model.config.num_hidden_layers, model.config.text_num_hidden_layers)
     for name, want in wanted.items():
-        gradient = parameters[table.ours(name)].grad
+        gradient = parameters[table.internal(name)].grad
         gradient = gradient[:4] if want.ndim > 1 else gradient
         torch.testing.assert_close(gradient, want, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
     norm = torch.stack([p.grad.norm() for p in parameters.values() if p.grad is not None]).norm()

@@ -9,7 +9,7 @@ from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch
 
 from roibeam.model.common.losses import SumCount
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.vilbert.encoder import Step, ViLbertConfig, layer_plan, vilbert_config
+from roibeam.model.vilbert.encoder import EncoderStep, ViLbertConfig, layer_plan, vilbert_config
 from roibeam.model.vilbert.fields import DEPTHS, PRESETS
 from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
 
@@ -232,10 +232,10 @@ def test_layer_plan(text, image, expected):
 def test_published_depths():
     for depth in DEPTHS:
         plan = layer_plan(vilbert_config("paper", depth=depth))
-        assert [step for step in plan if step.kind == "co"] == [Step("co", k) for k in range(depth)]
+        assert [step for step in plan if step.kind == "co"] == [EncoderStep("co", k) for k in range(depth)]
         # Co-attention k stands right before the text layer 12 - depth + k and image layer k (reference, section 1).
         for k in range(depth):
-            after = plan[plan.index(Step("co", k)) + 1 :]
+            after = plan[plan.index(EncoderStep("co", k)) + 1 :]
             assert next(s for s in after if s.kind == "text").layer == 12 - depth + k
             assert next(s for s in after if s.kind == "image").layer == k
 

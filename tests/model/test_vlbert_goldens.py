@@ -10,7 +10,7 @@ import torch
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vlbert.checkpoint import name_from_official, state_from_official
 from roibeam.model.vlbert.config import VLBertConfig
-from roibeam.model.vlbert.embeddings import ImageElements, embed_coordinates
+from roibeam.model.vlbert.embeddings import VLBertImageElements, embed_coordinates
 from roibeam.model.vlbert.model import VLBertForPreTraining
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
@@ -119,7 +119,7 @@ def pretrain():
     model = build(golden)
     real = golden["in/boxes"][..., 0] > -1.5
     text_mask = golden["in/text"] > 0
-    elements = ImageElements(
+    elements = VLBertImageElements(
         features=golden["in/boxes"][..., 4:],
         boxes=golden["in/boxes"][..., :4],
         mask=real,

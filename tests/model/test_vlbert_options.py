@@ -16,7 +16,7 @@ from roibeam.model.vlbert.embeddings import (
     image_elements,
 )
 from roibeam.model.vlbert.fields import PRESETS
-from roibeam.model.vlbert.model import VLBertForPreTraining, mean_of_rows
+from roibeam.model.vlbert.model import VLBertForPreTraining, mean_over_rows
 
 
 def words(rows, regions, *pairs):
@@ -114,7 +114,7 @@ def test_float64_goes_all_the_way():
     rows = torch.tensor([[True, True, True]])
     mean = average_visible_regions(torch.ones(1, 3, 1).double(), rows, ~rows, 1e-5)
     assert mean.item() == pytest.approx(3 / (3 + 1e-5), abs=1e-15)
-    losses = mean_of_rows(torch.ones(3).double(), torch.tensor([[True, True], [True, False], [False, False]]))
+    losses = mean_over_rows(torch.ones(3).double(), torch.tensor([[True, True], [True, False], [False, False]]))
     assert losses.mean.item() == pytest.approx((2 / 2.0001 + 1 / 1.0001) / 2.0001, abs=1e-15)
     assert (losses + losses).mean.item() == pytest.approx(2 * (2 / 2.0001 + 1 / 1.0001) / 4.0001, abs=1e-15)
 

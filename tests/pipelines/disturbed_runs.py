@@ -117,11 +117,11 @@ class BucketCommand:
 def export_in_small_steps(store: Path, out: Path, name: str) -> None:
     """`store export`, with commits of a few records where the format has commits, and its log."""
     from roibeam.features.exchange.lmdb_files import LmdbOutput
-    from roibeam.pipelines.common.console.progress import show_our_logs
+    from roibeam.pipelines.common.console.progress import configure_logging
     from roibeam.pipelines.extract.stores.store_export import export_store
 
     LmdbOutput.__init__.__kwdefaults__["commit_bytes"] = 10_000
-    show_our_logs()
+    configure_logging()
     export_store(store, out, format_name=name)
 
 

@@ -9,16 +9,16 @@ from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 
 ASKED = {
-    "vqa": AskedForm(LABEL, 3129),
-    "vcr": AskedForm(CHOICE),
-    "refcoco+": AskedForm(REGION),
-    "nlvr2": AskedForm(LABEL, 2, num_images=2),
-    "retrieval": AskedForm(CHOICE),
-    "flickr30k-entities": AskedForm(PHRASE),
-    **{name: AskedForm(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
+    "vqa": OutputSpec(LABEL, 3129),
+    "vcr": OutputSpec(CHOICE),
+    "refcoco+": OutputSpec(REGION),
+    "nlvr2": OutputSpec(LABEL, 2, num_images=2),
+    "retrieval": OutputSpec(CHOICE),
+    "flickr30k-entities": OutputSpec(PHRASE),
+    **{name: OutputSpec(LABEL, len(task.labels) or 1, num_images=0) for name, task in GLUE_TASKS.items()},
 }
 
 

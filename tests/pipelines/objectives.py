@@ -17,7 +17,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.batches.sample import PretrainSample
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
-from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskTable, TaskText
+from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskCorpusText, TaskTable
 from roibeam.pipelines.pretraining.samples.sampler import Sampler, TextSampler
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
@@ -184,14 +184,16 @@ def small_corpus(task: str = "") -> Corpus:
     places = [number * NUM_IMAGES // NUM_CAPTIONS for number in range(NUM_CAPTIONS)]
     if not task:
         return Corpus(store, CaptionTable(list(store), list(zip(places, texts, strict=True))))
-    rows: list[tuple[tuple[int, ...], TaskText]] = []
+    rows: list[tuple[tuple[int, ...], TaskCorpusText]] = []
     for number, (place, text) in enumerate(zip(places, texts, strict=True)):
         following = [
             " ".join(draw.choice(WORDS, int(draw.integers(1, 5)))) for _ in range({VQA: 3, VCR: 1}.get(task, 0))
         ]
         shown = (place, (place + 2) % NUM_IMAGES) if task == NLVR2 else (place,)
         names = tuple(f"image-{each}" for each in shown)
-        rows.append((shown, TaskText("\n".join([text, *following]), names, None if task == VQA else number % 4 == 0)))
+        rows.append(
+            (shown, TaskCorpusText("\n".join([text, *following]), names, None if task == VQA else number % 4 == 0))
+        )
     return TaskCorpus(store, TaskTable(list(store), rows, as_pair=task == VCR))
 
 

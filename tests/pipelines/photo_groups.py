@@ -20,7 +20,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos
+from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest
 from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches, TaskBatch
 from roibeam.pipelines.finetuning.run.group_images import GroupPhotos, Outlines
@@ -29,7 +29,7 @@ from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network, with_encoder
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, TaskSplit
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
@@ -66,8 +66,8 @@ def network(
     *,
     whole_image: str = "model",
     dropout: float = 0.0,
-    beside: BesideTask | None = None,
-    num_told_classes: int = 0,
+    beside: AuxiliaryTargets | None = None,
+    num_input_classes: int = 0,
     grounding: str = AUTO,
     **encoder: Any,
 ) -> tuple[TaskNetwork, TaskNetwork]:
@@ -83,7 +83,7 @@ def network(
     )  # fmt: skip
     stored = started_network(
         named, named.model_class(config), ASKED[kind], "ours", source="a test", beside=beside,
-        num_told_classes=num_told_classes, grounding=grounding,
+        num_input_classes=num_input_classes, grounding=grounding,
     )  # fmt: skip
     examples.awake(stored.module)
     drop(stored.module, dropout)
@@ -97,7 +97,11 @@ def encoder_of(made: TaskNetwork) -> RegionEncoder:
 
 
 def photos_of(
-    made: PhotoStore | None, opened: FeatureStore, trained: TaskNetwork, options: TaskPhotos, outlines: Outlines | None
+    made: PhotoStore | None,
+    opened: FeatureStore,
+    trained: TaskNetwork,
+    options: PhotoRequest,
+    outlines: Outlines | None,
 ) -> GroupPhotos:
     joint: Any = trained.module
     folder = None if made is None else str(made.photos)
@@ -119,7 +123,7 @@ def from_photos(
     opened: FeatureStore, trained: TaskNetwork, system: str, kind: str, *, outlines: Outlines | None = None,
     blind: bool = False, task: DownstreamTask | None = None, **options: Any,
 ) -> GroupBatches:  # fmt: skip
-    photos = photos_of(None, opened, trained, TaskPhotos(**options), outlines)
+    photos = photos_of(None, opened, trained, PhotoRequest(**options), outlines)
     return batches(opened, trained, system, kind, photos=photos, blind=blind, task=task)
 
 
@@ -166,7 +170,7 @@ class PhotoFinetuning:
     dropout: float = 0.0
     stop_at_step: int | None = None
     workers: int = 0
-    beside: BesideTask | None = None
+    beside: AuxiliaryTargets | None = None
     photos: dict[str, Any] = field(default_factory=dict)
     padding_multiple: int = 1
     encoder_scale: float = 1.0
@@ -183,7 +187,7 @@ class PhotoFinetuning:
             whole_image=self.whole_image,
             dropout=self.dropout,
             beside=self.beside,
-            num_told_classes=told.num_classes if told else 0,
+            num_input_classes=told.num_classes if told else 0,
             conventions=conventions,
             **self.encoder,
         )

@@ -16,18 +16,18 @@ from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 
 NUM_LABELS = 3
 WHOLE = "whole"  # regions, and the whole image before them
 ASKED = {
-    LABEL: AskedForm(LABEL, NUM_LABELS),
-    CHOICE: AskedForm(CHOICE),
-    REGION: AskedForm(REGION),
-    WHOLE: AskedForm(REGION, whole_image=True),
-    "pair": AskedForm(LABEL, 2, num_images=2),
-    PHRASE: AskedForm(PHRASE),
+    LABEL: OutputSpec(LABEL, NUM_LABELS),
+    CHOICE: OutputSpec(CHOICE),
+    REGION: OutputSpec(REGION),
+    WHOLE: OutputSpec(REGION, whole_image=True),
+    "pair": OutputSpec(LABEL, 2, num_images=2),
+    PHRASE: OutputSpec(PHRASE),
 }
 LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", WHOLE: "rows", "pair": "class", PHRASE: "captions"}
 # InterBERT shares its layers out to three parts, ViLBERT names the layers that meet.
@@ -76,7 +76,7 @@ def groups(kind: str) -> list[TaskGroup]:
 
 def small_network(
     system: str, kind: str, *, head: str = "ours", double: bool = False, dropout: float = 0.0,
-    asked: AskedForm | None = None,
+    asked: OutputSpec | None = None,
 ) -> TaskNetwork:  # fmt: skip
     """Of new weights, in evaluation mode; `asked` is that of the kind."""
     torch.manual_seed(0)

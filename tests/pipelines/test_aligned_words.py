@@ -16,7 +16,7 @@ from task_corpora import corpus_of, joined
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import collate
 from roibeam.pipelines.data.captions.captioned_store import digest_of_captions
-from roibeam.pipelines.data.captions.task_texts import Mention, TaskCorpus, TaskTable, TaskText, TaskTexts
+from roibeam.pipelines.data.captions.task_texts import Mention, TaskCorpus, TaskCorpusText, TaskTable, TaskTexts
 from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
@@ -70,11 +70,13 @@ def test_what_is_left_of_the_rows_keeps_its_places(tmp_path: Path) -> None:
         assert len(fewer) == 16 and fewer.names_regions
         assert [fewer.text(row).mentions for row in range(16)] == [corpus.text(row).mentions for row in range(16)]
         assert fewer.most_named().tolist() == [3, 2, 2, 2, 3, 3, 3, 3] * 2
-    assert not TaskTable(list(store), [((0,), TaskText("x", ("a/b",), None))]).names_regions
+    assert not TaskTable(list(store), [((0,), TaskCorpusText("x", ("a/b",), None))]).names_regions
 
 
 def test_mentions_are_in_the_digest_of_texts_that_have_some(tmp_path: Path) -> None:
-    texts = [TaskText("x y", ("a",), True, mentions) for mentions in ((), (Mention(0, 1, 0),), (Mention(0, 1, 1),))]
+    texts = [
+        TaskCorpusText("x y", ("a",), True, mentions) for mentions in ((), (Mention(0, 1, 0),), (Mention(0, 1, 1),))
+    ]
     tables = [TaskTable(["a"], [((0,), text)]) for text in texts]
     assert len({digest_of_captions([table]) for table in tables}) == 3
     # Without any it is what runs have recorded that began before there were some.
@@ -149,7 +151,7 @@ def test_alignment_is_padded_in_a_batch(tmp_path: Path) -> None:
 
 def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> None:
     _, sampler = naming(tmp_path, aligned_words="first_piece")
-    text = TaskText("Riley\nno", ("a/b",), True, (Mention(0, 0, 3),))
+    text = TaskCorpusText("Riley\nno", ("a/b",), True, (Mention(0, 0, 3),))
     store = FakeStore({"a/b": make_record("a/b", 0, num_regions=3)})
     few = TaskCorpus(store, TaskTable(["a/b"], [((0,), text)], as_pair=True))
     with pytest.raises(ValueError, match=r"'a/b': a word names region 3, the record has 3; extract with the task's"):

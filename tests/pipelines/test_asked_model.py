@@ -13,8 +13,13 @@ from asked_models import build as build_asked
 from test_model_checkpoint import OURS_ALONE, PUBLISHED
 from tiny_commands import Pictures, one_line
 
-from roibeam.pipelines.analysis.analysis_settings import answer_place, check_new
-from roibeam.pipelines.analysis.load_for_evaluation import ASKED, NO_MATCH_HEAD, NOT_ASKED, pretraining_model
+from roibeam.pipelines.analysis.analysis_settings import check_new, default_output_path
+from roibeam.pipelines.analysis.load_for_evaluation import (
+    NO_MATCH_HEAD,
+    PRETRAINING_MODELS,
+    TASK_MODELS,
+    pretraining_model,
+)
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.model_files.model_checkpoint import MODEL_CLASSES, ModelCheckpoint
 
@@ -23,8 +28,8 @@ TASKS = [name for name in MADE if " for " in name or "multi-task" in name]
 
 
 def test_every_class_of_checkpoint_is_asked_or_refused() -> None:
-    assert sorted([*ASKED, *NOT_ASKED], key=str) == sorted(MODEL_CLASSES, key=str)
-    assert {type(MADE[name]()) for name in TASKS} == set(NOT_ASKED)
+    assert sorted([*PRETRAINING_MODELS, *TASK_MODELS], key=str) == sorted(MODEL_CLASSES, key=str)
+    assert {type(MADE[name]()) for name in TASKS} == set(TASK_MODELS)
     for name in MODELS:
         found = ModelCheckpoint(build_asked(name), Path("run"))
         assert pretraining_model(found, named="run", verb="probe") is found.model
@@ -37,7 +42,7 @@ def test_no_task_model_is_asked(name: str) -> None:
     with pytest.raises(ValueError) as caught:
         pretraining_model(ModelCheckpoint(model, Path("run")), named="run", verb="evaluate")
     said = str(caught.value)
-    assert said.startswith(f"run: {type(model).__name__} is fine-tuned for {NOT_ASKED[type(model)]}; it no longer ")
+    assert said.startswith(f"run: {type(model).__name__} is fine-tuned for {TASK_MODELS[type(model)]}; it no longer ")
     assert said.endswith("; evaluate the pre-trained model that it began from") and "\n" not in said
 
 
@@ -75,23 +80,23 @@ def test_who_has_a_match_head() -> None:
 def test_an_answer_never_takes_the_place_of_anything(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
-    assert answer_place(str(run), None, "probe.svg") == run / "probe.svg"
+    assert default_output_path(str(run), None, "probe.svg") == run / "probe.svg"
     (run / "probe.svg").write_text("mine")
     (run / "probe-2.svg").write_text("mine")
-    assert answer_place(str(run), None, "probe.svg") == run / "probe-3.svg"
+    assert default_output_path(str(run), None, "probe.svg") == run / "probe-3.svg"
     (run / "evaluation").mkdir()  # of an evaluation that stopped
-    assert answer_place(str(run), None, "evaluation") == run / "evaluation"
+    assert default_output_path(str(run), None, "evaluation") == run / "evaluation"
     (run / "evaluation" / "results.json").write_text("{}")
-    assert answer_place(str(run), None, "evaluation") == run / "evaluation-2"
-    assert answer_place(str(run), tmp_path / "new", "evaluation") == tmp_path / "new"
+    assert default_output_path(str(run), None, "evaluation") == run / "evaluation-2"
+    assert default_output_path(str(run), tmp_path / "new", "evaluation") == tmp_path / "new"
     with pytest.raises(ValueError, match=r"evaluation is there already and is not empty \('results.json' is in it\)"):
-        answer_place(str(run), run / "evaluation", "evaluation")
+        default_output_path(str(run), run / "evaluation", "evaluation")
     with pytest.raises(ValueError, match=r"probe.svg is there already and is a file; nothing is replaced"):
         check_new(run / "probe.svg")
     for spec in (str(run / "checkpoints"), "hf:owner/name", "a.bin"):
         with pytest.raises(ValueError, match="is no run's folder: say where to write with --out, such as --out evalu"):
-            answer_place(spec, None, "evaluation")
+            default_output_path(spec, None, "evaluation")
     staged = tmp_path / "staged"
     staged.mkdir()
     (staged / "stages.json").write_text("{}")
-    assert answer_place(str(staged), None, "evaluation") == staged / "evaluation"
+    assert default_output_path(str(staged), None, "evaluation") == staged / "evaluation"

@@ -30,8 +30,14 @@ from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention_figures import Group, grouped_looks, picture_shapes
-from roibeam.pipelines.analysis.attention_questions import ENTITY, AskedCaption, LeftOut, Questioner, parses_by_caption
-from roibeam.pipelines.analysis.attention_run import Asked, read_asked
+from roibeam.pipelines.analysis.attention_questions import (
+    ENTITY,
+    CaptionQuestions,
+    LeftOut,
+    Questioner,
+    parses_by_caption,
+)
+from roibeam.pipelines.analysis.attention_run import QuestionData, read_questions
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.head_accuracy import (
     ABOVE,
@@ -102,11 +108,11 @@ def samples_of(model: Any, world: World) -> EvaluationSamples:
     return EvaluationSamples(model.config, world.tokenizer, num_classes=None)
 
 
-def asked_of(world: World, store: FeatureStore, model: Any, **changes: Any) -> Asked:
-    return read_asked(store, samples_of(model, world), world.request(**changes))
+def questions_of(world: World, store: FeatureStore, model: Any, **changes: Any) -> QuestionData:
+    return read_questions(store, samples_of(model, world), world.request(**changes))
 
 
-def looks_of(model: Any, world: World, asked: Asked, batch_size: int = 16) -> Looks:
+def looks_of(model: Any, world: World, asked: QuestionData, batch_size: int = 16) -> Looks:
     return head_looks(
         model.eval(), samples_of(model, world), asked.captions, asked.record_of, ANY, batch_size=batch_size,
         device=torch.device("cpu"),
@@ -170,11 +176,11 @@ def test_which_piece_looks(tmp_path: Path, word: str, pieces: tuple[int, ...]) -
     assert [each[2] for each in asked if each[:2] == (ENTITY, "a boy 's hat")] == [pieces]
 
 
-@pytest.mark.parametrize(("word", "asked_of"), [("last", ["A man"]), ("first", ["A man", "a boy 's hat"])])
-def test_what_is_cut_is_left_out_and_counted(tmp_path: Path, word: str, asked_of: list[str]) -> None:
+@pytest.mark.parametrize(("word", "questions_of"), [("last", ["A man"]), ("first", ["A man", "a boy 's hat"])])
+def test_what_is_cut_is_left_out_and_counted(tmp_path: Path, word: str, questions_of: list[str]) -> None:
     """Of "a boy 's hat" the hat is cut: its last piece is not that of the boy's."""
     asked, left_out = questions_by_hand(tmp_path, word, most=13)
-    assert [phrase for population, phrase, _ in asked if population == ENTITY] == asked_of
+    assert [phrase for population, phrase, _ in asked if population == ENTITY] == questions_of
     assert re.fullmatch(r"\d phrases and words that are cut: .*'a boy 's hat'.*", " ".join(left_out).replace('"', "'"))
 
 
@@ -225,7 +231,7 @@ def test_a_head_that_looks_at_the_right_region_finds_all_that_any_region_covers(
     torch.manual_seed(0)
     model = Planted(VisualBertConfig(**(SIZES | WIDER | {"num_hidden_layers": 3})))
     with FeatureStore(world.store) as store:
-        asked = asked_of(world, store, model)
+        asked = questions_of(world, store, model)
         model.right = {}
         for caption in asked.captions:
             ids = tuple(world.tokenizer.encode(caption.sentence.text).ids.tolist())
@@ -262,7 +268,7 @@ def test_every_system_is_read_alike_alone_and_beside_others(name: str, world: Wo
     """Padding and neighbours change nothing; weights are those that a probe of the pair shows."""
     model = build(name)
     with FeatureStore(world.store) as store:
-        asked = asked_of(world, store, model, max_images=4)
+        asked = questions_of(world, store, model, max_images=4)
         together, alone = (looks_of(model, world, asked, batch_size) for batch_size in (16, 1))
         assert torch.allclose(torch.from_numpy(together.mass), torch.from_numpy(alone.mass), atol=1e-5)
         assert (together.hit == alone.hit).mean() > 0.98  # ties of float32 aside
@@ -286,7 +292,7 @@ def test_attention_that_is_no_number_is_an_error(world: World) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with FeatureStore(world.store) as store, pytest.raises(ValueError, match=r"attention that is no number \(NaN\)"):
-        looks_of(model, world, asked_of(world, store, model, max_images=1))
+        looks_of(model, world, questions_of(world, store, model, max_images=1))
 
 
 # Figures
@@ -347,7 +353,7 @@ def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
     hit = np.stack([np.zeros((200, 8), bool), random.random((200, 8)) < right], axis=2)
     figures = head_figures(made_looks(hit, np.zeros(200)), ENTITY, seed=0)
     record, sentence = make_record("a", 0, num_regions=4), parse_marked_sentence("A hat .")
-    caption = AskedCaption("a", "a", 0, sentence, ())
+    caption = CaptionQuestions("a", "a", 0, sentence, ())
     _, looks = grouped_looks(np.full((8, 2, 5, 4), 0.25), [[1], [2], [3]], caption, record, figures)
     assert [(each.layer, each.head) for each in looks] == [(layer, 2) for layer in (1, 3, 5, 6, 7, 8)]
     shapes, _ = picture_shapes(caption, record, [Group("hat", np.array([0]))], looks, None, num_layers=8)
@@ -392,7 +398,7 @@ def test_a_damaged_record_is_not_asked(world: World, tmp_path: Path) -> None:
         FeatureStore(copied.store) as store,
         pytest.raises(ValueError, match=r"region value has checksum .*verify --deep"),
     ):
-        asked_of(copied, store, build("visualbert"))
+        questions_of(copied, store, build("visualbert"))
 
 
 def test_the_command_writes_numbers_and_pictures(
@@ -482,7 +488,7 @@ def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
     refused = one_line(roibeam(*words, "--out", tmp_path / "out"))
     assert "has 8 images of the 40 of --entities" in refused and "--min-match" in refused
     with FeatureStore(tmp_path / "few") as store:
-        asked = asked_of(world, store, build("vilbert"), min_match=0.1)
+        asked = questions_of(world, store, build("vilbert"), min_match=0.1)
     assert len({each.name for each in asked.captions}) == 8
     assert any(note.startswith("32 images without a record in the store: ") for note in asked.notes)
 
@@ -490,7 +496,7 @@ def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
 def test_fewer_regions_are_the_strongest_for_heads_baseline_and_ceiling_alike(world: World) -> None:
     model = build("visualbert")
     with FeatureStore(world.store) as store:
-        whole, few = (asked_of(world, store, model, max_images=3, max_regions=most) for most in (0, 2))
+        whole, few = (questions_of(world, store, model, max_images=3, max_regions=most) for most in (0, 2))
         for caption in few.captions:
             every, kept = whole.record_of(caption.record_id), few.record_of(caption.record_id)
             best = np.sort(np.argsort(-every.class_scores, kind="stable")[:2])
@@ -506,11 +512,12 @@ def test_parses_made_here_ask_about_the_papers_relations(world: World) -> None:
     pytest.importorskip("spacy")
     with FeatureStore(world.store) as store:
         gold, made = (
-            asked_of(world, store, build("visualbert"), max_images=8, **own) for own in ({}, {"parses": Path("spacy")})
+            questions_of(world, store, build("visualbert"), max_images=8, **own)
+            for own in ({}, {"parses": Path("spacy")})
         )
     assert not [note for note in made.notes if "parse" in note]
 
-    def arcs(asked: Asked) -> set[tuple[str, int, str, tuple[int, ...]]]:
+    def arcs(asked: QuestionData) -> set[tuple[str, int, str, tuple[int, ...]]]:
         return {(each.name, each.number, q.population, q.pieces) for each in asked.captions for q in each.questions}
 
     assert {"det", "amod", "pobj", "prep"} <= {each[2] for each in arcs(made)}

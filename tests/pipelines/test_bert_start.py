@@ -36,7 +36,7 @@ from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.run.task_start import start_of
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.model_files.model_start import check_words_of_bert, read_bert, start_from_bert
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
@@ -142,7 +142,7 @@ def test_the_bert_base_row_of_glue_is_bert(name: str, tmp_path: Path) -> None:
     and a linear layer, no more."""
     theirs, recipe = save_bert(tmp_path / "bert").bert, TASK_RECIPES[name]
     start = start_of(request(recipe.task, from_bert=str(tmp_path / "bert")), recipe)
-    asked = AskedForm(LABEL, len(GLUE_TASKS[recipe.task].labels) or 1, 0)
+    asked = OutputSpec(LABEL, len(GLUE_TASKS[recipe.task].labels) or 1, 0)
     model = start.model(vocab_size=len(WORDS), width=None)
     network = started_network(start.system, model, asked, recipe.head, source=name)
     network.module.eval()

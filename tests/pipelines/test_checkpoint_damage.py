@@ -24,7 +24,7 @@ from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.termination import failure_of
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, save_checkpoint
 from roibeam.pipelines.training.model_files.model_folder import check_model_sums
-from roibeam.pipelines.training.run_folder.files import SUMS
+from roibeam.pipelines.training.run_folder.files import SUMS_NAME
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,7 +74,7 @@ def test_one_bit_is_refused_by_name_and_another_checkpoint_goes_on(stopped: Path
 def test_who_reads_a_damaged_model_is_told_to_name_another_one(folder: Path) -> None:
     """`evaluate`, `convert`, `--from-run` have no --resume-from."""
     damaged = folder / "checkpoints" / "step-00000008"
-    for name in ("model/model.safetensors", SUMS):
+    for name in ("model/model.safetensors", SUMS_NAME):
         flip(damaged / name, -3)
         with pytest.raises(ValueError, match=r"is damaged: .*; restore it, or name another one: .*/step-00000004$"):
             check_model_sums(damaged / "model")
@@ -94,7 +94,7 @@ def test_later_checkpoints_do_not_push_out_those_of_the_run_that_goes_on(folder:
 def test_a_checkpoint_from_before_there_were_sums_is_read_with_one_warning(
     stopped: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (folder / "checkpoints" / "step-00000008" / SUMS).unlink()
+    (folder / "checkpoints" / "step-00000008" / SUMS_NAME).unlink()
     go_on(folder)
     assert len([line for line in caplog.messages if "without a check for damage" in line]) == 1
     last = "checkpoints/step-00000012"
@@ -187,7 +187,7 @@ def _goes_on_or_says_why(stopped: Path, place: Path, seed: int) -> str:
     folder = place / str(seed)
     shutil.copytree(stopped / "run", folder)
     choose = random.Random(seed)
-    path = folder / "checkpoints" / "step-00000008" / choose.choice((*FILES, SUMS))
+    path = folder / "checkpoints" / "step-00000008" / choose.choice((*FILES, SUMS_NAME))
     choose.choice(HURTS)(path, choose)
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)

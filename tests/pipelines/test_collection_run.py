@@ -20,12 +20,12 @@ from toy_web_server import serve_toy_web
 from warc_files import write_warc
 
 from roibeam.pipelines.collection.aggregation import DroppedPair, aggregate, normalised
-from roibeam.pipelines.collection.pairs import CandidateText, Pair, Picture, Reason, TextSource, pair_id
+from roibeam.pipelines.collection.pairs import CandidateText, FetchedPicture, Pair, Reason, TextSource, pair_id
 from roibeam.pipelines.collection.picture_job import nsfw_scores
 from roibeam.pipelines.collection.request import need_packages
-from roibeam.pipelines.collection.same_images import EvaluationImages, groups_of_same, perceptual_hash, tells_something
+from roibeam.pipelines.collection.same_images import EvaluationImages, groups_of_same, is_distinctive, perceptual_hash
 from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
-from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, WEB_FORMAT, are_drawn, world_of
+from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, WEB_FORMAT, are_toy_photos, world_of
 from roibeam.pipelines.data.source_kinds import open_source
 
 Cli = Callable[..., Any]
@@ -196,7 +196,7 @@ def test_what_is_collected_from_a_toy_web_is_called_drawn(
     assert roibeam("download", out / "pairs.tsv", again, "--allow-private", "127.0.0.1").code == 0
     for folder in (out, again):
         photos = [image.location for image in open_source(str(folder / "local.tsv")).images]
-        assert are_drawn(photos) and {world_of(photo) for photo in photos} == {folder}
+        assert are_toy_photos(photos) and {world_of(photo) for photo in photos} == {folder}
 
 
 def test_folders_that_have_no_images_to_take(site: tuple[Path, str], tmp_path: Path, roibeam: Cli) -> None:
@@ -286,12 +286,17 @@ def test_evaluation_images_are_known_by_pixels_and_by_name(tmp_path: Path) -> No
     assert "held out by list" in str(evaluation.names(replace(plain, url="http://a.org/c/000000000042.jpg?w=3")))
 
 
-def picture(url: str, seed: int, side: int = 400) -> Picture:
-    return Picture(url, f"/nowhere/{seed}.jpg", f"{seed:064x}", perceptual_hash(photo(seed)), side, side, 1000)
+def picture(url: str, seed: int, side: int = 400) -> FetchedPicture:
+    return FetchedPicture(url, f"/nowhere/{seed}.jpg", f"{seed:064x}", perceptual_hash(photo(seed)), side, side, 1000)
 
 
 def pair(
-    shown: Picture, text: str, *, source: TextSource = TextSource.ALT, score: float | None = None, page: str = "p"
+    shown: FetchedPicture,
+    text: str,
+    *,
+    source: TextSource = TextSource.ALT,
+    score: float | None = None,
+    page: str = "p",
 ) -> Pair:
     return Pair(pair_id(shown.sha256), CandidateText(source, text), shown, f"http://{page}.org/", "en", 1.0, score)
 
@@ -309,8 +314,8 @@ def test_pictures_of_one_colour_are_not_one_image_though_their_hashes_are() -> N
     plain = [np.full((90, 120, 3), colour, np.uint8) for colour in ((0, 0, 255), (255, 0, 0), (9, 9, 9))]
     slope = np.repeat(np.linspace(0, 255, 120).astype(np.uint8)[None, :, None], 90, 0).repeat(3, 2)
     hashes = np.array([int(perceptual_hash(each), 16) for each in (*plain, slope, photo(1), photo(1))], np.uint64)
-    assert hashes[0] == hashes[1] and not tells_something(hashes[:4]).any()
-    assert tells_something(np.array([int(perceptual_hash(photo(seed)), 16) for seed in range(40)], np.uint64)).all()
+    assert hashes[0] == hashes[1] and not is_distinctive(hashes[:4]).any()
+    assert is_distinctive(np.array([int(perceptual_hash(photo(seed)), 16) for seed in range(40)], np.uint64)).all()
     digests = np.stack([np.arange(6), np.zeros(6)], 1).astype(np.uint64)
     assert groups_of_same(hashes, digests, max_bits=4).tolist() == [0, 1, 2, 3, 4, 4]
     digests[2] = digests[0]  # one file

@@ -26,9 +26,9 @@ import typer
 from safetensors import safe_open
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.command_end import BUG, FAILED, INTERRUPTED, NOBODY_READS, run_to_the_end
+from roibeam.pipelines.cli.command_end import BUG, FAILED, INTERRUPTED, NO_READER, run_to_the_end
 from roibeam.pipelines.common.compute import OF_THIS_PROCESS
-from roibeam.pipelines.common.console.progress import show_our_logs
+from roibeam.pipelines.common.console.progress import configure_logging
 from roibeam.pipelines.common.console.termination import StoppedBySignalError, failure_of
 
 TEXT = "these are words, no file of this kind\n"
@@ -190,7 +190,7 @@ def test_of_several_processes_the_first_speaks_and_errors_come_from_any(
         return capsys.readouterr().err.replace("roibeam: ", "")
 
     try:
-        show_our_logs()
+        configure_logging()
         assert said(1) == "my photo\nerror\nmine\n"
         assert said(0) == "note\nmy photo\nerror\nstopped by SIGTERM; to go on: roibeam\nmine\n"
     finally:
@@ -206,4 +206,4 @@ def test_nobody_who_reads_is_no_error() -> None:
         stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writing)
-    assert done.returncode == NOBODY_READS and done.stderr == "", done
+    assert done.returncode == NO_READER and done.stderr == "", done

@@ -21,7 +21,7 @@ from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.weights.families import family_names
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vlbert.checkpoint import TABLES, config_from_official, state_to_official
-from roibeam.model.vlbert.embeddings import ImageElements
+from roibeam.model.vlbert.embeddings import VLBertImageElements
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring
 
@@ -110,8 +110,8 @@ def multitask_case() -> Arrays:
     relation = torch.tensor([1, 0])
 
     real = boxes[..., 0] > -1.5
-    elements = ImageElements(boxes[..., 4:], boxes[..., :4], real, ops == 1)
-    elements = ImageElements(*(torch.cat([part, torch.zeros_like(part[:1])]) for part in elements))
+    elements = VLBertImageElements(boxes[..., 4:], boxes[..., :4], real, ops == 1)
+    elements = VLBertImageElements(*(torch.cat([part, torch.zeros_like(part[:1])]) for part in elements))
     ids = torch.cat([torch.nn.functional.pad(text, (0, 2)), aux])
     every = torch.cat([torch.nn.functional.pad(labels, (0, 2), value=-1), aux_labels])
     wanted = torch.cat([targets, torch.zeros(1, 4, 5)])[:, 1:]
@@ -195,7 +195,7 @@ def referring_case() -> Arrays:
     boxes[1, :2] = torch.tensor([[0.0, 0, 50, 39], [20, 10, 44, 33]])
     real = boxes[..., 0] > -1.5
     features = encoder(image, boxes, real)
-    elements = ImageElements(features, boxes, real, torch.zeros_like(real))
+    elements = VLBertImageElements(features, boxes, real, torch.zeros_like(real))
     expression = torch.tensor([[12, 13, 14], [15, 0, 0]])
     text = torch.tensor([[101, 12, 13, 14, 102], [101, 15, 102, 0, 0]])
     info = torch.tensor([[56.0, 40.0, 2.0, 1.6], [51.0, 40.0, 1.5, 1.0]])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
-from roibeam.pipelines.extract.shard.shared_detector import own_device, take_seat
+from roibeam.pipelines.extract.shard.shared_detector import claim_device, own_device
 
 SIT = """
 import sys
@@ -110,14 +110,14 @@ def test_a_folder_of_seats_that_others_made_is_refused(tmp_path: Path, monkeypat
     seats.mkdir(mode=0o700)
     (seats / "GPU-w.0").symlink_to(target)  # no file is made through it
     with pytest.raises(OSError, match="symbolic links"):
-        take_seat(["GPU-w", "GPU-v"], seats)
+        claim_device(["GPU-w", "GPU-v"], seats)
     assert not target.exists()
     (tmp_path / "link").symlink_to(seats)
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     for folder in (tmp_path / "link", tmp_path / "open"):
         with pytest.raises(ValueError, match="only this user can write"):
-            take_seat(["GPU-x", "GPU-y"], folder)
+            claim_device(["GPU-x", "GPU-y"], folder)
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     with pytest.raises(ValueError, match="only this user can write"):
-        take_seat(["GPU-x", "GPU-y"], seats)
+        claim_device(["GPU-x", "GPU-y"], seats)

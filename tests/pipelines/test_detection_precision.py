@@ -17,7 +17,7 @@ from roibeam.pipelines.training.detector.metrics import (
     area_under_curve,
     count_attribute_detections,
     match_detections,
-    shown_objects,
+    matched_objects,
 )
 
 
@@ -135,10 +135,10 @@ def test_ignored_objects_and_crowds_take_any_number_of_detections() -> None:
 def test_an_object_in_a_crowd_is_found_before_the_crowd() -> None:
     image = labelled([[0, 0, 100, 100], [10, 10, 30, 30]], [0, 0], crowds=[1, 0])
     box = np.array([[10, 10, 30, 30]], np.float32)
-    shown = shown_objects(box, image.boxes, image.ignored, image.crowds, above=0.5, plus_one_sides=False)
+    shown = matched_objects(box, image.boxes, image.ignored, image.crowds, above=0.5, plus_one_sides=False)
     assert shown.tolist() == [1]
     no_objects = labelled()
-    assert shown_objects(
+    assert matched_objects(
         box, no_objects.boxes, no_objects.ignored, no_objects.crowds, above=0.5, plus_one_sides=False
     ) == [NO_OBJECT]
 

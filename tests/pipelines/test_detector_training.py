@@ -24,7 +24,7 @@ from roibeam.extraction.weights.detector_folder import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.labelled_photos import open_labelled_photos, read_photo
 from roibeam.pipelines.toyworld.write import write_world
-from roibeam.pipelines.training.detector.settings import DetectorSettings, PhotoRules, Start
+from roibeam.pipelines.training.detector.settings import DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.detector.task import DetectorTask, build_start, train_detector
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import blame
@@ -70,7 +70,7 @@ def photos(world):
 def task_on(photos, *, seed=0, config=TINY, **rules):
     detector = build_trainable_detector(config, E2E, norm=nn.BatchNorm2d)
     initialise(detector, torch.Generator().manual_seed(0))
-    return DetectorTask(DetectorTraining(detector, sampling=FEW), photos, PhotoRules(**rules), seed=seed)
+    return DetectorTask(DetectorTraining(detector, sampling=FEW), photos, DetectorPhotoRules(**rules), seed=seed)
 
 
 def taken(task, count, *, start=0, rank=0, num_ranks=1):
@@ -184,7 +184,7 @@ def test_photos_without_objects_are_not_trained_on(photos):
 
 
 def test_an_interrupted_run_ends_in_the_same_bits(photos, tmp_path):
-    rules = PhotoRules(batch_size=2, short_edges=(48, 64))
+    rules = DetectorPhotoRules(batch_size=2, short_edges=(48, 64))
     straight = run(photos, tmp_path / "straight", photos=rules)
     run(photos, tmp_path / "halves", photos=rules, stop_at_step=3)
     halves = run(photos, tmp_path / "halves", photos=rules, resume=True)
@@ -263,7 +263,7 @@ def test_it_learns(photos, tmp_path):
         config=replace(TINY, base_channels=8),
         sampling=replace(FEW, regions_per_image=32, region_positive_fraction=0.5),
         train=settings(steps=40, warmup_steps=5, decay_steps=(), learning_rate=2e-2, checkpoint_every=0),
-        photos=PhotoRules(batch_size=2, flip=False),
+        photos=DetectorPhotoRules(batch_size=2, flip=False),
     )  # fmt: skip
     first, last = losses_of(tmp_path / "run")[0], result.last
     assert last["loss"] < 0.5 * first["loss"] and last["object_accuracy"] > 0.5 > first["object_accuracy"]

@@ -26,7 +26,7 @@ from roibeam.pipelines.data.download.download_run import OutageWatch
 from roibeam.pipelines.data.download.fetcher import HostGates, _retry_after
 from roibeam.pipelines.data.download.limits import AddressRule, PrivateAddressError, is_public
 from roibeam.pipelines.data.download.response import Body, DownloadError, LocalFaultError
-from roibeam.pipelines.data.download.robots import agent_names, refusal, said_of_use
+from roibeam.pipelines.data.download.robots import agent_names, refusal, usage_directives
 from roibeam.pipelines.data.download.url_list import UrlList
 
 
@@ -114,7 +114,7 @@ def test_a_site_may_call_us_what_its_log_calls_us(user_agent: str, names: tuple[
 
 def test_headers_that_speak_of_use() -> None:
     headers = {"X-Robots-Tag": ["all", "nofollow"], "tdm-reservation": ["1"]}
-    said = said_of_use(lambda name: headers.get(name, ()))
+    said = usage_directives(lambda name: headers.get(name, ()))
     assert said == ("all", "nofollow", "tdm-reservation: 1")
 
 

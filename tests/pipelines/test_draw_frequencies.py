@@ -18,7 +18,7 @@ from soak_share import many
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.pretraining import draw_negatives
-from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskTable, TaskText
+from roibeam.pipelines.data.captions.task_texts import TaskCorpus, TaskCorpusText, TaskTable
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 from roibeam.pipelines.pretraining.requested_settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
@@ -149,7 +149,7 @@ def test_negatives_of_a_run_s_rows_come_alike(rows: int) -> None:
 def test_each_of_a_question_s_ten_answers_comes_alike(draws: int) -> None:
     words = tokenizer()
     answers = WORDS[-10:]
-    text = TaskText("\n".join([" ".join(WORDS[:3]), *answers]), ("image-0",), None)
+    text = TaskCorpusText("\n".join([" ".join(WORDS[:3]), *answers]), ("image-0",), None)
     corpus = TaskCorpus({"image-0": record(0)}, TaskTable(["image-0"], [((0,), text)], as_pair=False))
     config = small_model("visualbert", dropout=0.0).config
     sampler = VisualBertSampler(

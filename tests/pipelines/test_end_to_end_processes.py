@@ -11,7 +11,7 @@ from small_end_to_end import CASES, EndToEndTraining
 from soak_share import SHARE
 
 from roibeam.extraction.training.batch_losses import LOSSES
-from roibeam.pipelines.training.model_files.joint_checkpoint import PREFIX
+from roibeam.pipelines.training.model_files.joint_checkpoint import DETECTION_PREFIX
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,7 +29,7 @@ def test_two_processes_train_a_model_its_encoder_and_a_detector_as_one(photos: P
     assert not too_far(one, two)
     for kind in BOUNDS:
         log = one[kind, "vlbert-detector"]
-        for name in (*(PREFIX + each for each in LOSSES), "masked_words", "masked_regions", "matching"):
+        for name in (*(DETECTION_PREFIX + each for each in LOSSES), "masked_words", "masked_regions", "matching"):
             assert any(line[name] for line in log), name
         assert log[0]["loss"] != log[-1]["loss"]
 
@@ -71,7 +71,7 @@ def test_a_process_of_four_has_nothing_masked_or_no_labelled_photo(photos: Photo
     unlike = 0
     for _ in range(10):
         counts = [task.counts(next(stream)) for stream in streams]
-        assert [PREFIX + "attributes" in each for each in counts] == [False, *[CASES[case].detector] * 3]
+        assert [DETECTION_PREFIX + "attributes" in each for each in counts] == [False, *[CASES[case].detector] * 3]
         masked = [each["masked_words"] + each["masked_regions"] for each in counts]
         unlike += any(masked) and not all(masked)
     assert unlike >= 3

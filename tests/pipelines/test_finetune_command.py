@@ -161,7 +161,7 @@ def test_a_question_in_python_has_the_numbers_of_predict(
         (alone,) = load_task_model(model.source.parent).answer([rows[1]["text"]], [[records[1]]])
         groups = trained.task.read("val").groups
         batches = GroupBatches(
-            trained.system, trained.network.encoder_config, model.tokenizer, trained.layout, trained.asked, opened,
+            trained.system, trained.network.encoder_config, model.tokenizer, trained.layout, trained.output, opened,
             loss=None, task=trained.task,
         )  # fmt: skip
         wanted = list(predicted(trained.network.module, batches, groups, LABEL, 64))

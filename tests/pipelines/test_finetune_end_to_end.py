@@ -38,7 +38,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.vcr import read_vcr_metadata
 from roibeam.pipelines.data.record_photos import RecordPhotos
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
-from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos
+from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest
 from roibeam.pipelines.finetuning.run.group_batches import PhotoSide, TaskBatch
 from roibeam.pipelines.finetuning.run.group_images import GroupPhotos
 from roibeam.pipelines.finetuning.run.group_task import predicted, scores_of
@@ -46,7 +46,7 @@ from roibeam.pipelines.finetuning.run.losses import loss_named, real_scores
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.run.task_data import check_annotated
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, TaskSplit
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, TaskSplit
 from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, prepare_candidates, prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules import region_masks
@@ -199,7 +199,7 @@ def test_photos_of_vcr_are_those_of_its_conformance_cases(made: PhotoStore, stor
     _, trained = network("vlbert", CHOICE, whole_image="box")
     encoder = RegionEncoder(replace(examples.ENCODER, pooled_cells=14))
     choices = replace(examples.BLANK, whole_image="box")
-    options = TaskPhotos(fixed_size=True)
+    options = PhotoRequest(fixed_size=True)
     photos = GroupPhotos(store, [image_id(2)], None, encoder, choices, options, outlines=region_masks)
     record, photo = store[image_id(2)], made.photo(image_id(2))
     metadata = read_vcr_metadata(str(photo.with_suffix(".json")))
@@ -367,10 +367,10 @@ def test_a_network_with_its_encoder_is_read_as_it_was_written(
 def test_photos_that_are_missing_or_of_others_are_told(made: PhotoStore, store: FeatureStore, tmp_path: Path) -> None:
     _, trained = network("vlbert", CHOICE)
     with pytest.raises(ValueError, match=r"8 images of 8 without a photo, such as 'photo-0'.*--photos"):
-        photos_of(PhotoStore(made.path, tmp_path), store, trained, TaskPhotos(), None)
+        photos_of(PhotoStore(made.path, tmp_path), store, trained, PhotoRequest(), None)
     for number in range(8):
         (tmp_path / f"{image_id(number)}.png").write_bytes(made.photo(image_id((number + 1) % 8)).read_bytes())
-    photos = photos_of(PhotoStore(made.path, tmp_path), store, trained, TaskPhotos(), None)
+    photos = photos_of(PhotoStore(made.path, tmp_path), store, trained, PhotoRequest(), None)
     with pytest.raises(ValueError, match=r"50 x 60 pixels.*its boxes would cut out other things"):
         batches(store, trained, "vlbert", CHOICE, photos=photos).check(groups(CHOICE)[0])
     with pytest.raises(ValueError, match=r"no region at .* boxes of the task"):
@@ -390,9 +390,9 @@ def test_two_images_in_one_row_are_refused(store: FeatureStore) -> None:
 
 def test_photos_of_one_shape_share_batches(store: FeatureStore) -> None:
     _, trained = network("vlbert", CHOICE)
-    photos = photos_of(None, store, trained, TaskPhotos(aspect_buckets=True), None)
+    photos = photos_of(None, store, trained, PhotoRequest(aspect_buckets=True), None)
     assert photos.likeness([image_id(0), image_id(2)]) == pytest.approx([64 / 48, 72 / 40])
-    assert photos_of(None, store, trained, TaskPhotos(), None).likeness([image_id(0)]) is None
+    assert photos_of(None, store, trained, PhotoRequest(), None).likeness([image_id(0)]) is None
 
 
 def test_the_largest_batch_is_as_large_as_any(made: PhotoStore, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_the_largest_batch_is_as_large_as_any(made: PhotoStore, tmp_path: Path) 
 @pytest.mark.parametrize("hidden", [0.0, 0.5])
 def test_classes_of_regions_are_learned_beside(made: PhotoStore, tmp_path: Path, hidden: float) -> None:
     """As VL-BERT's release, of all regions and the whole image, or of hidden ones, which are blank in the photo."""
-    beside = BesideTask(("none", "cup", "dog"), lambda group: np.array([1, 2, 1]), hidden_regions=hidden)
+    beside = AuxiliaryTargets(("none", "cup", "dog"), lambda group: np.array([1, 2, 1]), hidden_regions=hidden)
     with FeatureStore(made.path) as opened:
         task = PhotoFinetuning(made.path, tmp_path, settings(steps=4), 4, beside=beside).task(opened)
         batch, worst = next(task.batches(0, rank=0, num_ranks=1)), task.worst_batch().batch

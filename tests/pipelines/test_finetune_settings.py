@@ -21,12 +21,12 @@ from roibeam.pipelines.finetuning.run.finetune_request import (
     seed_summary,
 )
 from roibeam.pipelines.finetuning.run.finetune_settings import (
-    begun_notes,
-    evaluated_as_begun,
-    evaluation_pause,
+    evaluation_interval,
     evaluation_words,
+    resume_notes,
     sections_of,
     steps_for,
+    with_recorded_evaluation,
 )
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
@@ -93,8 +93,8 @@ def test_a_run_of_a_recipe_goes_on_as_it_began(tmp_path: Path) -> None:
     assert vcr(settings=["vcr.grounding=words"]).grounding == "words"
     asked = request(out=out, task="vcr", recipe="vlbert-vcr-answer-paper")
     said = "vcr.grounding stays 'auto', as this run began; vlbert-vcr-answer-paper has 'none' now"
-    assert said in begun_notes(asked, VcrOptions, recipe)
-    assert begun_notes(replace(asked, out=tmp_path / "new"), VcrOptions, recipe) == []
+    assert said in resume_notes(asked, VcrOptions, recipe)
+    assert resume_notes(replace(asked, out=tmp_path / "new"), VcrOptions, recipe) == []
     begun(tmp_path, "vlbert-vcr-answer", "vcr", {})
     assert vcr().grounding == "none"
 
@@ -195,7 +195,7 @@ def test_epochs_are_steps_once_the_groups_are_counted() -> None:
 def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
     """Ten points, or fewer where a split is large; a recipe and a setting win. What they cost is told."""
     pauses = {(1000, 32, 2_000): 100, (50_000, 32, 214_354): 50_000, (50_000, 32, 20_000): 6_250, (5, 4, 10): 1}
-    assert {asked: evaluation_pause(*asked) for asked in pauses} == pauses
+    assert {asked: evaluation_interval(*asked) for asked in pauses} == pauses
     asked = request(steps=50_000, settings=["train.checkpoint_every=7"])
     assert sections_of(asked, VqaOptions, None, evaluate_every=6_250)["train"].evaluate_every == 6_250
     named = request(steps=50_000, settings=["train.evaluate_every=1000"])
@@ -211,15 +211,15 @@ def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
 def test_a_run_of_before_is_evaluated_as_it_began(tmp_path: Path) -> None:
     """Its evaluations would come at other steps behind the place where it goes on."""
     config = sections_of(request(steps=50_000), VqaOptions, None, evaluate_every=5_000)["train"]
-    assert evaluated_as_begun(config, tmp_path, ()) == config
+    assert with_recorded_evaluation(config, tmp_path, ()) == config
     begun = {"train": {"steps": 50_000, "evaluate_every": 1_000}, "task": {}, "recorded": {}}
     (tmp_path / "config.json").write_text(json.dumps(begun))
-    assert evaluated_as_begun(config, tmp_path, ()) == replace(config, evaluate_every=1_000)
-    assert evaluated_as_begun(config, tmp_path, ["train.evaluate_every=5000"]) == config
-    assert evaluated_as_begun(replace(config, steps=60_000), tmp_path, ()).evaluate_every == 5_000
+    assert with_recorded_evaluation(config, tmp_path, ()) == replace(config, evaluate_every=1_000)
+    assert with_recorded_evaluation(config, tmp_path, ["train.evaluate_every=5000"]) == config
+    assert with_recorded_evaluation(replace(config, steps=60_000), tmp_path, ()).evaluate_every == 5_000
     patient = replace(config, best_by="overall", patience=4)  # as its recipe has it now
-    assert evaluated_as_begun(patient, tmp_path, ()) == replace(config, evaluate_every=1_000)
-    assert evaluated_as_begun(patient, tmp_path, ["train.patience=4"]).patience == 4
+    assert with_recorded_evaluation(patient, tmp_path, ()) == replace(config, evaluate_every=1_000)
+    assert with_recorded_evaluation(patient, tmp_path, ["train.patience=4"]).patience == 4
 
 
 def test_a_measure_that_a_task_has_not_is_told_with_those_that_it_has(

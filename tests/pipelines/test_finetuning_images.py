@@ -20,9 +20,9 @@ from roibeam.pipelines.finetuning.run.network import TaskNetwork, started_networ
 from roibeam.pipelines.finetuning.run.task_data import StoreImages
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 
-WHOLE = AskedForm(REGION, whole_image=True)
+WHOLE = OutputSpec(REGION, whole_image=True)
 
 
 def network_for(system: str, **fields: Any) -> TaskNetwork:

@@ -18,7 +18,7 @@ from roibeam.model.vlbert.tasks import VLBertForReferring
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION
 from roibeam.pipelines.finetuning.run.network import read_network, set_dropout
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.training.run_folder.files import write_json
 
 
@@ -139,7 +139,7 @@ def test_a_system_without_a_release_head_says_so() -> None:
 
 def test_the_head_for_two_images_has_the_labels_of_nlvr2() -> None:
     with pytest.raises(ValueError, match="head for two images has 2 labels, as NLVR2, and this task has 5"):
-        small_network("vilbert", "pair", head="release-mt", asked=AskedForm(LABEL, 5, num_images=2))
+        small_network("vilbert", "pair", head="release-mt", asked=OutputSpec(LABEL, 5, num_images=2))
 
 
 @pytest.mark.parametrize("system", ["vlbert", "vilbert", "vilbert-single-stream", "interbert"])

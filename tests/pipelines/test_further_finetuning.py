@@ -119,10 +119,10 @@ def test_images_of_both_trainings_are_known_and_what_nobody_knows_stays_so(tmp_p
     write_trained_images(run, known_keys("first"))
     found = load_model(str(run))
     start = TaskStart(SYSTEMS["vlbert"], found, first=FirstTask.of(found))
-    assert start.run == run and start.tells_images
+    assert start.run == run and start.knows_images
     (tmp_path / "next").mkdir()
     write_trained_images(tmp_path / "next", known_keys("second"), before=start.run)
     assert trained_among(tmp_path / "next", ["first", "second", "third"]) == ["first", "second"]
     config = run / "checkpoints" / "step-00000002" / "config.json"
     config.write_text(config.read_text().replace('"start_tells_images": true', '"start_tells_images": false'))
-    assert not TaskStart(SYSTEMS["vlbert"], found, first=FirstTask.of(found)).tells_images
+    assert not TaskStart(SYSTEMS["vlbert"], found, first=FirstTask.of(found)).knows_images

@@ -25,7 +25,7 @@ from roibeam.pipelines.finetuning.run.network import read_network
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 
@@ -102,7 +102,7 @@ def test_files_that_are_none_of_the_task_say_so(old: str, new: str, says: str, t
 
 def glue_batches(system: str, folder: Path, name: str) -> tuple[Any, GroupBatches, list[Any]]:
     task = TASKS[name].open(folder, TASKS[name].options(), None)
-    asked = AskedForm(LABEL, len(task.labels) or 1, 0)
+    asked = OutputSpec(LABEL, len(task.labels) or 1, 0)
     network = small_network(system, LABEL, asked=asked)
     for parameter in network.module.parameters():  # some start at 0, and hide what they multiply
         torch.nn.init.normal_(parameter, std=0.1)
@@ -141,7 +141,7 @@ def test_every_system_reads_texts_alone_and_trains_exactly_what_it_reads(system:
 
     save_file({n: t.contiguous().clone() for n, t in network.module.state_dict().items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(network.described))
-    again = read_network(folder, SYSTEMS[system], AskedForm(LABEL, 1, 0)).module
+    again = read_network(folder, SYSTEMS[system], OutputSpec(LABEL, 1, 0)).module
     torch.testing.assert_close(again(batch.inputs), scores)
 
 

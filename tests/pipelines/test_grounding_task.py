@@ -23,7 +23,7 @@ from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
 from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions, open_entities
 
@@ -195,7 +195,7 @@ def test_targets_are_shared_among_the_regions_that_cover_and_the_loss_is_of_capt
 
 
 def test_several_heads_are_the_mean_of_their_weights() -> None:
-    network = small_network("visualbert", PHRASE, asked=AskedForm(PHRASE, num_heads=3))
+    network = small_network("visualbert", PHRASE, asked=OutputSpec(PHRASE, num_heads=3))
     batch = batches(network, "visualbert", PHRASE).batch(groups()).inputs
     module: Any = network.module
     output = module.model.encode(batch)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from roibeam.pipelines.common.console import termination
-from roibeam.pipelines.common.console.termination import command_of, tell_what_is_kept, typed_again, what_is_kept
+from roibeam.pipelines.common.console.termination import command_of, resume_hint, set_resume_hint, typed_again
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]
@@ -24,21 +24,21 @@ ROIBEAM = str(Path(sys.executable).with_name("roibeam"))
 
 
 def test_the_line_tells_by_command_what_is_kept_and_quotes_what_was_typed() -> None:
-    termination._told.clear()
+    termination._hint.clear()
     typed = ["/somewhere/roibeam-of-nobody", "extract", "my photos/", "store", "--set", "detector.short_edge=80"]
-    line = what_is_kept(typed)
+    line = resume_hint(typed)
     assert line.startswith("interrupted; finished shards stay; to go on: /somewhere/roibeam-of-nobody extract")
     assert shlex.split(line.partition("to go on: ")[2]) == typed
     assert command_of(["roibeam", "--debug", "store", "copy", "a", "b"]) == "store copy"
-    assert "nothing is kept; to begin again: " in what_is_kept(["roibeam", "evaluate", "run"])
+    assert "nothing is kept; to begin again: " in resume_hint(["roibeam", "evaluate", "run"])
     checked = ["x", "store", "verify", "s", "--deep", "--shards", "0-9"]
     assert typed_again(checked, {"shards": "3-"}) == "x store verify s --deep --shards 3-"
     assert typed_again(["x", "--shards=0-9", "s"], {"shards": "3-"}) == "x s --shards 3-"
     try:
-        tell_what_is_kept("the shards before 3 are read", shards="3-")
-        assert what_is_kept(checked).endswith("are read; to go on: x store verify s --deep --shards 3-")
+        set_resume_hint("the shards before 3 are read", shards="3-")
+        assert resume_hint(checked).endswith("are read; to go on: x store verify s --deep --shards 3-")
     finally:
-        termination._told.clear()
+        termination._hint.clear()
 
 
 class Ended:

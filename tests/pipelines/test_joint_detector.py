@@ -26,10 +26,15 @@ from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.requested_settings import LabelledRules
-from roibeam.pipelines.training.detector.settings import PhotoRules
+from roibeam.pipelines.training.detector.settings import DetectorPhotoRules
 from roibeam.pipelines.training.detector.task import DetectorTask
 from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
-from roibeam.pipelines.training.model_files.joint_checkpoint import PREFIX, JointDetector, load_joint, save_joint
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
+    DETECTION_PREFIX,
+    JointDetector,
+    load_joint,
+    save_joint,
+)
 from roibeam.pipelines.training.train_step import blame
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,12 +101,14 @@ def test_losses_are_those_of_model_and_detector_apart(made: PhotoStore, photos: 
         assert torch.equal(term.mean, together.losses[name].mean), name
     for name, values in alone.losses.items():
         want = getattr(WEIGHTS, name) * values.mean()
-        torch.testing.assert_close(together.losses[PREFIX + name].mean, want, rtol=1e-6, atol=0)
+        torch.testing.assert_close(together.losses[DETECTION_PREFIX + name].mean, want, rtol=1e-6, atol=0)
         assert want.item() > 0, name
-    assert {PREFIX + name for name in alone.losses} | set(plain(batch.rows, batch.images).losses) == set(
+    assert {DETECTION_PREFIX + name for name in alone.losses} | set(plain(batch.rows, batch.images).losses) == set(
         together.losses
     )
-    assert {name for name in together.metrics if name.startswith(PREFIX)} == {PREFIX + name for name in alone.metrics}
+    assert {name for name in together.metrics if name.startswith(DETECTION_PREFIX)} == {
+        DETECTION_PREFIX + name for name in alone.metrics
+    }
 
 
 def test_gradients_of_both_add_up_in_the_encoder(made: PhotoStore, photos: LabelledPhotos) -> None:
@@ -209,7 +216,7 @@ def test_labelled_photos_do_not_depend_on_batch_size_or_processes(
 
 def test_they_are_those_of_a_detector_s_training(photos: LabelledPhotos) -> None:
     detector = build_detector(DETECTOR, weights="random:1", conventions=COMPUTES)
-    rules = PhotoRules(batch_size=2, short_edges=(32, 48))
+    rules = DetectorPhotoRules(batch_size=2, short_edges=(32, 48))
     batch = next(DetectorTask(DetectorTraining(detector), photos, rules, seed=0).batches(0, rank=0, num_ranks=1))
     stream = LabelledStream(labelled_batches(photos), 1.0)
     assert len(next(stream.beside(0, batch_size=2, rank=0, num_ranks=1))) == 2 == stream.most(2)
@@ -227,7 +234,7 @@ def test_the_worst_batch_has_labelled_photos_too(made: PhotoStore, photos: Label
     worst = task.worst_batch()
     assert "and 2 labelled ones of 79 x 44" in worst.what and "a smaller labelled.photos_per" in worst.remedies
     found = task.losses(task.model, worst.batch)
-    assert set(found.losses) == set(task.counts(worst.batch)) and PREFIX + "classes" in found.losses
+    assert set(found.losses) == set(task.counts(worst.batch)) and DETECTION_PREFIX + "classes" in found.losses
     assert all(torch.isfinite(term.total) for term in found.losses.values())
 
 

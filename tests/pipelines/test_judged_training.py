@@ -12,7 +12,7 @@ from labelled_world import COMPUTES, DETECTOR, write_instances, write_labelled
 
 from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector
 from roibeam.pipelines.common.statistics.verdict import Figure
-from roibeam.pipelines.training.detector.settings import PhotoRules
+from roibeam.pipelines.training.detector.settings import DetectorPhotoRules
 from roibeam.pipelines.training.detector.task import JudgedDetectorTask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,7 +66,7 @@ def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr("roibeam.pipelines.training.detector.task.evaluate_detector", lambda *given, **named: report)
     photos = write_labelled(tmp_path / "photos")
     training = DetectorTraining(build_trainable_detector(DETECTOR, COMPUTES))
-    task = JudgedDetectorTask(training, photos, PhotoRules(), photos, seed=0)
+    task = JudgedDetectorTask(training, photos, DetectorPhotoRules(), photos, seed=0)
     expected = {"average_precision": 0.1, "coco_precision": 0.3, "object_recall": 0.4, "attribute_accuracy": 0.5}
     assert task.evaluate() == expected
 

@@ -42,7 +42,7 @@ from roibeam.pipelines.collection.judging.training_rows import (
     read_labelled_texts,
     swapped_noun,
 )
-from roibeam.pipelines.collection.pairs import CandidateText, Pair, Picture, TextSource
+from roibeam.pipelines.collection.pairs import CandidateText, FetchedPicture, Pair, TextSource
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.scene import generate
@@ -224,8 +224,8 @@ def write_pictures(folder: Path, each: int) -> Path:
     return folder / "labels.csv"
 
 
-def picture(path: Path) -> Picture:
-    return Picture("http://a/b", str(path), "0" * 64, "0" * 16, 200, 160, 1)
+def picture(path: Path) -> FetchedPicture:
+    return FetchedPicture("http://a/b", str(path), "0" * 64, "0" * 16, 200, 160, 1)
 
 
 def test_a_judge_of_pictures_learns_from_labels_and_drops_what_it_cannot_decode(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
 from roibeam.pipelines.data.datasets.karpathy import read_karpathy
-from roibeam.pipelines.data.datasets.known_files import kind_of, this_is
+from roibeam.pipelines.data.datasets.known_files import describe_file, kind_of
 from roibeam.pipelines.data.download.url_list import UrlList
 from roibeam.pipelines.data.given_boxes import give_boxes
 from roibeam.pipelines.data.held_out import HeldOut
@@ -207,7 +207,7 @@ def test_arrays_of_all_images_in_one_file_are_called_so(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"this is an HDF5 file with one array for all images, .*train36"):
             read(str(path))
     path.write_bytes(path.read_bytes()[:100])  # cut off: its reader says so
-    assert this_is(str(path)).startswith("this is a file of region features")
+    assert describe_file(str(path)).startswith("this is a file of region features")
 
 
 def test_a_store_in_place_of_photos_and_the_other_way_round(tmp_path: Path) -> None:
@@ -238,4 +238,4 @@ def test_lists_that_look_like_others_are_what_they_were(tmp_path: Path) -> None:
         ('["dog", "cat"]', ""),
     ):
         assert kind_of(write(tmp_path / "x", text)) == kind, text
-    assert this_is(str(tmp_path / "nothing")) == ""
+    assert describe_file(str(tmp_path / "nothing")) == ""

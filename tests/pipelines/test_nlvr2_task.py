@@ -13,10 +13,10 @@ from roibeam.pipelines.finetuning.metrics.measure import STRICT
 from roibeam.pipelines.finetuning.metrics.nlvr2 import read_nlvr2_predictions, write_nlvr2_predictions
 from roibeam.pipelines.finetuning.tasks.nlvr2 import (
     Nlvr2Options,
+    input_regions,
     judged_lines,
     nlvr2_scores,
     read_nlvr2_groups,
-    shown_regions,
 )
 
 # Two pairs of one statement, which are consistent when both are right; the tenth statement of a pair; one of its own.
@@ -82,7 +82,7 @@ def test_scores_and_the_written_file(tmp_path: Path) -> None:
 )
 def test_which_regions_are_shown(fields: dict[str, Any], expected: list[int]) -> None:
     scores = np.array([0.2, 0.9, 0.2, 0.5], np.float32)
-    assert shown_regions(scores, Nlvr2Options(**fields)).tolist() == expected
+    assert input_regions(scores, Nlvr2Options(**fields)).tolist() == expected
 
 
 def test_wrong_files_and_options(tmp_path: Path) -> None:

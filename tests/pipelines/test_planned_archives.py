@@ -21,7 +21,7 @@ from roibeam.pipelines.common.archives import RangedFile
 from roibeam.pipelines.common.locations import read_location
 from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.shard_plan import extend_plan
-from roibeam.pipelines.data.source_images import archive_images, in_order
+from roibeam.pipelines.data.source_images import archive_images, map_ordered
 from roibeam.pipelines.data.source_kinds import open_source
 
 # Threads ahead, results in order
@@ -40,7 +40,7 @@ def taken(tasks: range, threads: int, most_waiting: int) -> tuple[list[str], str
     """All that is given before the first error, and that."""
     found: list[str] = []
     try:
-        for task, results in in_order(tasks, slow_letters, threads=threads, weight=len, most_waiting=most_waiting):
+        for task, results in map_ordered(tasks, slow_letters, threads=threads, weight=len, most_waiting=most_waiting):
             found.append(f"{task}:")
             found += results  # one by one, so that what comes before an error stays
     except ValueError as error:
@@ -65,7 +65,7 @@ def test_what_waits_is_bounded_and_nobody_works_on_once_it_is_given_up() -> None
                 given[0] += 1
             yield task
 
-    listed = in_order(range(100), endless, threads=5, weight=lambda each: 10, most_waiting=6400)
+    listed = map_ordered(range(100), endless, threads=5, weight=lambda each: 10, most_waiting=6400)
     _, results = next(listed)
     for _ in range(500):
         next(results)

@@ -18,7 +18,12 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.metrics.grounding import CountedPhrase
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.run.prediction_page import joined_parts, sections, told_part, write_prediction_page
+from roibeam.pipelines.finetuning.run.prediction_page import (
+    joined_parts,
+    sections,
+    summarize_predictions,
+    write_prediction_page,
+)
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS, DownstreamTask, Prediction, TaskSplit
 
 Roibeam = Callable[..., Any]
@@ -217,8 +222,8 @@ def test_a_page_shows_each_form_and_is_the_same_of_parts(form: str, store: tuple
         said = [
             Prediction(draw.normal(size=count).astype(np.float32), boxes if form == REGION else None) for _ in groups
         ]
-        whole = told_part(task, groups, said)
-        parts = [told_part(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 40, 7)]
+        whole = summarize_predictions(task, groups, said)
+        parts = [summarize_predictions(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 40, 7)]
         told = joined_parts(json.loads(json.dumps(parts)))
         assert told["judged"] == 40 and told["sum"] == whole["sum"] and told["best_sum"] == 40
         shown = sections(told)
@@ -251,7 +256,7 @@ def test_rows_without_an_answer_are_shown_by_how_sure_they_are(
         ids = list(opened.ids())
         is_number = form == "number"
         task = replace(
-            small_task(LABEL if is_number else form), is_told=lambda group: int(group.id) % 2 == 0,
+            small_task(LABEL if is_number else form), has_label=lambda group: int(group.id) % 2 == 0,
             right_words=lambda group: f"known of {group.id}",
             **({"loss": NUMBER_LOSS, "labels": ()} if is_number else {}),
         )  # fmt: skip
@@ -261,7 +266,7 @@ def test_rows_without_an_answer_are_shown_by_how_sure_they_are(
         shape = {LABEL: (3,), "number": (1,), PHRASE: (2, 4)}.get(form, (4,))
         has_boxes = form in (REGION, PHRASE)
         said = [Prediction(draw.normal(size=shape).astype(np.float32), boxes if has_boxes else None) for _ in groups]
-        parts = [told_part(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 60, 7)]
+        parts = [summarize_predictions(task, groups[n : n + 7], said[n : n + 7]) for n in range(0, 60, 7)]
         told = joined_parts(json.loads(json.dumps(parts)))
         each = 2 if form == PHRASE else 1
         assert (told["judged"], told["unjudged"]) == (30 * each, 30 * each)
@@ -293,7 +298,7 @@ def test_choices_in_several_contexts_are_rows_of_their_own() -> None:
     rows = tuple(TaskRow((TaskText((context,)), TaskText((choice,)))) for context, choice in texts)
     group = TaskGroup("q", ("i",), rows, None, facts={})
     scores = np.arange(16, dtype=np.float32) ** 2
-    told = told_part(small_task(CHOICE), [group], [Prediction(scores)])
+    told = summarize_predictions(small_task(CHOICE), [group], [Prediction(scores)])
     assert (told["judged"], told["unjudged"]) == (0, 1)
     shown = {row["id"]: row for row in told["rows"]["first"]}
     assert list(shown) == [f"q, context {n} of 4" for n in (1, 2, 3, 4)]

@@ -27,7 +27,7 @@ from roibeam.pipelines.analysis.probe_picture import (
     Label,
     RectangleShape,
     probe_shapes,
-    shown_regions,
+    regions_to_draw,
     svg_text,
     text_width,
 )
@@ -182,7 +182,7 @@ def test_every_region_that_is_named_is_drawn(tokenizer: Any) -> None:
     record = make_record(30)
     for hide in ([29], list(range(9, 29))):
         said = probe(build("ImageBERT"), record, "a [MASK]", tokenizer, Names(CLASSES), hide=hide)
-        shown = shown_regions(said, record)
+        shown = regions_to_draw(said, record)
         assert set(hide) <= set(shown) and len(shown) == max(len(hide), MAX_REGIONS)
         shapes, _ = probe_shapes(said, record, Names(CLASSES), text="a [MASK]", photo=None)
         numbers = [each.text for each in shapes if isinstance(each, Label) and each.text.isdigit()]

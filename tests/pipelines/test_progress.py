@@ -18,7 +18,7 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.pipelines.common.console.progress import Standing
+from roibeam.pipelines.common.console.progress import ProgressState
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, extend_plan
 from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary
 from roibeam.pipelines.extract.report.store_progress import (
@@ -45,7 +45,7 @@ def beat(shard: int, images: int, *, silent: float = 5.0, ran: float = 100.0) ->
 
 def status(*in_work: Beat, finished: int = 2, state: str = "running", error: str | None = None) -> Status:
     images, complete = finished * 100 + sum(each.images for each in in_work), finished == 40 and state != "stopped"
-    standing = Standing(images - 3, Counter(timeout=3))
+    standing = ProgressState(images - 3, Counter(timeout=3))
     return Status(PLAN, standing, finished, in_work, complete, NOW, NOW - 1500, state, error)
 
 

@@ -26,8 +26,8 @@ from roibeam.pipelines.common.console.progress import (
     IMAGES,
     MEGABYTES,
     Progress,
+    ProgressState,
     Screen,
-    Standing,
     is_drawn_on,
     waiting,
 )
@@ -35,9 +35,9 @@ from roibeam.pipelines.common.console.progress import (
 
 class View:
     def __init__(self) -> None:
-        self.standing = Standing()
+        self.standing = ProgressState()
 
-    def read(self) -> Standing:
+    def read(self) -> ProgressState:
         return self.standing
 
 
@@ -65,13 +65,13 @@ def test_lines_tell_count_rate_time_left_and_failures(
     caplog.set_level(logging.INFO, progress_file.__name__)
     view = View()
     with Progress("extracting", 3000, view=view) as progress:
-        progress.tell()
+        progress.log_state()
         now[0] += 10
-        view.standing = Standing(1490, Counter({"empty file": 8, "too large": 2}))
+        view.standing = ProgressState(1490, Counter({"empty file": 8, "too large": 2}))
         progress.look()
-        progress.tell()
+        progress.log_state()
         now[0] += 10
-        view.standing = Standing(2990, Counter({"empty file": 8, "too large": 2}))
+        view.standing = ProgressState(2990, Counter({"empty file": 8, "too large": 2}))
     assert caplog.messages == [
         "extracting: 0 of 3,000 images, 0 s so far",
         "extracting: 1,500 of 3,000 images, 150 images/s, 10 s left, 10 failed (8 empty file, 2 too large)",
@@ -127,7 +127,7 @@ def some_work() -> None:
     screen.draws = is_drawn_on(sys.stderr)
     with Progress("extracting the regions of many photos", 2_000_000) as progress:
         progress._start -= 1000
-        progress._take(Standing(500, Counter({f"reason {number}": 3 for number in range(30)})))
+        progress._take(ProgressState(500, Counter({f"reason {number}": 3 for number in range(30)})))
         typer.echo("a word above", err=True)  # it looks for the stream below the one that it finds
         time.sleep(0.2)
 

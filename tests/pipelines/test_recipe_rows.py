@@ -21,7 +21,7 @@ from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import candidates_of
 from roibeam.pipelines.finetuning.tasks.vcr_rules import join_regions
@@ -49,7 +49,7 @@ def batch_of(name: str) -> VLBatch:
     form = LABEL if recipe.task == "vqa" else CHOICE
     rows = (TaskRow((TaskText(("dog " * MANY,), (-1,)),)),)
     group = TaskGroup("group", ("image",), rows, {0: 1.0} if form == LABEL else 0)
-    asked = AskedForm(form, 3 if form == LABEL else 1)
+    asked = OutputSpec(form, 3 if form == LABEL else 1)
     network = small_network(recipe.system, form, asked=asked)
     made = GroupBatches(
         SYSTEMS[recipe.system], network.encoder_config, tokenizer(), recipe.layout, asked,
@@ -82,7 +82,7 @@ def test_imagebert_is_fed_the_elements_of_its_paper(name: str) -> None:
 
 def built(name: str, form: str, num_labels: int = 1) -> TaskNetwork:
     recipe = TASK_RECIPES[name]
-    asked = AskedForm(form, num_labels, whole_image=has_whole_image(recipe))
+    asked = OutputSpec(form, num_labels, whole_image=has_whole_image(recipe))
     return small_network(recipe.system, form, head=recipe.head, asked=asked)
 
 

@@ -15,7 +15,7 @@ from roibeam.pipelines.data.datasets.photo_folders import (
     WEB_FORMAT,
     WORLD_FORMAT,
     WORLD_NAME,
-    are_drawn,
+    are_toy_photos,
     list_folder,
     world_of,
 )
@@ -74,10 +74,10 @@ def test_all_pictures_that_a_world_draws_are_known(
     (tmp_path / "drawn" / name).write_text(json.dumps(content))
     assert world_of(str(place)) == tmp_path / "drawn"
     archive = tmp_path / "drawn" / "all.zip"
-    assert are_drawn([str(place), f"zip://a/b/c/d/e/f/g.jpg::{archive}", f"id-too-long:{place}"])
+    assert are_toy_photos([str(place), f"zip://a/b/c/d/e/f/g.jpg::{archive}", f"id-too-long:{place}"])
     elsewhere = str(tmp_path / "holiday" / "b.jpg")
-    assert not are_drawn([str(place), elsewhere]) and not are_drawn([str(place), "gs://bucket/a.jpg"])
-    assert not are_drawn([]) and not are_drawn([f"zip://a.jpg::{tmp_path / 'all.zip'}"])
+    assert not are_toy_photos([str(place), elsewhere]) and not are_toy_photos([str(place), "gs://bucket/a.jpg"])
+    assert not are_toy_photos([]) and not are_toy_photos([f"zip://a.jpg::{tmp_path / 'all.zip'}"])
     for other in (content | {"format": "another", DRAWN_WORLD: False}, [1]):
         (tmp_path / "drawn" / name).write_text(json.dumps(other))
         assert world_of(str(place)) is None

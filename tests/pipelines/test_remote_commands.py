@@ -24,7 +24,7 @@ from object_store import URL, ObjectStore
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import make_record, write_store
 
-from roibeam.features.reading.temporary_copy import borrowed_store, needed_room
+from roibeam.features.reading.temporary_copy import local_store, needed_room
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
@@ -269,7 +269,7 @@ def test_room_for_shards_of_a_url(local: Path, bucket: Path, tmp_path: Path, mon
     shards = [[make_record(f"s{shard}i{n}", 3, seed=9 * shard + n) for n in range(3)] for shard in range(4)]
     write_store(bucket / "s", shards)
     monkeypatch.setattr("roibeam.features.reading.temporary_copy._FREE_SHARE", 0.0)
-    with borrowed_store(f"{URL}{bucket}/s", scratch=str(tmp_path)) as store:
+    with local_store(f"{URL}{bucket}/s", scratch=str(tmp_path)) as store:
         one = store.manifest.shards[0].data_bytes
         assert needed_room(store.manifest.shards) == 2 * one
         most = 0

@@ -32,14 +32,14 @@ from roibeam.pipelines.finetuning.run.network import read_network, started_netwo
 from roibeam.pipelines.finetuning.run.pair_scores import (
     JointPairs,
     PairParts,
-    Plan,
+    PairPlan,
     TwoStreamPairs,
     pair_scorer,
     plan_pairs,
 )
 from roibeam.pipelines.finetuning.run.result_parts import ResultParts, result_lock
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.tasks import retrieval as module
 from roibeam.pipelines.finetuning.tasks.retrieval import (
     Distractors,
@@ -251,7 +251,7 @@ def split_groups(*, same_text: bool = True) -> tuple[list[TaskGroup], list[TaskG
     return captions, captions[::2]
 
 
-def plan_of(system: str, network: Any, folds: int = 1) -> tuple[Any, Plan]:
+def plan_of(system: str, network: Any, folds: int = 1) -> tuple[Any, PairPlan]:
     captions, images = split_groups()
     made = batches(network, system, CHOICE)
     found = folds_of([group.id for group in captions], [group.images[0] for group in images], folds)
@@ -424,7 +424,7 @@ def match_network(system: str) -> Any:
     config = named.sizes["small"](
         vocab_size=tokenizer().vocab_size, region_feature_size=width, max_position_embeddings=64, **fields
     )
-    network = started_network(named, named.model_class(config), AskedForm(CHOICE), "match", source="a test")
+    network = started_network(named, named.model_class(config), OutputSpec(CHOICE), "match", source="a test")
     drop(network.module, 0.0)
     return network
 
@@ -446,7 +446,7 @@ def test_the_match_head_scores_pairs_as_in_pre_training(system: str, tmp_path: P
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(network.described))
     save_file({name: tensor.clone() for name, tensor in module.state_dict().items()}, folder / "model.safetensors")
-    again = read_network(folder, SYSTEMS[system], AskedForm(CHOICE))
+    again = read_network(folder, SYSTEMS[system], OutputSpec(CHOICE))
     with torch.no_grad():
         torch.testing.assert_close(scores_of(again.module, batch, CHOICE)[:, 0], wanted)
 

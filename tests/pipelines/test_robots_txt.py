@@ -126,7 +126,7 @@ def test_each_host_is_asked_once_and_obeyed(tmp_path: Path) -> None:
                 for at in range(10)]  # fmt: skip
         rows = write_list(tmp_path / "list.tsv", urls)
         limits = DownloadLimits(attempts=1, connect_seconds=5)
-        options = DownloadOptions(limits, ("127.0.0.1",), asks_robots_txt=True)
+        options = DownloadOptions(limits, ("127.0.0.1",), reads_robots_txt=True)
         coverage = run_download(rows, tmp_path / "out", options)
         failures = {"robots.txt": 20, "HTTP 503": 20, "private address": 20}
         assert coverage.images == 60 and dict(coverage.failures) == failures
@@ -157,7 +157,7 @@ def test_a_robots_txt_that_comes_compressed_is_obeyed(
     with host(200, robots) as (address, asked):
         paths = ("a/1", "private/1", "a/2", "private/2")
         rows = write_list(tmp_path / "list.tsv", [f"{address}/{path}.jpg" for path in paths])
-        options = DownloadOptions(DownloadLimits(attempts=1), ("127.0.0.1",), asks_robots_txt=True)
+        options = DownloadOptions(DownloadLimits(attempts=1), ("127.0.0.1",), reads_robots_txt=True)
         coverage = run_download(rows, tmp_path / "out", options)
         assert coverage.images == num_images and dict(coverage.failures) == {reason: 4 - num_images}
         assert not any(path.startswith("/private/") for path in asked)

@@ -8,7 +8,7 @@ import pytest
 
 from roibeam.pipelines.training.run_folder import files
 from roibeam.pipelines.training.run_folder.files import (
-    SUMS,
+    SUMS_NAME,
     check_run_config,
     check_run_file,
     list_grown_file,
@@ -53,8 +53,8 @@ def test_a_kill_while_a_file_is_replaced_refuses_no_sound_one(tmp_path, monkeypa
     shutil.rmtree(tmp_path / ".writing-x", ignore_errors=True)
     put(tmp_path, "newer")
     check_run_file(tmp_path / "x")
-    assert len((tmp_path / SUMS).read_text().splitlines()) == 1
-    assert subprocess.run(["sha256sum", "--check", "--quiet", SUMS], cwd=tmp_path).returncode == 0
+    assert len((tmp_path / SUMS_NAME).read_text().splitlines()) == 1
+    assert subprocess.run(["sha256sum", "--check", "--quiet", SUMS_NAME], cwd=tmp_path).returncode == 0
     (tmp_path / "x" / "a").write_text("old")
     with pytest.raises(ValueError, match=r"x/a: is damaged"):
         check_run_file(tmp_path / "x")
@@ -95,7 +95,7 @@ def test_a_list_that_is_no_list_is_refused_and_none_is_warned_of(tmp_path, caplo
     (tmp_path / "x").write_text("x")
     for _ in range(2):
         check_run_file(tmp_path / "x")
-    assert [record.message.partition(": ")[0] for record in caplog.records] == [f"{tmp_path} has no {SUMS}"]
-    (tmp_path / SUMS).write_text("00  ../x\n")
-    with pytest.raises(ValueError, match=f"{SUMS}: is damaged: .*restore it, or remove it"):
+    assert [record.message.partition(": ")[0] for record in caplog.records] == [f"{tmp_path} has no {SUMS_NAME}"]
+    (tmp_path / SUMS_NAME).write_text("00  ../x\n")
+    with pytest.raises(ValueError, match=f"{SUMS_NAME}: is damaged: .*restore it, or remove it"):
         check_run_file(tmp_path / "x")

@@ -45,7 +45,7 @@ from roibeam.pipelines.data.shard_plan import PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import runner_options
-from roibeam.pipelines.extract.runners.clusters import ended_with_the_run
+from roibeam.pipelines.extract.runners.clusters import cancel_job_on_interrupt
 from roibeam.pipelines.extract.runners.pipeline_run import _cause
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.runners.runner_options import WORKER_POOL, check_cluster
@@ -286,7 +286,7 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
     address, told = job_manager
     options = pipeline_options("flink", [f"--flink_master={address}", "--job_name=mine"])
     with pytest.raises(KeyboardInterrupt):
-        with ended_with_the_run(options):
+        with cancel_job_on_interrupt(options):
             name = options.view_as(GoogleCloudOptions).job_name
             assert re.fullmatch("mine-[0-9a-f]{8}", name)
             states = [("a", "other", "RUNNING"), ("b", name, "RUNNING"), ("c", name, "FINISHED")]
@@ -294,7 +294,7 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
             raise KeyboardInterrupt
     assert told["canceled"] == ["/jobs/b"]
     gone = pipeline_options("flink", ["--flink_master=localhost:1", "--parallelism=1"])
-    with pytest.raises(KeyboardInterrupt), ended_with_the_run(gone):
+    with pytest.raises(KeyboardInterrupt), cancel_job_on_interrupt(gone):
         raise KeyboardInterrupt
 
 

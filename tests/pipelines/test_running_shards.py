@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop, stopping_with_the_caller
+from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop, stop_shards_on_interrupt
 
 
 def test_shards_in_work_are_told_and_waited_for() -> None:
@@ -23,7 +23,7 @@ def test_shards_in_work_are_told_and_waited_for() -> None:
             ended.append("dropped")
 
     thread = threading.Thread(target=work)
-    with pytest.raises(KeyboardInterrupt), stopping_with_the_caller(30):
+    with pytest.raises(KeyboardInterrupt), stop_shards_on_interrupt(30):
         thread.start()
         at_work.wait()
         raise KeyboardInterrupt
@@ -42,18 +42,18 @@ def test_a_shard_that_does_not_end_is_not_waited_for_for_ever() -> None:
             released.wait()
 
     thread = threading.Thread(target=work)
-    with pytest.raises(KeyboardInterrupt), stopping_with_the_caller(0.2):
+    with pytest.raises(KeyboardInterrupt), stop_shards_on_interrupt(0.2):
         thread.start()
         at_work.wait()
         raise KeyboardInterrupt
     assert shards_must_stop()  # it is to end whenever it comes back
     released.set()
     thread.join()
-    with stopping_with_the_caller(1):
+    with stop_shards_on_interrupt(1):
         assert not shards_must_stop()
 
 
 def test_other_errors_stop_nothing() -> None:
-    with pytest.raises(OSError), stopping_with_the_caller(1):
+    with pytest.raises(OSError), stop_shards_on_interrupt(1):
         raise OSError
     assert not shards_must_stop()

@@ -29,7 +29,7 @@ from roibeam.features.shard.publish import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.store_copy import RecordChange
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.data.id_lists import AskedIds, read_id_list, read_split
+from roibeam.pipelines.data.id_lists import IdSelection, read_id_list, read_split
 from roibeam.pipelines.extract.stores.store_copy import CopyOptions, copy_store
 
 Roibeam = Callable[..., Any]
@@ -309,7 +309,7 @@ def test_float32_to_float16_is_the_space_of_an_extraction_in_float16(tmp_path: P
     assert half.config["options"] == {"feature_dtype": "float16"}
     with pytest.raises(ValueError, match=r"feature dtype float16 / float32.*--dtype makes dtypes equal"):
         copy_store(list(stored.values()), tmp_path / "both")
-    asked = CopyOptions(RecordChange("float16"), AskedIds("a list", frozenset(["a"])))
+    asked = CopyOptions(RecordChange("float16"), IdSelection("a list", frozenset(["a"])))
     one = copy_store([stored["float32"]], tmp_path / "one", asked).manifest
     assert one.fingerprint == wanted.fingerprint
     # Made equal, the two merge; the copy that was cut from one of them is in it.

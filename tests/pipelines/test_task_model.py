@@ -14,7 +14,7 @@ from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
 from roibeam.pipelines.finetuning.run.task_model import LoadedTaskModel, load_task_model
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.training.model_files.model_folder import FoundModel
 
@@ -23,7 +23,7 @@ def loaded(name: str, folder: Path, system: str = "vilbert") -> LoadedTaskModel:
     """With new weights, of a task whose files are not there."""
     named = TASKS[name]
     task = named.open(folder, named.options(), None)
-    asked = AskedForm(LABEL, len(task.labels) or 1, num_images=task.num_images)
+    asked = OutputSpec(LABEL, len(task.labels) or 1, num_images=task.num_images)
     network = small_network(system, "pair" if task.num_images > 1 else LABEL, asked=asked)
     trained = TrainedTask(FoundModel(folder), network, SYSTEMS[system], asked, LayoutOptions(), task, folder)
     assert task.directly is not None

@@ -26,7 +26,7 @@ from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_told_classes
+from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
@@ -309,9 +309,9 @@ def trained_parameters(name: str) -> int:
         if recipe.detector:  # regions as wide as its network gives them
             config.region_feature_size = CONFIGS[recipe.detector].feature_dim
         model = system.model_class(config)
-        told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
+        told = vcr_input_classes(recipe.options) if recipe.task == "vcr" else None
         num_told = told.num_classes if told else 0
-        network = started_network(system, model, asked, recipe.head, source=name, num_told_classes=num_told)
+        network = started_network(system, model, asked, recipe.head, source=name, num_input_classes=num_told)
     return sum(each.numel() for each in network.module.parameters() if each.requires_grad)
 
 

@@ -32,7 +32,7 @@ from roibeam.pipelines.finetuning.run.finetune_settings import (
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_told_classes
+from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -99,7 +99,7 @@ def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Mo
     first, system = RECIPES[recipe.model], SYSTEMS[recipe.system]
     model: Any = built_model(recipe.model, toy=toy)
     asked = dataclasses.replace(ASKED[recipe.task], whole_image=has_whole_image(recipe))
-    told = vcr_told_classes(recipe.options) if recipe.task == "vcr" else None
+    told = vcr_input_classes(recipe.options) if recipe.task == "vcr" else None
     grounding = {"grounding": recipe.options.grounding} if recipe.task == "vcr" else {}
     with torch.device("meta"):
         network = started_network(
@@ -108,7 +108,7 @@ def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Mo
             asked,
             found["head"].kind,
             source=name,
-            num_told_classes=told.num_classes if told else 0,
+            num_input_classes=told.num_classes if told else 0,
             **grounding,
         )
         config = network.encoder_config

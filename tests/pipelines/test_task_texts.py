@@ -17,7 +17,7 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import collate
 from roibeam.pipelines.data.captions.caption_join import CaptionJoin
-from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskTable, TaskText, TaskTexts
+from roibeam.pipelines.data.captions.task_texts import NLVR2, VCR, VQA, TaskCorpus, TaskCorpusText, TaskTable, TaskTexts
 from roibeam.pipelines.data.datasets.vcr import read_vcr_questions
 from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
@@ -88,7 +88,7 @@ def test_a_person_that_only_the_choice_names_gets_a_name_of_its_own(tmp_path: Pa
 def test_nlvr2_of_the_pack(made_data: Path) -> None:
     found = list(TaskTexts(files(made_data, NLVR2)).texts())
     assert [text.fits for text in found] == [True, True, False, True, False]
-    assert found[1] == TaskText(
+    assert found[1] == TaskCorpusText(
         "The left image shows a red bus and the right image shows a red truck.",
         ("train-1-0-img0", "train-1-0-img1"),
         True,
@@ -125,9 +125,9 @@ def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
 def test_what_else_the_texts_say_is_in_the_digest(made_data: Path) -> None:
     from roibeam.pipelines.data.captions.captioned_store import digest_of_captions
 
-    table = TaskTable(["a", "b", "c"], [((0, 1), TaskText("x", ("a", "b"), True))])
+    table = TaskTable(["a", "b", "c"], [((0, 1), TaskCorpusText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):
-        other = TaskTable(["a", "b", "c"], [(places, TaskText("x", ("a", "b"), fits))])
+        other = TaskTable(["a", "b", "c"], [(places, TaskCorpusText("x", ("a", "b"), fits))])
         assert digest_of_captions([other]) != digest_of_captions([table])
 
 

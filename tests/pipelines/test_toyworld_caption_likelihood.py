@@ -11,7 +11,7 @@ from test_toyworld_truth import thing
 
 from roibeam.pipelines.toyworld import captions
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, ways_to_write
-from roibeam.pipelines.toyworld.captions import Caption, write_captions
+from roibeam.pipelines.toyworld.captions import SceneCaption, write_captions
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.randomness import Weights
 from roibeam.pipelines.toyworld.scene import Relation, Scene, generate
@@ -69,7 +69,7 @@ def written(scene: Scene, relations: tuple[Relation, ...]) -> dict[str, float]:
     nothing = 0.0
     more = True
     while more:
-        caption: Caption | None = writer.write()
+        caption: SceneCaption | None = writer.write()
         if caption is None:
             nothing += branches.chance
         else:

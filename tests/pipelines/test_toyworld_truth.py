@@ -7,7 +7,7 @@ import re
 import pytest
 from toyworld_judge import is_true
 
-from roibeam.pipelines.toyworld.captions import MIN_VISIBLE, OPENINGS, RELATION_PHRASES, Caption
+from roibeam.pipelines.toyworld.captions import MIN_VISIBLE, OPENINGS, RELATION_PHRASES, SceneCaption
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.scene import Relation, Scene, SceneObject, generate
 from roibeam.pipelines.toyworld.truth import Existence, KnownScene, Number, parse_caption, truthful_recall
@@ -40,7 +40,7 @@ def test_a_claim_says_what_the_writer_meant(pictures: list[Picture]) -> None:
             check_meaning(picture, caption)
 
 
-def check_meaning(picture: Picture, caption: Caption) -> None:
+def check_meaning(picture: Picture, caption: SceneCaption) -> None:
     claim = parse_caption(caption.text)
     things = [picture.scene.objects[number] for number in caption.objects]
     if caption.kind == "number":

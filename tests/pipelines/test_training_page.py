@@ -13,7 +13,7 @@ from toy_training import ToyTask, config, log_of, run
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.run_folder.curves import dashed_levels, run_plots, stage_plots
 from roibeam.pipelines.training.run_folder.report_page import write_training_page
-from roibeam.pipelines.training.run_folder.run_summary import RunSummary, origins, training_seconds, write_summary
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, origins, training_seconds, write_summary
 
 SCORES = [0.1, 0.5, 0.9, 0.7, None]  # before the first step, then after 3, 6, 9 and 12
 
@@ -84,7 +84,7 @@ def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
     chance = {"masked_words": 5.5, "masked_word_accuracy": 0.12, "matching_accuracy": 0.5}
     items = {"masked_word_accuracy": 200, "matching_accuracy": 150}
     ends = {"masked_words": (1.5, 2.5), "masked_word_accuracy": (0.3, 0.5), "matching_accuracy": (0.4, 0.6)}
-    summary = RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items, intervals=ends)
+    summary = TrainingSummary("VisualBERT", "150 captions", True, evaluation, chance, items, intervals=ends)
     write_summary(tmp_path / "run", summary)
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     words, matching = "masked words 40.0 % right (clearly above chance, which is 12.0 %)", "matching 49.0 % right (at"
@@ -120,7 +120,9 @@ def test_what_words_alone_give_stands_beside_it_and_an_old_run_has_none(tmp_path
     run(tmp_path / "run")
     chance, items = {"masked_word_accuracy": 0.12, "matching_accuracy": 0.5}, {"masked_word_accuracy": 200}
     evaluation = {"masked_word_accuracy": 0.4, "matching_accuracy": 0.49}
-    told = RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items, {"masked_word_accuracy": 0.31})
+    told = TrainingSummary(
+        "VisualBERT", "150 captions", True, evaluation, chance, items, {"masked_word_accuracy": 0.31}
+    )
     write_summary(tmp_path / "run", told)
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     assert "masked words 40.0 % right (chance: 12.0 %; words alone: 31.0 %)" in page

@@ -82,8 +82,8 @@ def test_where_the_answer_is_not_told_rationales_are_asked_for_each(tmp_path: Pa
     assert [texts(group)[row][1:] for row in (0, 7, 15)] == [
         ["Jessie waits", "yes"], ["Riley drinks", "maybe"], ["Casey sleeps", "maybe"]
     ]  # fmt: skip
-    told = list(read_vcr_groups(str(tmp_path / "val.jsonl"), RATIONALES, told=False))
-    assert texts(told[0]) == texts(group)
+    labelled = list(read_vcr_groups(str(tmp_path / "val.jsonl"), RATIONALES, labelled=False))
+    assert texts(labelled[0]) == texts(group)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from task_groups import ASKED, SIZES, TINY, small_network
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.task_heads import REGION_CLASSES, WORDS, TaskModelBeside
+from roibeam.model.task_heads import REGION_CLASSES, WORDS, AuxiliaryTaskModel
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE
 from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
@@ -30,7 +30,7 @@ from roibeam.pipelines.finetuning.run.task_data import StorePair, check_annotate
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import Pieces
-from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask
 from roibeam.pipelines.finetuning.tasks import vcr, vcr_rules
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, open_vcr
 from roibeam.pipelines.finetuning.tasks.vcr_rules import NamesDrawn
@@ -78,7 +78,7 @@ def network_for(
     width: int,
     *,
     positions: int = 64,
-    beside: BesideTask | None = None,
+    beside: AuxiliaryTargets | None = None,
     head: str = "ours",
     told: int = 0,
 ) -> TaskNetwork:
@@ -87,7 +87,7 @@ def network_for(
     fields = {**TINY, **SIZES.get(system, {}), "max_position_embeddings": positions}
     config = named.sizes["small"](vocab_size=tokenizer.vocab_size, region_feature_size=width, **fields)
     network = started_network(
-        named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside, num_told_classes=told
+        named, named.model_class(config), ASKED[CHOICE], head, source="a test", beside=beside, num_input_classes=told
     )
     network.module.eval()
     return network
@@ -465,12 +465,12 @@ def test_a_model_without_what_is_asked_beside_is_told(tmp_path: Path) -> None:
     module = cast(Any, network.module)
     module.model.masked_word_head = None
     with pytest.raises(ValueError, match="has no head for hidden words"):
-        TaskModelBeside(module.model, module.head, with_words=True)
+        AuxiliaryTaskModel(module.model, module.head, with_words=True)
     for system, said in (("vilbert", "learns nothing beside"), ("vlbert", "learns none; set head.kind to 'ours'")):
         model = cast(Any, small_network(system, CHOICE).module).model
         with pytest.raises(ValueError, match=said):
             started_network(
-                SYSTEMS[system], model, ASKED[CHOICE], "release", source="", beside=BesideTask(hidden_words=0.1)
+                SYSTEMS[system], model, ASKED[CHOICE], "release", source="", beside=AuxiliaryTargets(hidden_words=0.1)
             )
 
 

@@ -112,4 +112,4 @@ def test_the_interval_of_a_share_is_the_published_one() -> None:
 
 def test_unknown_numbers_keep_their_name() -> None:
     assert measure_name("own_number").title == "Own number" and measure_name("own_number").unit == ""
-    assert measure_name("proposal_recall").shown(0.5) == "50.0 %"
+    assert measure_name("proposal_recall").formatted(0.5) == "50.0 %"

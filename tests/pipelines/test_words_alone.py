@@ -25,7 +25,7 @@ from roibeam.pipelines.data.captions.caption_files import Caption
 from roibeam.pipelines.pretraining.task import DataConfig, evaluate
 from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.training.run_folder.run_summary import RunSummary, read_summary
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, read_summary
 from roibeam.pipelines.training.run_folder.training_data import WORD_COUNTS, read_word_counts, write_word_counts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "masked_word_accuracy"
 
 
-def summary(folder: Path) -> RunSummary:
+def summary(folder: Path) -> TrainingSummary:
     found = read_summary(folder)
     assert found is not None
     return found

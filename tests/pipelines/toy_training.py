@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from roibeam.model.common.losses import SumCount, cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.training.loop import train
-from roibeam.pipelines.training.run_folder.files import SUMS
+from roibeam.pipelines.training.run_folder.files import SUMS_NAME
 from roibeam.pipelines.training.train_config import TrainConfig
 
 
@@ -103,7 +103,7 @@ def files_of(checkpoint):
     for path in sorted(checkpoint.rglob("*")):
         if path.suffix == ".safetensors":
             content |= {f"{path.name}:{key}": value for key, value in load_file(path).items()}
-        elif path.is_file() and path.name != SUMS:
+        elif path.is_file() and path.name != SUMS_NAME:
             content[path.name] = json.loads(path.read_text())
     return content
 

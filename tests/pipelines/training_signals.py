@@ -27,11 +27,11 @@ class Signalled:
     to_group: bool = False
 
     def __call__(self) -> None:
-        from roibeam.pipelines.common.console.progress import show_our_logs
+        from roibeam.pipelines.common.console.progress import configure_logging
         from roibeam.pipelines.common.console.termination import StoppedBySignalError
         from roibeam.pipelines.training.train_step import TrainStep
 
-        show_our_logs()
+        configure_logging()
         if self.to_group:
             os.setsid()
         loss, came = TrainStep._loss, 0

@@ -299,14 +299,14 @@ FAULTS = (
     # Writing a store from Python.
     Fault(
         "a shard with half a record is published after an error",
-        "StoreInWork.keep",
+        "PartialStore.keep",
         "        if not self._is_whole:\n            log",
         "        if not begun:\n            log",
         _test("store_writer.py::test_a_disk_that_breaks_in_a_record_leaves_no_shard"),
     ),
     Fault(
         "Ctrl-C in a record loses its shard",
-        "StoreInWork.put",
+        "PartialStore.put",
         "        with _interrupts_wait():\n",
         "        if True:\n",
         _test("store_writer.py::test_an_interrupt_waits_until_the_image_is_written"),
@@ -320,14 +320,14 @@ FAULTS = (
     ),
     Fault(
         "an image that is there with other content is skipped",
-        "StoreInWork.is_there",
+        "PartialStore.is_there",
         "if digest != record_digest(record) or stored_captions != captions:",
         "if not digest or stored_captions != captions:",
         _test("store_writer.py::test_the_same_call_of_write_store_goes_on"),
     ),
     Fault(
         "a writer forgets of what kind the records of earlier shards are",
-        "StoreInWork.__init__",
+        "PartialStore.__init__",
         "self._shards.kind(), self._shards.has_classes()",
         "None, self._shards.has_classes()",
         _test("store_writer_errors.py::test_all_records_are_of_one_kind_in_every_shard_and_session"),

@@ -61,7 +61,7 @@ FAULTS = (
     ),
     Fault(
         "the best regions of NLVR2 are shown, not the first",
-        "shown_regions",
+        "input_regions",
         "if options.region_order == FILE_ORDER:",
         "if options.region_order == BEST:",
         "tests/pipelines/test_nlvr2_task.py::test_which_regions_are_shown",

@@ -30,14 +30,14 @@ FAULTS = (
     ),
     Fault(
         "the rate is that of the step before",
-        "RunInWork.set_learning_rate",
+        "RunHooks.set_learning_rate",
         "learning_rate_at(position.step, config, ",
         "learning_rate_at(position.step - 1, config, ",
         first_steps("vl-bert"),
     ),
     Fault(
         "groups have no rate of their own",
-        "RunInWork.set_learning_rate",
+        "RunHooks.set_learning_rate",
         'group["lr"] = rate * group["learning_rate_scale"]',
         'group["lr"] = rate',
         first_steps("vilbert"),
@@ -212,7 +212,7 @@ FAULTS = (
     ),
     Fault(
         "a run from before averages had a start goes on by another rule",
-        "as_begun",
+        "with_recorded_rules",
         'saved.get("average_start", "initial") == "initial"',
         'saved.get("average_start", "first_update") == "initial"',
         "tests/pipelines/test_training_evaluations.py::"

@@ -115,7 +115,7 @@ FAULTS = (
     ),
     Fault(
         "classes of hidden boxes are asked, and the boxes are seen",
-        "asked_beside",
+        "auxiliary_targets",
         "predicted=hidden, hidden=hidden)",
         "predicted=hidden)",
         f"{_TRAINING}::test_hidden_boxes_are_not_seen_and_follow_from_seed_epoch_and_question",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusters.small_cluster import SmallCluster
-from roibeam.pipelines.common.console.progress import show_our_logs
+from roibeam.pipelines.common.console.progress import configure_logging
 
 
 def run_cluster_command(
@@ -29,7 +29,7 @@ def run_cluster_command(
     asked = parser.parse_args()
     if asked.command == "start" and asked.managers < 1:
         parser.error(f"--managers must be at least 1, got {asked.managers}")
-    show_our_logs()
+    configure_logging()
     try:
         if asked.command == "fetch":
             print(f"{name.capitalize()} and {fetch(asked.folder)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from evidence.report.claims import PAPERS, Bound, Judged, points
 from evidence.report.intervals import Answers, Counts, Estimate, arm_id, difference, share, share_of
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 SYSTEMS = dict(zip(("vlbert", "vilbert", "visualbert", "imagebert", "interbert"), PAPERS, strict=True))
 DETECTOR = "detector"
@@ -259,7 +259,7 @@ def _released(evidence: Evidence, store: str, question: str = "words true") -> s
     arms = {"perfect": ("perfect/vlbert-base", "perfect/vlbert-base-all"), "detector": ("detector/vlbert-released",)}
     found = [(arm, evidence.counts(arm, question)) for arm in arms[store]]
     told = [
-        f"*{arm}* {100 * share_of(counts):.1f} % ({counted(len(counts.seeds), 'run')})"
+        f"*{arm}* {100 * share_of(counts):.1f} % ({plural(len(counts.seeds), 'run')})"
         for arm, counts in found if counts is not None
     ]  # fmt: skip
     without = ", without that task," if question == "words true" else ""
@@ -277,7 +277,7 @@ def _every_pair(evidence: Evidence) -> str:
     return (
         "VL-BERT and InterBERT learn from hidden words of mismatched pairs, too, in layers that words and regions "
         f"share. On perfect regions ImageBERT finds {found[0]} % when it does so, {found[1]} % when not (*{arms[0]}*, "
-        f"half the steps, {counted(len(seeds), 'run')})."
+        f"half the steps, {plural(len(seeds), 'run')})."
     )
 
 

@@ -69,7 +69,7 @@ class HeadRuns:
 
         from roibeam.features.store import FeatureStore
         from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest
-        from roibeam.pipelines.analysis.attention_run import read_asked
+        from roibeam.pipelines.analysis.attention_run import read_questions
         from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
         from roibeam.pipelines.analysis.head_accuracy import head_looks
         from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
@@ -88,7 +88,7 @@ class HeadRuns:
             model.config, load_tokenizer(str(checkpoint.tokenizer)), num_classes=None, as_read=checkpoint.as_read
         )
         with FeatureStore(records) as opened:
-            asked = read_asked(opened, samples, request)
+            asked = read_questions(opened, samples, request)
             rule = GROUNDING_RULES[RULES[request.rules][1]]
             device = torch.device(self.device)
             return head_looks(model, samples, asked.captions, asked.record_of, rule, batch_size=16, device=device)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roibeam.extraction.fast.cuda_device import handed_over, queued_apart, wait_for
+from roibeam.extraction.fast.cuda_device import on_side_stream, record_on_stream, wait_for
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
 from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
@@ -263,7 +263,7 @@ class Detector(nn.Module):
         # regions are chosen here, the next regions.
         outputs = ((at, one) for group, each in _lookahead(mapped) for at, one in self._run_heads(network, group, each))
         coming = (
-            (at, HostCopy(self._scored(one, network, whole_image=whole_image)), one.network_input.image_hw)
+            (at, HostCopy(self._scores(one, network, whole_image=whole_image)), one.network_input.image_hw)
             for at, one in outputs
         )
         found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _lookahead(coming)}
@@ -351,7 +351,7 @@ class Detector(nn.Module):
                 photos = [self._prepared(image, given, masked) for image, given in zip(images, boxes, strict=True)]
                 return photos, network.feature_map(torch.cat([photo.pixels for photo in photos]))
 
-            (photos, maps), done = queued_apart(self.device, "maps", work)
+            (photos, maps), done = on_side_stream(self.device, "maps", work)
         return _MappedPhotos(photos, maps, done)
 
     def _run_heads(
@@ -363,7 +363,9 @@ class Detector(nn.Module):
             inputs = [photo.network_input for photo in photos]
 
             def work() -> list[Proposals]:
-                handed_over(mapped.maps, *(photo.network_boxes for photo in photos if photo.network_boxes is not None))
+                record_on_stream(
+                    mapped.maps, *(photo.network_boxes for photo in photos if photo.network_boxes is not None)
+                )
                 if photos[0].network_boxes is None:
                     sizes, factors = [one.input_hw for one in inputs], [one.factor for one in inputs]
                     return network.proposals(mapped.maps, sizes, factors)
@@ -371,13 +373,13 @@ class Detector(nn.Module):
                 return [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
 
             described = []
-            proposals, done = queued_apart(self.device, "proposals", work, after=mapped.done)
+            proposals, done = on_side_stream(self.device, "proposals", work, after=mapped.done)
             wait_for(done)
-            handed_over(mapped.maps)
+            record_on_stream(mapped.maps)
             for row, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
-                handed_over(proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
+                record_on_stream(proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
                 if photo.given_boxes is not None:
-                    handed_over(photo.given_boxes)
+                    record_on_stream(photo.given_boxes)
                 feature_map = mapped.maps[row : row + 1]
                 regions = network.regions(feature_map, proposed.boxes)
                 outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
@@ -408,10 +410,10 @@ class Detector(nn.Module):
                 Given boxes are all kept.
         """
         return kept_regions(
-            selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
+            selection or self.selection, HostCopy(self._scores(outputs)), outputs.network_input.image_hw
         )
 
-    def _scored(
+    def _scores(
         self, outputs: HeadOutputs, network: InferenceNetwork | None = None, *, whole_image: bool = False
     ) -> ScoredRegions:
         """Probabilities, best attributes and boxes in photo pixels.

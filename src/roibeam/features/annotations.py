@@ -84,7 +84,7 @@ def write_annotations(store: Path | OutputFolder, shards: Iterable[Sequence[Anno
 
     schema = table_schema()
     rows = captions = labels = 0
-    with folder.written_aside(ANNOTATIONS_NAME) as aside:
+    with folder.atomic_path(ANNOTATIONS_NAME) as aside:
         with pq.ParquetWriter(aside, schema) as table:
             for shard in itertools.chain([first], filled):
                 columns = [pa.array([row[place] for row in shard], field.type) for place, field in enumerate(schema)]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roibeam.features.record.notebook import notebook_html
-from roibeam.messages import counted, short_repr
+from roibeam.messages import plural, short_repr
 
 SAME_BOX_PX = 0.1
 ERRORS = {  # figure of an image, and of all -> what it is of
@@ -196,9 +196,9 @@ class StoreComparison:
         return rows
 
     def __repr__(self) -> str:
-        verdict = "equal" if self.equal else counted(len(self.differences), "difference")
+        verdict = "equal" if self.equal else plural(len(self.differences), "difference")
         pairs = f"{self.num_matched:,} pairs of {self.num_left_regions:,} and {self.num_right_regions:,} regions"
-        images = counted(self.num_common, "common image")
+        images = plural(self.num_common, "common image")
         return f"StoreComparison({self.left.name!r} and {self.right.name!r}: {verdict}, {images}, {pairs})"
 
     def _repr_html_(self) -> str:
@@ -207,7 +207,7 @@ class StoreComparison:
 
 
 def _side(side: SourceFacts) -> str:
-    return f"{side.name}: {counted(side.num_images, 'image')}, {side.feature_space[:24]}"
+    return f"{side.name}: {plural(side.num_images, 'image')}, {side.feature_space[:24]}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -37,7 +37,7 @@ from roibeam.features.shard.manifest import (
     listed_manifest,
 )
 from roibeam.features.shard.reader import ShardReader
-from roibeam.messages import check_list, counted
+from roibeam.messages import check_list, plural
 
 # Limits of a store's display in a notebook.
 _LISTED_RECORDS = 5
@@ -308,7 +308,7 @@ class FeatureStore:
         self.close()
 
     def __repr__(self) -> str:
-        num_records, num_shards = counted(len(self), "record"), counted(len(self.manifest.shards), "shard")
+        num_records, num_shards = plural(len(self), "record"), plural(len(self.manifest.shards), "shard")
         return f"FeatureStore({str(self.path)!r}, {num_records} in {num_shards})"
 
     def _repr_html_(self) -> str:
@@ -322,7 +322,7 @@ class FeatureStore:
         table = table_html(("first records", "pixels", "regions", "best regions"), rows) if rows else ""
         per_image = f"{self.num_regions / max(len(self), 1):.1f} per image"
         facts = [
-            ("records", f"{len(self):,}, {counted(manifest.num_dead_letters, 'dead letter')}"),
+            ("records", f"{len(self):,}, {plural(manifest.num_dead_letters, 'dead letter')}"),
             ("regions", f"{self.num_regions:,}, {per_image}"),
             ("features", f"{self.feature_dim} x {self.feature_dtype}" if self.feature_dtype else "none"),
             ("classes", _names_in_short(manifest.classes)),

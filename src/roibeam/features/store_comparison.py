@@ -22,7 +22,7 @@ from roibeam.features.record.fingerprint import space_difference
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.record_pairing import MATCH_IOU, RecordSource, match_regions, paired_ids
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 
 class Cosines:
@@ -180,7 +180,7 @@ class ComparisonScope:
             for side in ("left", "right"):
                 count = self.cases[f"{what} without {side}"]
                 if count:
-                    yield f"{what} not compared in {counted(count, 'image')}: the {side} side has none there"
+                    yield f"{what} not compared in {plural(count, 'image')}: the {side} side has none there"
         if self.cases["distributions of other vocabularies"]:
             yield "class distributions not compared: the two vocabularies differ"
         for case, what in (
@@ -188,7 +188,7 @@ class ComparisonScope:
             ("other k", "are top-k of another k"),
         ):
             if self.cases[case]:
-                images = counted(self.cases[case], "image")
+                images = plural(self.cases[case], "image")
                 bounds = "classes that one does not list are compared with the bounds it sets"
                 yield f"class distributions of {images} {what}: {bounds}"
         spaces = (left.fingerprint.feature_space, right.fingerprint.feature_space)
@@ -455,10 +455,10 @@ def _differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) -
         yield f"no image is on both sides (ids such as {examples or 'none'}){other}"
     for side, count in (("left", found.num_only_left), ("right", found.num_only_right)):
         if count:
-            yield f"{counted(count, 'image')} {'is' if count == 1 else 'are'} only on the {side}"
+            yield f"{plural(count, 'image')} {'is' if count == 1 else 'are'} only on the {side}"
     for source in (found.left, found.right):
         if source.bad_entries:
-            yield f"{counted(sum(source.bad_entries.values()), 'entry', 'entries')} of {source.name} cannot be used"
+            yield f"{plural(sum(source.bad_entries.values()), 'entry', 'entries')} of {source.name} cannot be used"
     for count, what in (
         (found.num_unreadable, "no usable record on one side"),
         (found.num_other_size, "another height or width"),
@@ -467,10 +467,10 @@ def _differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) -
             yield _images_have(count, what)
     alone = [count - found.num_matched for count in (found.num_left_regions, found.num_right_regions)]
     if any(alone):
-        regions = f"{counted(alone[0], 'region')} of the left and {alone[1]:,} of the right"
+        regions = f"{plural(alone[0], 'region')} of the left and {alone[1]:,} of the right"
         yield f"{regions} have no partner of IoU >= {MATCH_IOU}"
     if moved := found.num_matched - found.num_same_box:
-        yield f"{counted(moved, 'matched box', 'matched boxes')} differ{_s(moved)} by more than {SAME_BOX_PX} px"
+        yield f"{plural(moved, 'matched box', 'matched boxes')} differ{_s(moved)} by more than {SAME_BOX_PX} px"
     if not scope.features:
         yield f"features are {found.left.feature_dim} wide on the left, {found.right.feature_dim} on the right"
     for case, what in (
@@ -492,7 +492,7 @@ def _differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) -
 
 
 def _images_have(count: int, what: str) -> str:
-    return f"{counted(count, 'image')} {'has' if count == 1 else 'have'} {what}"
+    return f"{plural(count, 'image')} {'has' if count == 1 else 'have'} {what}"
 
 
 def _s(count: int) -> str:

@@ -31,7 +31,7 @@ from roibeam.features.shard.manifest import (
 from roibeam.features.shard.publish import digests_in_sequences
 from roibeam.features.shard.reader import ShardObject, ShardReader
 from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 
 def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
@@ -155,7 +155,7 @@ def _unfinished(folder: OutputFolder, deep: bool) -> list[Problem]:
                 pass
         whole += not found
         problems += found
-    what = f"is missing: the run that writes it has not finished, {counted(whole, 'shard')} of it can be used"
+    what = f"is missing: the run that writes it has not finished, {plural(whole, 'shard')} of it can be used"
     problems.insert(0, Problem(STORE_MANIFEST_NAME, what, "run the same command again"))
     return problems + _leftovers(folder, named)
 

@@ -4,7 +4,7 @@ They start as BERT draws new weights and know widths instead of models. Each mod
 fine-tuned checkpoints hold them, stand in its own folder (`vilbert/model.py`, ...). docs/models.md, "Heads and losses
 of tasks", has the head and loss of each.
 
-`TaskModelBeside` learns classes of regions and hidden words from the same rows, as VL-BERT does on VCR
+`AuxiliaryTaskModel` learns classes of regions and hidden words from the same rows, as VL-BERT does on VCR
 (arXiv:1908.08530v1, section 4.2.1; jackroos/VL-BERT vcr/modules). Here any model can.
 
 Shapes: B rows, T text pieces, R regions, P phrases, C classes, W width of a head's input.
@@ -237,7 +237,7 @@ class TaskHead(PreTrainedModel):
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         raise NotImplementedError
 
-    def asked_of(self, batch: VLBatch) -> VLBatch:
+    def needed_input(self, batch: VLBatch) -> VLBatch:
         """The batch for a model that computes only this head's input."""
         return batch
 
@@ -247,7 +247,7 @@ class SummaryHead(TaskHead):
 
     config: SummaryHeadConfig
 
-    def asked_of(self, batch: VLBatch) -> VLBatch:
+    def needed_input(self, batch: VLBatch) -> VLBatch:
         return reading(batch, self.config.reads)
 
 
@@ -392,7 +392,7 @@ class TaskModel(nn.Module):
 
     def forward(self, batch: VLBatch) -> Tensor:
         """Output of the head."""
-        return self.head(batch, self.model.encode(self.head.asked_of(batch)))
+        return self.head(batch, self.model.encode(self.head.needed_input(batch)))
 
     def save(self, folder: str | Path) -> None:
         """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own.
@@ -452,7 +452,7 @@ class TextTaskModel(TaskModel):
 
     def forward(self, batch: VLBatch) -> Tensor:
         """Output of the head."""
-        return self.head(batch, self.model.encode_text(self.head.asked_of(batch)))
+        return self.head(batch, self.model.encode_text(self.head.needed_input(batch)))
 
 
 def load_task_head(folder: str | Path) -> TaskHead:
@@ -486,7 +486,7 @@ _WHOLE_IMAGE = 0  # its class
 
 
 @dataclass(frozen=True, eq=False)
-class ScoresBeside:
+class AuxiliaryScores:
     """Scores of the head, and losses and metrics of the auxiliary tasks, by name."""
 
     scores: Tensor
@@ -494,7 +494,7 @@ class ScoresBeside:
     metrics: Mapping[str, SumCount]
 
 
-class TaskModelBeside(TaskModel):
+class AuxiliaryTaskModel(TaskModel):
     """A `TaskModel` with auxiliary losses.
 
     Args:
@@ -526,7 +526,7 @@ class TaskModelBeside(TaskModel):
         if with_words and getattr(model, "masked_word_head", None) is None:
             raise ValueError(f"{type(model).__name__} has no head for hidden words; leave hidden_words at 0")
 
-    def beside(self, batch: VLBatch) -> ScoresBeside:
+    def beside(self, batch: VLBatch) -> AuxiliaryScores:
         """The scores and the losses of a batch that has auxiliary labels, see `loss_counts`."""
         output = self.model.encode(batch)
         terms = PreTrainingTerms()
@@ -537,9 +537,9 @@ class TaskModelBeside(TaskModel):
         if self.with_words:
             assert batch.text_labels is not None
             terms.masked_words(self.model.word_logits, output.text_states, batch.text_labels)  # type: ignore[attr-defined]
-        return ScoresBeside(self.head(batch, output), terms.losses, terms.metrics)
+        return AuxiliaryScores(self.head(batch, output), terms.losses, terms.metrics)
 
-    def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | ScoresBeside:  # type: ignore[override]
+    def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | AuxiliaryScores:  # type: ignore[override]
         """The scores alone, or as `beside`."""
         return self.beside(batch) if beside else super().forward(batch)
 

@@ -52,7 +52,9 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     wanted = [loss for name, loss in losses.items() if f"out/{name}" in arrays]
     if wanted:
         table = key_table(config.num_hidden_layers, config.text_num_hidden_layers)
-        yield from gradient_checks(arrays, model, lambda: torch.stack([loss() for loss in wanted]).sum(), table.ours)
+        yield from gradient_checks(
+            arrays, model, lambda: torch.stack([loss() for loss in wanted]).sum(), table.internal
+        )
 
 
 def _outputs(arrays: ModelArrays, model: InterBertForPreTraining) -> tuple[Outputs, Outputs]:
@@ -87,7 +89,7 @@ def _outputs(arrays: ModelArrays, model: InterBertForPreTraining) -> tuple[Outpu
     losses = _losses(arrays, model, batch, output)
     if any(f"out/{name}" in arrays for name in PRETRAINING_LOSSES):
         scored = model.score(batch, output).losses
-        losses |= {name: constant(scored[ours].mean) for name, ours in PRETRAINING_LOSSES.items()}
+        losses |= {name: constant(scored[internal].mean) for name, internal in PRETRAINING_LOSSES.items()}
         outputs["total_loss"] = constant(torch.stack([term.mean for term in scored.values()]).sum())
     if isinstance(model, InterBertForTasks):
         outputs |= {

@@ -67,7 +67,7 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
             arrays,
             model,
             lambda: torch.stack([loss() for loss in losses]).sum(),
-            TABLES[release].ours,
+            TABLES[release].internal,
         )
 
 
@@ -129,7 +129,7 @@ class _ForwardPass:
             self._maps()
         if any(f"out/{name}" in self.arrays for name in PRETRAINING_LOSSES):
             scored = model.score(self.batch, output).losses
-            self.losses |= {name: constant(scored[ours].mean) for name, ours in PRETRAINING_LOSSES.items()}
+            self.losses |= {name: constant(scored[internal].mean) for name, internal in PRETRAINING_LOSSES.items()}
             self.outputs["total_loss"] = constant(torch.stack([term.mean for term in scored.values()]).sum())
 
     def _words(self, output: VLOutput) -> Tensor:

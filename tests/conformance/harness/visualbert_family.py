@@ -54,7 +54,7 @@ def _run(arrays: ModelArrays) -> Iterator[Check]:
         outputs = _pretraining_outputs(arrays, model, batch)
     yield from output_checks(arrays, outputs)
     if "out/loss" in arrays:
-        yield from gradient_checks(arrays, model, outputs["loss"], TABLE.ours)
+        yield from gradient_checks(arrays, model, outputs["loss"], TABLE.internal)
 
 
 VISUALBERT_FAMILY = model_family("visualbert", ("param/visual_bert.",), _run)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from roibeam.extraction.detector import RegionDetector
-from roibeam.extraction.engine.photo_loading import Photo, error_line
+from roibeam.extraction.engine.photo_loading import LoadedPhoto, error_line
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.regions import Regions
 
@@ -91,7 +91,7 @@ class DetectorCalls:
     def detect(
         self,
         images: Sequence[ImageRef],
-        photos: Sequence[Photo],
+        photos: Sequence[LoadedPhoto],
         *,
         whole_image: bool,
         global_feature: Callable[[np.ndarray], np.ndarray] | None,
@@ -180,7 +180,7 @@ class DetectorCalls:
 
 
 def _image_feature(
-    photo: Photo, regions: Regions, global_feature: Callable[[np.ndarray], np.ndarray] | None
+    photo: LoadedPhoto, regions: Regions, global_feature: Callable[[np.ndarray], np.ndarray] | None
 ) -> np.ndarray | None:
     if global_feature is None:
         return regions.image_feature

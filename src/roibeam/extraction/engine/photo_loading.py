@@ -22,7 +22,7 @@ _NOT_ABOUT_ONE_FILE = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Photo:
+class LoadedPhoto:
     """A decoded photo.
 
     Attributes:
@@ -69,7 +69,7 @@ class PhotoLoad:
         self._batch_key: Callable[[tuple[int, int]], Hashable] | None = getattr(detector, "batch_key", None)
         self._keep_pixels = keep_pixels or self._prepare is None
 
-    def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> Photo | Failure:
+    def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> LoadedPhoto | Failure:
         """Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
 
         Args:
@@ -107,7 +107,7 @@ class PhotoLoad:
             except (RuntimeError, ValueError) as error:
                 return Failure(image.image_id, image.location, "detect", "detector failed", error_line(error))
         key = image_hw if self._batch_key is None else self._batch_key(image_hw)
-        return Photo(image_hw, pixels if self._keep_pixels else None, prepared, boxes, key)
+        return LoadedPhoto(image_hw, pixels if self._keep_pixels else None, prepared, boxes, key)
 
 
 def error_line(error: BaseException) -> str:

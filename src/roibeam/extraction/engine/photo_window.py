@@ -17,13 +17,13 @@ from collections.abc import Callable, Hashable, Sequence
 
 from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.extraction.engine.detector_calls import Detected
-from roibeam.extraction.engine.photo_loading import Photo
+from roibeam.extraction.engine.photo_loading import LoadedPhoto
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 
 POLL_SECONDS = 0.2
 
 
-class Place:
+class PhotoSlot:
     """One image on its way.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place:
         self.stage: str | None = None
         self.loading_seconds = 0.0
         self.load_seconds: float | None = None
-        self.photo: Photo | None = None
+        self.photo: LoadedPhoto | None = None
         self.image_hw: tuple[int, int] | None = None
         self.outcome: Detected | Failure | BaseException | None = None
 
@@ -67,11 +67,11 @@ class PhotoWindow:
         self._wanted = threading.Condition(self._lock)  # something to load
         self._ready = threading.Condition(self._lock)  # something to detect on
         self._done = threading.Condition(self._lock)  # the oldest has its outcome
-        self._places: deque[Place] = deque()
-        self._to_load: deque[Place] = deque()
-        self._unsorted: deque[Place] = deque()  # in order; those before them are in a group, or failed
-        self._forming: dict[Hashable, list[Place]] = {}  # by the age of their first
-        self._groups: deque[list[Place]] = deque()
+        self._places: deque[PhotoSlot] = deque()
+        self._to_load: deque[PhotoSlot] = deque()
+        self._unsorted: deque[PhotoSlot] = deque()  # in order; those before them are in a group, or failed
+        self._forming: dict[Hashable, list[PhotoSlot]] = {}  # by the age of their first
+        self._groups: deque[list[PhotoSlot]] = deque()
         self._num_admitted = 0
         self._all_admitted = False
         self._closed = False
@@ -83,7 +83,7 @@ class PhotoWindow:
         """Takes one more image; the caller ensures that there is room."""
         with self._lock:
             assert len(self._places) < self.size
-            place = Place(image, self._num_admitted)
+            place = PhotoSlot(image, self._num_admitted)
             self._num_admitted += 1
             self._places.append(place)
             self._unsorted.append(place)
@@ -96,7 +96,7 @@ class PhotoWindow:
             self._all_admitted = True
             self._form_groups()
 
-    def oldest_done(self, watch: Callable[[list[Place]], None]) -> Place:
+    def oldest_done(self, watch: Callable[[list[PhotoSlot]], None]) -> PhotoSlot:
         """Returns the oldest place as soon as it has an outcome.
 
         Args:
@@ -108,7 +108,7 @@ class PhotoWindow:
                     watch(list(self._places))
             return self._places.popleft()
 
-    def next_to_load(self) -> Place | None:
+    def next_to_load(self) -> PhotoSlot | None:
         """Waits for an image, for a loader thread; None if it is to end."""
         with self._lock:
             while not self._to_load and not self._closed:
@@ -119,33 +119,33 @@ class PhotoWindow:
             place.stage = "read"
             return place
 
-    def loaded(self, place: Place, result: Photo | Failure | BaseException) -> bool:
+    def loaded(self, place: PhotoSlot, result: LoadedPhoto | Failure | BaseException) -> bool:
         """Takes the result of a loader thread; False if the place was given up meanwhile."""
         with self._lock:
             if place.stage is None:
                 return False
             place.stage = None
-            if isinstance(result, Photo):
+            if isinstance(result, LoadedPhoto):
                 place.photo, place.image_hw = result, result.image_hw
             else:
                 self._finish(place, result)
             self._form_groups()
             return True
 
-    def give_up_loading(self, place: Place, failure: Failure) -> None:
+    def give_up_loading(self, place: PhotoSlot, failure: Failure) -> None:
         """Ends a place whose thread does not return; the lock is held (`watch` calls it)."""
         place.stage = None
         self._finish(place, failure)
         self._form_groups()
 
-    def next_group(self) -> list[Place] | None:
+    def next_group(self) -> list[PhotoSlot] | None:
         """Waits for photos to detect on together, for the detector thread; None if it is to end."""
         with self._lock:
             while not self._groups and not self._closed:
                 self._ready.wait()
             return None if self._closed else self._groups.popleft()
 
-    def detected(self, group: Sequence[Place], results: Sequence[Detected | Failure | BaseException]) -> None:
+    def detected(self, group: Sequence[PhotoSlot], results: Sequence[Detected | Failure | BaseException]) -> None:
         """Takes the detector's results for a group."""
         with self._lock:
             for place, result in zip(group, results, strict=True):
@@ -162,7 +162,7 @@ class PhotoWindow:
             self._wanted.notify_all()
             self._ready.notify_all()
 
-    def _finish(self, place: Place, outcome: Detected | Failure | BaseException) -> None:
+    def _finish(self, place: PhotoSlot, outcome: Detected | Failure | BaseException) -> None:
         place.outcome = outcome
         if self._places and self._places[0] is place:
             self._done.notify()
@@ -181,7 +181,7 @@ class PhotoWindow:
         while self._forming and self._all_admitted and not self._unsorted:
             self._hand_over(next(iter(self._forming)))
 
-    def _first_forming(self) -> Place:
+    def _first_forming(self) -> PhotoSlot:
         return next(iter(self._forming.values()))[0]
 
     def _hand_over(self, key: Hashable) -> None:
@@ -190,7 +190,7 @@ class PhotoWindow:
 
 
 MAX_LEFT_BEHIND = 16
-_left_behind: set[Place] = set()  # of this process; a thread that comes back takes its place out
+_left_behind: set[PhotoSlot] = set()  # of this process; a thread that comes back takes its place out
 _DOING = {"read": "being read", "decode": "being decoded"}
 
 
@@ -206,7 +206,7 @@ class LoaderThreads:
     def __init__(
         self,
         window: PhotoWindow,
-        load: Callable[[ImageRef, Callable[[str], None]], Photo | Failure],
+        load: Callable[[ImageRef, Callable[[str], None]], LoadedPhoto | Failure],
         *,
         num_threads: int,
         timeout: float,
@@ -215,7 +215,7 @@ class LoaderThreads:
         for _ in range(num_threads):
             self._start()
 
-    def watch(self, places: Sequence[Place], seconds: float) -> None:
+    def watch(self, places: Sequence[PhotoSlot], seconds: float) -> None:
         """Gives up images that have been loading for too long; called every now and then, under the window's lock.
 
         Args:
@@ -237,7 +237,7 @@ class LoaderThreads:
             self._window.give_up_loading(place, failure)
             self._start()
 
-    def _are_too_many_left(self, place: Place) -> bool:
+    def _are_too_many_left(self, place: PhotoSlot) -> bool:
         """Whether this place has to wait until a decoder has returned: each holds memory.
 
         Raises:
@@ -268,7 +268,7 @@ class LoaderThreads:
                 _left_behind.discard(place)
                 return  # another thread has this one's seat
 
-    def _loaded(self, place: Place) -> Photo | Failure | BaseException:
+    def _loaded(self, place: PhotoSlot) -> LoadedPhoto | Failure | BaseException:
         def begin(stage: str) -> None:
             if place.stage is not None:  # not given up
                 place.stage = stage

@@ -25,8 +25,8 @@ from roibeam.extraction.detector import RegionDetector
 from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.extraction.engine.detector_calls import Detected, DetectorCalls, RunningCall
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.photo_loading import Photo, PhotoLoad
-from roibeam.extraction.engine.photo_window import POLL_SECONDS, LoaderThreads, PhotoWindow, Place
+from roibeam.extraction.engine.photo_loading import LoadedPhoto, PhotoLoad
+from roibeam.extraction.engine.photo_window import POLL_SECONDS, LoaderThreads, PhotoSlot, PhotoWindow
 from roibeam.extraction.global_feature import build_global_feature
 from roibeam.extraction.photos.image_ref import Failure, ImageRef, read_local_file, without_image_extension
 from roibeam.extraction.regions import Regions
@@ -264,7 +264,7 @@ class _Watchdog:
         self._call: RunningCall | None = None
         self._call_seconds = 0.0
 
-    def __call__(self, places: list[Place]) -> None:
+    def __call__(self, places: list[PhotoSlot]) -> None:
         if self._should_stop():
             raise ExtractionStopped("the extraction was stopped")
         now = time.monotonic()
@@ -286,7 +286,7 @@ class _Watchdog:
 
 def _detected(
     calls: DetectorCalls,
-    group: Sequence[Place],
+    group: Sequence[PhotoSlot],
     whole_image: bool,
     global_feature: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Sequence[Detected | Failure | BaseException]:
@@ -294,7 +294,7 @@ def _detected(
     try:
         return calls.detect(
             [place.image for place in group],
-            [photo for photo in photos if isinstance(photo, Photo)],
+            [photo for photo in photos if isinstance(photo, LoadedPhoto)],
             whole_image=whole_image,
             global_feature=global_feature,
         )
@@ -302,14 +302,14 @@ def _detected(
         return [error] * len(group)
 
 
-def _note_times(place: Place, times: StageTimes) -> None:
+def _note_times(place: PhotoSlot, times: StageTimes) -> None:
     if place.load_seconds is not None:  # None: given up
         times.decode_ms.add(place.load_seconds)
     if isinstance(place.outcome, Detected):
         times.net_ms.add(place.outcome.seconds)
 
 
-def _outcome(place: Place, options: ExtractOptions) -> RegionRecord | Failure:
+def _outcome(place: PhotoSlot, options: ExtractOptions) -> RegionRecord | Failure:
     found, image = place.outcome, place.image
     if isinstance(found, BaseException):
         raise found

@@ -155,7 +155,7 @@ def _forget_workspaces() -> None:
 Result = TypeVar("Result")
 
 
-def queued_apart(
+def on_side_stream(
     device: torch.device, name: str, work: Callable[[], Result], *, after: torch.cuda.Event | None = None
 ) -> tuple[Result, torch.cuda.Event | None]:
     """Runs work on a side stream, ahead of the caller's queued work and without waiting for it. On other devices than
@@ -163,7 +163,7 @@ def queued_apart(
 
     Args:
         name: of the queue; works of one name are done in their order.
-        work: results that the caller uses later must be `handed_over` to the caller's stream.
+        work: results that the caller uses later must be `record_on_stream` to the caller's stream.
         after: event to wait for.
     Returns:
         The result, and the event to wait for before the result is used (`wait_for`).
@@ -183,7 +183,7 @@ def wait_for(done: torch.cuda.Event | None) -> None:
         torch.cuda.current_stream().wait_event(done)
 
 
-def handed_over(*tensors: torch.Tensor) -> None:
+def record_on_stream(*tensors: torch.Tensor) -> None:
     """Keeps the memory of tensors from another stream until this stream's work on them is done."""
     for tensor in tensors:
         if tensor.device.type == "cuda":

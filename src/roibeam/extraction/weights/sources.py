@@ -65,7 +65,7 @@ def _has_own() -> bool:
 
 
 # A name and a length in bytes (None if unknown) -> a context; call its value with each number of received bytes.
-ShownBy = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+DownloadDisplay = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
@@ -83,16 +83,16 @@ def own_bar(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.update(task, advance=count)
 
 
-_display: ShownBy = own_bar
+_display: DownloadDisplay = own_bar
 
 
-def show_downloads(by: ShownBy) -> None:
+def show_downloads(by: DownloadDisplay) -> None:
     """Sets the progress display of downloads in this process."""
     global _display
     _display = by
 
 
-def shown_download(name: str, length: int | None) -> AbstractContextManager[Callable[[int], None]]:
+def download_progress(name: str, length: int | None) -> AbstractContextManager[Callable[[int], None]]:
     """Context of a download; call its value with the number of each block's bytes."""
     return _display(name, length)
 
@@ -303,7 +303,7 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
     digest, received = hashlib.sha256(), 0
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
-            with shown_download(_base_name(url), length) as advance:
+            with download_progress(_base_name(url), length) as advance:
                 while block := stream.read(_BLOCK):
                     part.write(block)
                     digest.update(block)

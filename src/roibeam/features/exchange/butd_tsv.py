@@ -45,7 +45,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFile, written_aside
+from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
 from roibeam.features.exchange.reading import Reading, spread_out
 from roibeam.features.record.digest import record_digest
 from roibeam.features.record.fingerprint import ABSENT
@@ -556,7 +556,7 @@ class ButdTsvFormat:
         """See `FeatureFormat`; layout "lxmert" by default. Features are float32, lossless from float16 and bfloat16."""
         columns = self._columns(layout)
         losses: Counter[str] = Counter()
-        with written_aside(path, goes_on=True) as aside, ContinuedFile(aside) as file:
+        with atomic_path(path, goes_on=True) as aside, ContinuedFile(aside) as file:
             for number, record in enumerate(records):
                 line = _line(record, columns, losses)
                 # Readers take one mark off a file's first bytes: an id that begins with one needs another before it.

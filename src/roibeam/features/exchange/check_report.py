@@ -15,7 +15,7 @@ from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.publish import Repeat
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 
 _LISTED_LETTERS = 5
 
@@ -111,12 +111,12 @@ class CheckReport:
         """The report as text, for a terminal."""
         facts = self.to_json()
         ids, regions, boxes, classes = (facts[name] for name in ("ids", "regions", "boxes", "classes"))
-        rows = {"layout": self._layout, "records": f"{self._records:,}, {counted(self._repeats, 'equal repeat')}"}
+        rows = {"layout": self._layout, "records": f"{self._records:,}, {plural(self._repeats, 'equal repeat')}"}
         if self._records:
             numbered = f"{ids['ending_in_a_number']:,} end in a number"
             rows["ids"] = f"{printable(ids['first'], 60)} ... {printable(ids['last'], 60)}; {numbered}"
             spread = f"{regions['fewest']} to {regions['most']} per image"
-            rows["regions"] = f"{regions['all']:,}, {spread}, {counted(regions['records_without'], 'image')} without"
+            rows["regions"] = f"{regions['all']:,}, {spread}, {plural(regions['records_without'], 'image')} without"
             rows["features"] = ", ".join(f"{name} ({count:,})" for name, count in self._dims.items())
         if self._regions:
             reach = f"{boxes['lowest_px']:.1f} to {boxes['farthest_px']:.1f} px"
@@ -131,7 +131,7 @@ class CheckReport:
             place = f", background {classes['background']} in the file" if self._distributions else ""
             rows["classes"] = f"{classes['from']}: {ids_and_scores}"
             rows["distribution"] = (kinds or "none") + place
-            rows["attributes"] = f"{facts['attributes']['from']}: {counted(self._with_attributes, 'record')} with"
+            rows["attributes"] = f"{facts['attributes']['from']}: {plural(self._with_attributes, 'record')} with"
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._letters.most_common())
         rows["unusable"] = reasons or "none"
         lines = [f"  {name:<13} {value}" for name, value in rows.items()]

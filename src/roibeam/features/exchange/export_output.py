@@ -21,14 +21,14 @@ from typing import Self
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, naming_file
 from roibeam.features.folders.folder_protocol import lock_file
-from roibeam.messages import byte_count, counted
+from roibeam.messages import byte_count, plural
 
 log = logging.getLogger(__name__)
 _LONGEST_NAME = 255 - len("..00000000") - len(TEMPORARY_SUFFIX)  # bytes; what ext4, XFS and NTFS take
 
 
 @contextmanager
-def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False, replaces: bool = False) -> Iterator[Path]:
+def atomic_path(path: Path, *, folder: bool = False, goes_on: bool = False, replaces: bool = False) -> Iterator[Path]:
     """A place to write to that becomes `path` when the block ends well, and is removed when it does not.
 
     What a killed writer of the same `path` left is removed first: a writer holds a lock on its place while it lives.
@@ -189,7 +189,7 @@ class ContinuedFolder:
         for inner, _, _ in os.walk(self.folder, topdown=False):
             if inner != os.fspath(self.folder) and not os.listdir(inner):
                 os.rmdir(inner)
-        kept = counted(self._num_kept, "file")
+        kept = plural(self._num_kept, "file")
         log.info("%s of what a stopped export left stayed, the others were written", kept)
 
     def write(self, path: Path, data: bytes) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from roibeam.features.exchange.check_report import NO_REGIONS
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, EntryFile, usable_id
 from roibeam.features.exchange.entry_record import EntryError, described
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.npy_files import plain_pickle
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.durable_files import fsync_folder
@@ -35,7 +35,7 @@ from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.safe_pickle import UnsafePickleError, loads_pickle
 from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, LmdbPages
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 
 DATA_FILE_NAME = "data.mdb"
 # A record of one region takes more. Without this a file of tiny entries would fill ten times its size of memory.
@@ -70,7 +70,7 @@ class LmdbEntries:
             for key, offset, length in LmdbPages(pread, str(self.path)).main_values():
                 if len(self.keys) >= limit:
                     raise ValueError(
-                        f"{self.path}: holds over {counted(limit, 'entry', 'entries')} in {len(pread):,} bytes, too "
+                        f"{self.path}: holds over {plural(limit, 'entry', 'entries')} in {len(pread):,} bytes, too "
                         f"many for a feature file"
                     )
                 self.keys.append(key)
@@ -225,7 +225,7 @@ class LmdbOutput:
         self._num_kept = self._lmdb.num_entries
         self._num_same = 0
         if self._num_kept:
-            log.info("%s of what a stopped export left stay", counted(self._num_kept, "entry", "entries"))
+            log.info("%s of what a stopped export left stay", plural(self._num_kept, "entry", "entries"))
 
     def _open(self, commit_bytes: int) -> GrowingLmdb:
         return GrowingLmdb(
@@ -397,7 +397,7 @@ def write_pickled_entries(
     """
     losses: Counter[str] = Counter()
     names: list[bytes] = []
-    with written_aside(path, folder=True, goes_on=True) as aside, LmdbOutput(aside) as output:
+    with atomic_path(path, folder=True, goes_on=True) as aside, LmdbOutput(aside) as output:
         for record in records:
             if record.image_id == KEY_LIST:
                 raise ValueError(f"image id {KEY_LIST!r} is where this format keeps its list of ids; rename the image")

@@ -37,7 +37,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.features.record.fingerprint import ABSENT
@@ -324,7 +324,7 @@ class LxmertH5Format:
         if layout not in (None, *self.layouts):
             raise ValueError(f"layout {layout!r} of {self.name}: there is one, {self.layouts[0]}")
         losses: Counter[str] = Counter()
-        with written_aside(path) as aside:
+        with atomic_path(path) as aside:
             with h5py.File(aside, "w", locking=False) as file, aside.open("r+b") as reserving:
                 reserved = 0
                 for record in records:

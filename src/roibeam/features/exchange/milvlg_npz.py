@@ -33,7 +33,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFolder, written_aside
+from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values, read_file
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
@@ -154,7 +154,7 @@ class MilvlgNpzFormat:
             raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
         losses: Counter[str] = Counter()
         held = ("classes", "attributes") if layout == "milvlg" else ()
-        with written_aside(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
+        with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
             for record in records:
                 count_losses(losses, record, None, held=held)
                 write_file(output, record.image_id, _SUFFIX, npz_bytes(_arrays(record, layout)))

@@ -34,7 +34,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFolder, written_aside
+from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
 from roibeam.features.exchange.npy_files import npy_bytes, npy_value, read_file
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
@@ -233,7 +233,7 @@ class MmfNpyFormat:
             raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
         losses: Counter[str] = Counter()
         held = () if layout == "vilbert-mt" else ("classes",)
-        with written_aside(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
+        with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
             for record in records:
                 _check_id(record.image_id)
                 count_losses(losses, record, rows_of_classes(record), held=held)

@@ -25,7 +25,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 log = logging.getLogger(__name__)
 BACKGROUNDS = ("first", "last", "none")
@@ -224,7 +224,7 @@ class Reading:
         apart = np.concatenate(self._apart) if self._apart else np.zeros(0, np.int64)
         for step, word in ((-1, "low"), (1, "high")):
             if len(apart) >= _FEWEST_REGIONS and (apart == step).mean() >= 0.8:
-                off = f"{(apart == step).sum()} of the {counted(len(apart), 'region')} that were looked at"
+                off = f"{(apart == step).sum()} of the {plural(len(apart), 'region')} that were looked at"
                 return (
                     f"its class ids are one too {word} for its rows of class probabilities in {off}: one of them "
                     f"counts background, the other does not; say where the rows have it with --background first or "
@@ -246,7 +246,7 @@ class Reading:
             return f"--background {self.background}: the class probabilities look as if it were {likely}"
         return (
             f"its rows of {width} class probabilities are read with background in the first column, but {sign} the "
-            f"{counted(len(rows), 'region')} that were looked at; in the wrong reading every class id is one off. Say "
+            f"{plural(len(rows), 'region')} that were looked at; in the wrong reading every class id is one off. Say "
             f"which it is with --background first or --background {likely} {_OPTIONS}"
         )
 

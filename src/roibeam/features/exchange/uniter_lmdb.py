@@ -36,7 +36,7 @@ from roibeam.features.exchange.entry_record import (
     region_record,
     rows_of_classes,
 )
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
 from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbEntries, LmdbOutput, first_values
 from roibeam.features.exchange.npy_files import arrays_from_msgpack, arrays_to_msgpack, npz_values
@@ -271,7 +271,7 @@ class UniterLmdbFormat:
         counts: dict[str, int] = {}
         packed = layout == "compressed"
         pack, ending = (_compressed, "_compressed") if packed else (arrays_to_msgpack, "")
-        with written_aside(path, folder=True, goes_on=True) as aside:
+        with atomic_path(path, folder=True, goes_on=True) as aside:
             inner = aside / f"feat_{_WRITTEN_RULE}{ending}"
             for other in aside.iterdir():
                 if other != inner:  # a stopped export of another layout

@@ -42,7 +42,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFile, written_aside
+from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, JsonScalar, flat_items
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
@@ -459,7 +459,7 @@ class VlbertZipFormat:
             raise ValueError(f"{path}: VL-BERT finds an archive by '.zip@' in a path; give a name that ends in .zip")
         losses: Counter[str] = Counter()
         seen: set[str] = set()
-        with written_aside(path, goes_on=True) as aside, ContinuedFile(aside) as file:
+        with atomic_path(path, goes_on=True) as aside, ContinuedFile(aside) as file:
             output = ZipOutput(file)
             for record in records:
                 if record.image_id in seen:

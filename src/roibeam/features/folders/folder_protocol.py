@@ -89,7 +89,7 @@ class OutputFolder(Protocol):
             ValueError: where one at a URL has another size.
         """
 
-    def written_aside(self, name: str) -> AbstractContextManager[Path]:
+    def atomic_path(self, name: str) -> AbstractContextManager[Path]:
         """A local path to write to; when the block ends well, the file is put as `name`, else dropped."""
 
     def delete(self, name: str) -> None:

@@ -125,7 +125,7 @@ class LocalFolder:
         yield self.path / name
 
     @contextmanager
-    def written_aside(self, name: str) -> Iterator[Path]:
+    def atomic_path(self, name: str) -> Iterator[Path]:
         aside = self.path / f".{name}.{os.getpid()}{TEMPORARY_SUFFIX}"
         try:
             with naming_file(self.path / name):

@@ -360,7 +360,7 @@ class ObjectFolder(RemoteFolder):
             yield path
 
     @contextmanager
-    def written_aside(self, name: str) -> Iterator[Path]:
+    def atomic_path(self, name: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="roibeam-", dir=self.scratch_parent) as folder:
             aside = Path(folder) / name
             yield aside

@@ -21,7 +21,7 @@ import numpy as np
 from roibeam.features.batch import BatchBuffers, RegionBatch, RegionFilter, check_fields
 from roibeam.features.shard.manifest import ShardEntry
 from roibeam.features.store import FeatureStore, check_store
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 DEFAULT_WINDOW = 8192  # samples; at 100 kB a record, a window of 0.8 GB comes from a few shards
 _SHARDS, _WINDOW = 1, 2  # keep the two random streams of an epoch apart
@@ -152,7 +152,7 @@ class BatchOrder:
             log.warning(
                 'an epoch of %s has no batch of %d for each of %s, and at_epoch_end="drop" leaves out smaller ones: '
                 "there is nothing to read",
-                counted(self._order.num_samples, "image"), batch_size, counted(num_ranks, "rank"),
+                plural(self._order.num_samples, "image"), batch_size, plural(num_ranks, "rank"),
             )  # fmt: skip
         self._batch_size, self._rank, self._num_ranks = batch_size, rank, num_ranks
         self._at_epoch_end = at_epoch_end

@@ -31,7 +31,7 @@ _FREE_SHARE = 0.5  # of a scratch disk that shards may take beyond what must be 
 
 
 @contextmanager
-def borrowed_store(
+def local_store(
     location: str | os.PathLike[str], *, scratch: str | None = None, keep_damaged: bool = False
 ) -> Iterator[FeatureStore]:
     """The store in a folder, or at a URL, for a command that reads it once from its first id to its last.

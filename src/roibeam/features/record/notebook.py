@@ -23,7 +23,7 @@ from roibeam.features.record.region_drawing import (
     sheet,
     strongest,
 )
-from roibeam.messages import counted, escaped
+from roibeam.messages import escaped, plural
 
 LISTED_REGIONS = 10
 _PICTURE_PX = 480  # of the longer side
@@ -135,7 +135,7 @@ def regions_html(
     heads = ("class", "score", "box: x1 y1 x2 y2, pixels")
     table = table_html(heads, rows, colours=[colours[each] for each in class_ids]) if rows else ""
     if len(labels) > len(rows):
-        note = f"The best {len(rows)} of {counted(len(labels), 'region')}. {note}".strip()
+        note = f"The best {len(rows)} of {plural(len(labels), 'region')}. {note}".strip()
     return notebook_html(title, picture=image_html(data, kind, f"{title}, drawn"), table=table, note=note)
 
 

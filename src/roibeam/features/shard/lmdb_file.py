@@ -46,7 +46,7 @@ class FileBytes(Protocol):
     def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
-class ValuePlace(NamedTuple):
+class ValuePosition(NamedTuple):
     """One value of a database: `offset` is its first byte's place in the file."""
 
     key: bytes
@@ -93,11 +93,11 @@ class LmdbPages:
             raise self._damaged(f"{self.num_pages} pages of {page_size} bytes in a file of {len(buffer)} bytes")
         self._main = _Database._make(_DATABASE.unpack(newest[5]))
 
-    def values(self, database: bytes) -> Iterator[ValuePlace]:
+    def values(self, database: bytes) -> Iterator[ValuePosition]:
         """Every value of a named database, in key order; ValueError when there is none of this name."""
         return self._walk(self._named(database))
 
-    def main_values(self) -> Iterator[ValuePlace]:
+    def main_values(self) -> Iterator[ValuePosition]:
         """Every value of the database without a name, which most programs write to; it must hold no named one."""
         return self._walk(self._main)
 
@@ -113,7 +113,7 @@ class LmdbPages:
             raise ValueError(f"{self._name}: holds no database {name.decode()!r}; was it written by roibeam?")
         return found
 
-    def _walk(self, database: _Database) -> Iterator[ValuePlace]:
+    def _walk(self, database: _Database) -> Iterator[ValuePosition]:
         total = 0
         for key, flags, offset, length in self._nodes(database):
             if flags & (_SUB_DATABASE | _DUPLICATES):
@@ -121,7 +121,7 @@ class LmdbPages:
             total += length  # a thousand keys that share one large value would make reading all of them endless
             if total > self.num_pages * self.page_size:
                 raise self._damaged("its values overlap: together they are larger than the file")
-            yield ValuePlace(key, self._overflow_value(offset, length) if flags & _BIG_DATA else offset, length)
+            yield ValuePosition(key, self._overflow_value(offset, length) if flags & _BIG_DATA else offset, length)
 
     def _nodes(self, database: _Database) -> Iterator[tuple[bytes, int, int, int]]:
         """(key, flags, offset, length) of every leaf node; of an overflow value, `offset` finds its page number."""

@@ -26,7 +26,7 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.kept_work import check_sum
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 from roibeam.features.shard.layout import DTYPE_CODES
-from roibeam.messages import counted, short_repr
+from roibeam.messages import plural, short_repr
 
 
 def parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
@@ -508,10 +508,10 @@ class UnfinishedRun:
     missing_images: int
 
     def __str__(self) -> str:
-        of_images = f"{self.missing_images:,} of {counted(self.planned_images, 'image')}"
+        of_images = f"{self.missing_images:,} of {plural(self.planned_images, 'image')}"
         return (
             f"a run that adds images has not finished: {self.missing_shards:,} of "
-            f"{counted(self.planned_shards, 'planned shard')} ({of_images}) are missing"
+            f"{plural(self.planned_shards, 'planned shard')} ({of_images}) are missing"
         )
 
 

@@ -161,7 +161,7 @@ Outcome = RegionRecord | DeadLetter | Repeat
 
 
 @dataclass(frozen=True)
-class ShardPlace:
+class ShardOutput:
     """Output of a store: its folder or URL, and the local folder that data files are written in (the same for a
     folder)."""
 
@@ -190,7 +190,7 @@ class ShardSequence:
 
     def __init__(
         self,
-        place: Path | ShardPlace,
+        place: Path | ShardOutput,
         *,
         fingerprint: Fingerprint,
         source: str,
@@ -201,8 +201,8 @@ class ShardSequence:
         stats: dict[str, Any] | None = None,
         before_publish: Callable[[Path | None, ShardSummary], dict[str, Any]] | None = None,
     ) -> None:
-        if not isinstance(place, ShardPlace):
-            place = ShardPlace(output_folder(place), place)
+        if not isinstance(place, ShardOutput):
+            place = ShardOutput(output_folder(place), place)
         self._folder, self._work, self._fingerprint, self._source = place.folder, place.work, fingerprint, source
         self._shard_size, self._shard_bytes, self._planned_bytes = shard_size, shard_bytes, planned_bytes
         self._number, self._stats = first_shard, stats or {}

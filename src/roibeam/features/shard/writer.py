@@ -12,7 +12,7 @@ from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.record.digest import content_digest, record_digest
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
-from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, LmdbPages, ValuePlace
+from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, LmdbPages, ValuePosition
 from roibeam.features.shard.manifest import ShardSummary
 from roibeam.features.shard.offset_index import IndexRow, encode_index
 
@@ -155,7 +155,7 @@ class ShardWriter:
             raise RuntimeError(f"{self.path}: the finished tree holds other keys than were put; please report this")
         return rows
 
-    def _row(self, meta: ValuePlace, region: ValuePlace) -> IndexRow:
+    def _row(self, meta: ValuePosition, region: ValuePosition) -> IndexRow:
         assert meta.key == region.key
         num_regions, digest = self._records[meta.key]
         return IndexRow(meta.key, meta.offset, meta.length, region.offset, region.length, num_regions, digest)

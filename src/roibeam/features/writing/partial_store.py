@@ -52,7 +52,7 @@ from roibeam.features.shard.publish import ShardSequence, publish_store
 from roibeam.features.shard.reader import ShardObject, ShardReader
 from roibeam.features.store_copy import RecordChange
 from roibeam.features.writing.writer_input import RecordKind, WriterSettings, check_values, record_of_arrays
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 log = logging.getLogger(__name__)
 _DATA_FILE = re.compile(rf"part-(\d{{5,}})\.[0-9a-f]{{8}}({re.escape(CAPTIONS_SUFFIX)}|\.lmdb)")
@@ -125,7 +125,7 @@ def finished_shards(out: Path | OutputFolder) -> list[ShardManifest]:
             break
         manifests.append(manifest)
     if manifests:
-        log.info("%s finished by an earlier run", counted(len(manifests), "shard"))
+        log.info("%s finished by an earlier run", plural(len(manifests), "shard"))
     return manifests
 
 
@@ -304,7 +304,7 @@ def _ids(folder: Path, manifest: ShardManifest) -> list[str]:
 _MOST_PLANNED_BYTES = 2**30  # of a shard; the map of LMDB grows where there is more
 
 
-class StoreInWork:
+class PartialStore:
     """
     Args:
         folder: whose lock is held.
@@ -331,8 +331,8 @@ class StoreInWork:
             before_publish=self._before_publish,
         )
         if self._shards.manifests:
-            shards = counted(len(self._shards.manifests), "shard")
-            log.info("%s: %s in %s there already", folder, counted(len(self._shards), "image"), shards)
+            shards = plural(len(self._shards.manifests), "shard")
+            log.info("%s: %s in %s there already", folder, plural(len(self._shards), "image"), shards)
 
     def __contains__(self, image_id: object) -> bool:
         return image_id in self._open_captions or image_id in self._shards
@@ -442,7 +442,7 @@ class StoreInWork:
 
     def keep(self) -> None:
         """Publishes the open shard after an exception, which nothing here may hide."""
-        images = counted(len(self._open_captions), "image")
+        images = plural(len(self._open_captions), "image")
         if not self._is_whole:
             log.warning("%s: the last shard is lost, with %s: writing one of them failed", self._folder, images)
             return

@@ -18,9 +18,9 @@ from typing import Any, Self, Unpack, overload
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.features.writing.partial_store import StoreInWork
+from roibeam.features.writing.partial_store import PartialStore
 from roibeam.features.writing.writer_input import RegionArrays, WriterSettings, caption_texts, checked_names
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -85,7 +85,7 @@ class StoreWriter:
             shard_bytes=shard_bytes,
             photos=None if photos is None else os.path.abspath(photos),
         )
-        self._open: StoreInWork | None = None
+        self._open: PartialStore | None = None
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class StoreWriter:
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.enter_context(store_lock(self.path))
-            self._open = StoreInWork(self.path, self._settings)
+            self._open = PartialStore(self.path, self._settings)
             self._held = stack.pop_all()
         return self
 
@@ -150,7 +150,7 @@ class StoreWriter:
         state = "finished" if self.manifest is not None else "not open" if self._open is None else f"{len(self)} images"
         return f"StoreWriter({str(self.path)!r}, {state})"
 
-    def _opened(self) -> StoreInWork:
+    def _opened(self) -> PartialStore:
         if self._open is None:
             raise ValueError(f"{self.path}: this writer is not open; use it in a with block")
         return self._open
@@ -200,12 +200,12 @@ def write_store(
                 opened.put(record, texts)
         missing = [image_id for image_id in left if image_id not in opened]
     if missing:
-        log.warning("captions of %s, the first %r, have no record", counted(len(missing), "image"), missing[0])
+        log.warning("captions of %s, the first %r, have no record", plural(len(missing), "image"), missing[0])
     assert writer.manifest is not None
     return writer.manifest
 
 
-def _given(opened: StoreInWork, given: RegionRecord | Mapping[str, Any]) -> tuple[RegionRecord, tuple[str, ...]]:
+def _given(opened: PartialStore, given: RegionRecord | Mapping[str, Any]) -> tuple[RegionRecord, tuple[str, ...]]:
     if isinstance(given, RegionRecord):
         return opened.record(given, {}), ()
     if not isinstance(given, Mapping) or "image_id" not in given:

@@ -65,9 +65,9 @@ class KeyTable:
         self.what = what
         rules = list(rules)
         self._to_internal = _reader(rules)
-        self._to_official = _reader([(ours, official) for official, ours in rules])
+        self._to_official = _reader([(internal, official) for official, internal in rules])
 
-    def ours(self, official: str) -> str:
+    def internal(self, official: str) -> str:
         """
         Raises:
             ValueError: for a name that no rule covers.
@@ -77,14 +77,14 @@ class KeyTable:
             raise ValueError(f"parameter {official!r} is not one of {self.what}")
         return name
 
-    def official(self, ours: str) -> str:
+    def official(self, internal: str) -> str:
         """
         Raises:
             ValueError: for a name that no rule covers.
         """
-        name = self._to_official(ours)
+        name = self._to_official(internal)
         if name is None:
-            raise ValueError(f"parameter {ours!r} has no name in a checkpoint of {self.what}")
+            raise ValueError(f"parameter {internal!r} has no name in a checkpoint of {self.what}")
         return name
 
 

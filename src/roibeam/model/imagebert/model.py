@@ -362,4 +362,4 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for a parameter that is none of BERT's.
     """
-    return {TABLE.ours(name): tensor for name, tensor in tidy_bert(bert).items() if name not in _LEFT_OUT}
+    return {TABLE.internal(name): tensor for name, tensor in tidy_bert(bert).items() if name not in _LEFT_OUT}

@@ -55,9 +55,9 @@ def key_table(num_joint_layers: int, num_text_layers: int) -> KeyTable:
     layers = [f"joint.layers.{k}" for k in range(num_joint_layers)]
     layers += [f"text.layers.{k}" for k in range(num_text_layers)]
     numbered = (
-        (f"bert.encoder.layer.{number}.{official}", f"interbert.{layer}.{ours}")
+        (f"bert.encoder.layer.{number}.{official}", f"interbert.{layer}.{internal}")
         for number, layer in enumerate(layers)
-        for official, ours in BERT_LAYER
+        for official, internal in BERT_LAYER
     )
     return KeyTable("InterBERT's release", (*_RULES, *numbered))
 
@@ -81,7 +81,7 @@ def state_from_official(
     if count < num_joint_layers:
         raise ValueError(f"the checkpoint has {count} layers of BERT, but {num_joint_layers} should be joint")
     table = key_table(num_joint_layers, count - num_joint_layers)
-    return {table.ours(name): tensor for name, tensor in official.items()}
+    return {table.internal(name): tensor for name, tensor in official.items()}
 
 
 def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_JOINT_LAYERS) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_
     unused = ("bert.pooler.", "cls.seq_relationship.")
     tidy = {name: tensor for name, tensor in tidy_bert(bert).items() if not name.startswith(unused)}
     table = key_table(num_joint_layers, max(_count(tidy, "bert.encoder.layer.") - num_joint_layers, 0))
-    return {table.ours(name): tensor for name, tensor in tidy.items()}
+    return {table.internal(name): tensor for name, tensor in tidy.items()}
 
 
 def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

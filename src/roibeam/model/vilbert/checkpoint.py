@@ -71,14 +71,14 @@ _SHARED = (
     ("linguisic_logit.", "word_score."),  # sic
 )
 _RELEASE_HEADS = tuple(
-    (f"vil_prediction.main.{place}.{official}", f"answer_head.{part}.{ours}")
+    (f"vil_prediction.main.{place}.{official}", f"answer_head.{part}.{internal}")
     for place, part in ((0, "expand"), (3, "decoder"))
-    for official, ours in (("weight_g", "scale"), ("weight_v", "direction"), ("bias", "bias"))
+    for official, internal in (("weight_g", "scale"), ("weight_v", "direction"), ("bias", "bias"))
 )
 _MT_HEADS = (
     *(
-        (f"{official}.logit_fc.{place}.", f"{ours}.{part}.")
-        for official, ours in (
+        (f"{official}.logit_fc.{place}.", f"{internal}.{part}.")
+        for official, internal in (
             ("vil_prediction", "answer_head"),
             ("vil_prediction_gqa", "gqa_answer_head"),
             ("vil_binary_prediction", "image_pair_head"),
@@ -107,7 +107,7 @@ def name_from_official(name: str, release: str = "release") -> str:
     Raises:
         ValueError: for a name that no rule covers.
     """
-    return TABLES[release].ours(name)
+    return TABLES[release].internal(name)
 
 
 def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool = True) -> dict[str, Tensor]:
@@ -123,7 +123,9 @@ def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool 
     """
     official = without_copies(names_with_bert(official), WORD_DECODER_COPY)
     table, inert = TABLES[release_of(official)], INERT if with_co_attention else (*INERT, ".c_layer.")
-    return {table.ours(name): tensor for name, tensor in official.items() if not any(part in name for part in inert)}
+    return {
+        table.internal(name): tensor for name, tensor in official.items() if not any(part in name for part in inert)
+    }
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -135,7 +137,7 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: for a parameter that is none of BERT's.
     """
     unused = ("bert.pooler.", "cls.seq_relationship.")
-    return {TABLES["release"].ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
+    return {TABLES["release"].internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
 
 
 _ROBERTA = (

@@ -88,29 +88,29 @@ class TextGatedLayer(TransformerLayer):
         return self.feed_forward_norm(states_PI + self.feed_forward(states_PI))
 
 
-class Step(NamedTuple):
+class EncoderStep(NamedTuple):
     """One step of the encoder: a layer of "text", of "image", or of "co"."""
 
     kind: str
     layer: int
 
 
-def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
+def layer_plan(config: ViLbertConfig) -> tuple[EncoderStep, ...]:
     """The order of the layers: for each co-attention those before it, then itself, then the rest.
 
     Text comes before images, except in the rest: with `dynamic_attention` an image layer reads the current text.
     """
-    steps: list[Step] = []
+    steps: list[EncoderStep] = []
     text_done = image_done = 0
     pairs = zip(config.text_co_attention, config.image_co_attention, strict=True)
     for number, (text_layer, image_layer) in enumerate(pairs):
-        steps += [Step("text", index) for index in range(text_done, text_layer)]
-        steps += [Step("image", index) for index in range(image_done, image_layer)]
+        steps += [EncoderStep("text", index) for index in range(text_done, text_layer)]
+        steps += [EncoderStep("image", index) for index in range(image_done, image_layer)]
         if config.with_co_attention:
-            steps.append(Step("co", number))
+            steps.append(EncoderStep("co", number))
         text_done, image_done = text_layer, image_layer
-    steps += [Step("image", index) for index in range(image_done, config.image_num_hidden_layers)]
-    steps += [Step("text", index) for index in range(text_done, config.num_hidden_layers)]
+    steps += [EncoderStep("image", index) for index in range(image_done, config.image_num_hidden_layers)]
+    steps += [EncoderStep("text", index) for index in range(text_done, config.num_hidden_layers)]
     return tuple(steps)
 
 
@@ -279,7 +279,9 @@ class TwoStreamEncoder(nn.Module):
         places = [place for place, step in enumerate(self.together) if step.kind in (kind, "co")]
         return places[-1] if places and self.together[places[-1]].kind == kind else -1
 
-    def _after(self, step: Step, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+    def _after(
+        self, step: EncoderStep, text: Stream, image: Stream, maps: AttentionMaps | None
+    ) -> tuple[Stream, Stream]:
         """Both streams after one step."""
         with self._gradients(step):
             if step.kind == "co":
@@ -306,7 +308,7 @@ class TwoStreamEncoder(nn.Module):
                     text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, maps))
         return text
 
-    def _gradients(self, step: Step) -> AbstractContextManager[object]:
+    def _gradients(self, step: EncoderStep) -> AbstractContextManager[object]:
         """Context without a graph for the fixed layers, and for what lies below them."""
         fixed = step.layer < self.fixed_layers.get(step.kind, 0)
         return torch.no_grad() if fixed else nullcontext()

@@ -229,7 +229,7 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for a parameter that is none of BERT's.
     """
-    return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}
+    return {_FROM_BERT.internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}
 
 
 class SingleStreamForTasks(ScoreHeads, SingleStreamForPreTraining):

@@ -99,7 +99,7 @@ def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
             "VisualBertForPreTraining, or another class with heads"
         )
     official = without_copies(_official_names(official), _COPIES)
-    return {TABLE.ours(name): tensor for name, tensor in official.items() if name not in INERT}
+    return {TABLE.internal(name): tensor for name, tensor in official.items() if name not in INERT}
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: for a parameter that is none of BERT's.
     """
     renamed = {f"visual_{name}" if name.startswith("bert.") else name: t for name, t in tidy_bert(bert).items()}
-    state = {TABLE.ours(name): tensor for name, tensor in renamed.items()}
+    state = {TABLE.internal(name): tensor for name, tensor in renamed.items()}
     for table in ("positions", "segments"):
         state[f"visualbert.embeddings.region_{table}.weight"] = state[f"visualbert.embeddings.{table}.weight"]
     return state

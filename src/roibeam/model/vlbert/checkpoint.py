@@ -71,8 +71,8 @@ _OBJECT_HEAD = (("cnn_loss_reg.0.dense.", "object_head.dense."), ("cnn_loss_reg.
 _REGION_HEAD = (("final_mlp.0.dense.", "region_head.dense."), ("final_mlp.2.", "region_head.decoder."))
 
 
-def _classifier(kind: str, ours: str) -> tuple[tuple[str, str], ...]:
-    return tuple((official, f"{ours}.{name}") for official, name in _CLASSIFIERS[kind])
+def _classifier(kind: str, internal: str) -> tuple[tuple[str, str], ...]:
+    return tuple((official, f"{internal}.{name}") for official, name in _CLASSIFIERS[kind])
 
 
 # Kinds of checkpoints: pre-training, and the tasks with their classifiers.
@@ -124,7 +124,7 @@ def name_from_official(name: str, kind: str = "pretrain") -> str:
         ValueError: for a name that no rule covers.
     """
     try:
-        return TABLES[kind].ours(name)
+        return TABLES[kind].internal(name)
     except ValueError as error:
         raise ValueError(
             f"{error} in a checkpoint of kind {kind!r}; split_official takes the image network out of an end-to-end one"
@@ -299,7 +299,9 @@ def config_from_official(
             f"VL-BERT options IMAGE_FINAL_DIM {options['IMAGE_FINAL_DIM']} and visual_size {options['visual_size']} "
             f"must be equal"
         )
-    fields: dict[str, Any] = {ours: options[official] for official, ours in _SIZES.items() if official in options}
+    fields: dict[str, Any] = {
+        internal: options[official] for official, internal in _SIZES.items() if official in options
+    }
     if fields["visual_size"] == fields["hidden_size"]:
         fields["visual_size"] = 0
     fields["num_region_tokens"] = _WORD_MODES[mode]
@@ -409,7 +411,7 @@ def state_from_bert(
         for prefix, used in (("bert.pooler.", with_pooler), ("cls.seq_relationship.", with_relationship_head))
         if not used
     ]
-    return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(tuple(unused))}
+    return {_FROM_BERT.internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith(tuple(unused))}
 
 
 def task_start(

@@ -76,7 +76,7 @@ def mean_of_visible(total: Tensor, count: Tensor, epsilon: float = 1e-5) -> Tens
     return total / (count.to(torch.promote_types(total.dtype, torch.float32)) + epsilon)
 
 
-class ImageElements(NamedTuple):
+class VLBertImageElements(NamedTuple):
     """Elements of a batch's images: the whole image first, then its regions."""
 
     features: Tensor  # (I, E, D)
@@ -85,7 +85,7 @@ class ImageElements(NamedTuple):
     masked: Tensor  # (I, E) bool
 
 
-def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> ImageElements:
+def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> VLBertImageElements:
     """Puts the whole image, box [0, 0, width - 1, height - 1], before the regions. It is never masked.
 
     Rows of text alone have no element.
@@ -100,7 +100,7 @@ def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> ImageElements:
     features = torch.cat([whole[:, None].to(batch.region_features.dtype), batch.region_features], dim=1)
     boxes = torch.cat([whole_box[:, None].to(batch.region_boxes.dtype), batch.region_boxes], dim=1)
     # Padding may hold anything, NaN too, and attention's zero times NaN is NaN.
-    return ImageElements(
+    return VLBertImageElements(
         features=features.masked_fill(~mask[..., None], 0.0),
         boxes=boxes.masked_fill(~mask[..., None], 0.0),
         mask=mask,

@@ -38,19 +38,19 @@ from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
-    ImageElements,
     RegionProjection,
     UntouchedLinear,
     VisualNorm,
     VisualScale,
     VLBertEmbeddings,
+    VLBertImageElements,
     ZeroEmbedding,
     elements_of_pieces,
     image_elements,
 )
 from roibeam.model.vlbert.fields import REGION_SEGMENT
 
-ROW_EPSILON = 1e-4  # of both divisions in `mean_of_rows`
+ROW_EPSILON = 1e-4  # of both divisions in `mean_over_rows`
 MATCH_LOGIT = 1  # of the relationship head: 1 = the caption belongs to the image
 
 
@@ -119,7 +119,7 @@ class VLBertModel(VLBertPreTrainedModel):
         return self.encode(batch, elements, with_attention=with_attention, with_states=with_states)
 
     def encode(
-        self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False, with_states: bool = False
+        self, batch: VLBatch, elements: VLBertImageElements, *, with_attention: bool = False, with_states: bool = False
     ) -> VLOutput:
         """See `forward`, with image elements of the caller: `batch` gives only text and image size."""
         batch = batch.with_texts_of_rows()
@@ -169,7 +169,7 @@ class VLBertModel(VLBertPreTrainedModel):
         return F.pad(batch.images_to_rows(batch.region_images), (first_region, 0))
 
     def embed_elements(
-        self, elements: ImageElements, image_hw: Tensor, classes_IR: Tensor | None = None
+        self, elements: VLBertImageElements, image_hw: Tensor, classes_IR: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones by the config."""
         masked, features = elements.masked[..., None], elements.features
@@ -188,7 +188,7 @@ class VLBertModel(VLBertPreTrainedModel):
             tokens = torch.where(masked, self.masked_region_token.weight, tokens)
         return tokens, visuals
 
-    def with_masked_features(self, elements: ImageElements) -> Tensor:
+    def with_masked_features(self, elements: VLBertImageElements) -> Tensor:
         """(I, E, D): features of image elements, with the learned vector at masked regions if the config has one."""
         if self.masked_region_feature is None:
             return elements.features
@@ -225,7 +225,7 @@ class VLBertModel(VLBertPreTrainedModel):
         return whole, torch.where(named > 0, visuals_BEV.gather(1, named.expand_as(pieces)), pieces)
 
 
-def mean_of_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
+def mean_over_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
     """The mean in each row, then over the rows that have any, with the release's epsilons (`*_NORM_IN_BATCH_FIRST`).
 
     Args:
@@ -362,7 +362,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
             return
         labelled = labels_BT != IGNORE_INDEX
         logits, labels = precise(self.word_logits(states_BTH[labelled])), labels_BT[labelled]
-        terms.losses["masked_words"] = mean_of_rows(F.cross_entropy(logits, labels, reduction="none"), labelled)
+        terms.losses["masked_words"] = mean_over_rows(F.cross_entropy(logits, labels, reduction="none"), labelled)
         terms.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
 
     def _score_regions(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
@@ -381,7 +381,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         else:
             logits = precise(logits)
             each = F.cross_entropy(logits, targets.to(logits.dtype), reduction="none")
-            terms.losses["masked_regions"] = mean_of_rows(each, predicted)
+            terms.losses["masked_regions"] = mean_over_rows(each, predicted)
         terms.metrics["masked_region_accuracy"] = accuracy(logits, targets.argmax(dim=-1), every_row)
 
     def _score_relationship(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:

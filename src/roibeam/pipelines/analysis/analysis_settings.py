@@ -70,7 +70,7 @@ class AttentionRequest:
         checkpoint: run folder, model folder or official checkpoint.
         store: folder of the store.
         entities: folder of Flickr30k Entities.
-        out: folder for attention.json and pictures, not there yet or empty; None: `answer_place`, "attention".
+        out: folder for attention.json and pictures, not there yet or empty; None: `default_output_path`, "attention".
         split: a list beside Sentences; None takes all images.
         parses: CoNLL file, or `SPACY` of attention_questions.py; None: questions about phrases alone.
         rules: one of `RULES`.
@@ -112,7 +112,7 @@ class AttentionRequest:
         return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
 
 
-def answer_place(checkpoint: str, given: Path | None, name: str) -> Path:
+def default_output_path(checkpoint: str, given: Path | None, name: str) -> Path:
     """Returns `given`, else the first of RUN/evaluation, RUN/evaluation-2, ... that is not there yet.
 
     Args:
@@ -143,7 +143,7 @@ def check_new(out: Path) -> None:
 
 
 @contextmanager
-def gone_if_it_fails(*places: Path) -> Iterator[None]:
+def removed_on_failure(*places: Path) -> Iterator[None]:
     """Removes files, or those in folders, when the block fails, so that the same command can run again."""
     try:
         yield

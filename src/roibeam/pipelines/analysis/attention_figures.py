@@ -20,7 +20,7 @@ import torch
 from roibeam.features.record.region_drawing import PALETTE, text_colour_on
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import printable
-from roibeam.pipelines.analysis.attention_questions import ENTITY, AskedCaption
+from roibeam.pipelines.analysis.attention_questions import ENTITY, CaptionQuestions
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.head_accuracy import HeadFigures, commonest, layers_of, paper_rows, words_at_regions
 from roibeam.pipelines.analysis.probe_picture import WIDTH, Label, PhotoShape, RectangleShape, Shape, png_of, svg_text
@@ -111,9 +111,9 @@ class LayerLooks:
     weights: np.ndarray
 
 
-def shown_captions(captions: Sequence[AskedCaption]) -> list[AskedCaption]:
+def pictured_captions(captions: Sequence[CaptionQuestions]) -> list[CaptionQuestions]:
     """Captions with the most phrases, one of each of the first `NUM_PICTURES` images."""
-    best: dict[str, AskedCaption] = {}
+    best: dict[str, CaptionQuestions] = {}
     for each in captions:
         if each.name not in best and len(best) == NUM_PICTURES:
             break
@@ -122,7 +122,7 @@ def shown_captions(captions: Sequence[AskedCaption]) -> list[AskedCaption]:
     return list(best.values())
 
 
-def _num_phrases(caption: AskedCaption) -> int:
+def _num_phrases(caption: CaptionQuestions) -> int:
     return sum(question.population == ENTITY for question in caption.questions)
 
 
@@ -131,7 +131,7 @@ def write_pictures(
     out: Path,
     model: Any,
     samples: EvaluationSamples,
-    captions: Sequence[AskedCaption],
+    captions: Sequence[CaptionQuestions],
     record_of: Callable[[str], RegionRecord],
     figures: HeadFigures,
     *,
@@ -164,16 +164,16 @@ def write_pictures(
 def grouped_looks(
     looks_LHTR: np.ndarray,
     pieces: Sequence[Sequence[int]],
-    caption: AskedCaption,
+    caption: CaptionQuestions,
     record: RegionRecord,
     figures: HeadFigures,
 ) -> tuple[list[Group], list[LayerLooks]]:
     """
     Args:
         pieces: of each word.
-        figures: as of `shown_heads`.
+        figures: as of `pictured_heads`.
     """
-    layers, heads = shown_heads(figures)
+    layers, heads = pictured_heads(figures)
     by_word = [
         np.stack([looks_LHTR[layer, head, list(each)].mean(axis=0) if each else np.zeros(record.num_regions)
                   for each in pieces])
@@ -187,7 +187,7 @@ def grouped_looks(
     return groups, found
 
 
-def shown_heads(figures: HeadFigures) -> tuple[list[int], list[int]]:
+def pictured_heads(figures: HeadFigures) -> tuple[list[int], list[int]]:
     """Best head of each of the `MOST_LAYERS` most accurate layers, both from 0, in the order of the layers; the first
     of equal ones."""
     best = figures.accuracy.max(axis=1)
@@ -195,7 +195,7 @@ def shown_heads(figures: HeadFigures) -> tuple[list[int], list[int]]:
     return layers, [int(figures.accuracy[layer].argmax()) for layer in layers]
 
 
-def _groups(caption: AskedCaption, record: RegionRecord, by_word: Sequence[np.ndarray]) -> list[Group]:
+def _groups(caption: CaptionQuestions, record: RegionRecord, by_word: Sequence[np.ndarray]) -> list[Group]:
     groups, taken = [], np.zeros(record.num_regions, bool)
     for question in caption.questions:
         if question.population == ENTITY:
@@ -211,7 +211,7 @@ def _groups(caption: AskedCaption, record: RegionRecord, by_word: Sequence[np.nd
 
 
 def picture_shapes(
-    caption: AskedCaption,
+    caption: CaptionQuestions,
     record: RegionRecord,
     groups: Sequence[Group],
     looks: Sequence[LayerLooks],

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.entities import BOXED, ROOT, EntityImage, EntityPhrase, EntitySentence, Parse
 
 SPACY = "spacy"  # in place of a file
@@ -73,7 +73,7 @@ CaptionKey = tuple[str, int]  # name of the image's files, number of the caption
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class HeadQuestion:
     """Attributes:
     population: `ENTITY`, or the label of an arc.
     phrase, types: its words, and what it is of, such as "people".
@@ -89,7 +89,7 @@ class Question:
 
 
 @dataclass(frozen=True, eq=False)
-class AskedCaption:
+class CaptionQuestions:
     """Attributes:
     name: of the image's files; record_id: of its record.
     number: of the caption.
@@ -99,7 +99,7 @@ class AskedCaption:
     record_id: str
     number: int
     sentence: EntitySentence
-    questions: tuple[Question, ...]
+    questions: tuple[HeadQuestion, ...]
 
 
 @dataclass
@@ -136,8 +136,8 @@ def parses_by_caption(parses: Iterable[Parse], captions: Sequence[CaptionKey], s
     if not named:
         if len(found) != len(captions):
             raise ValueError(
-                f"--parses {source!r} has {counted(len(found), 'sentence')} without a sent_id, where there are "
-                f'{counted(len(captions), "caption")}; give each a line "# sent_id = <image>#<number>", or parse all'
+                f"--parses {source!r} has {plural(len(found), 'sentence')} without a sent_id, where there are "
+                f'{plural(len(captions), "caption")}; give each a line "# sent_id = <image>#<number>", or parse all'
             )
         return dict(zip(captions, found, strict=True))
     by_caption: dict[CaptionKey, Parse] = {}
@@ -170,7 +170,7 @@ class Questioner:
     left_out: LeftOut
     cut_words: Callable[[str], frozenset[int]] = lambda caption: frozenset()
 
-    def captions(self, image: EntityImage, record: RegionRecord) -> Iterator[AskedCaption]:
+    def captions(self, image: EntityImage, record: RegionRecord) -> Iterator[CaptionQuestions]:
         """Yields the captions of an image that give a question."""
         boxes = image.boxes
         if None not in (boxes.height, boxes.width) and (boxes.height, boxes.width) != (record.height, record.width):
@@ -185,9 +185,9 @@ class Questioner:
         for number, sentence in image.sentences.items():
             questions = tuple(self._questions(image, number, sentence))
             if questions:
-                yield AskedCaption(image.name, record.image_id, number, sentence, questions)
+                yield CaptionQuestions(image.name, record.image_id, number, sentence, questions)
 
-    def _questions(self, image: EntityImage, number: int, sentence: EntitySentence) -> Iterator[Question]:
+    def _questions(self, image: EntityImage, number: int, sentence: EntitySentence) -> Iterator[HeadQuestion]:
         phrases = [each for each in sentence.phrases if image.boxes.kind_of(each) == BOXED]
         if not phrases:
             return
@@ -205,7 +205,7 @@ class Questioner:
                         "phrases and words that are cut", f"{image.name} caption {number}, {phrase.text!r}"
                     )
                 elif source:
-                    yield Question(population, phrase.text, phrase.types, source, gold)
+                    yield HeadQuestion(population, phrase.text, phrase.types, source, gold)
                 else:
                     where = f"{image.name} caption {number}, {sentence.words[words[-1]]!r}"
                     self.left_out.add("words without a piece that the model reads", where)
@@ -250,7 +250,9 @@ def head_word(phrase: EntityPhrase, heads: Sequence[int]) -> int:
 Finder = Callable[[str], RegionRecord | None]
 
 
-def asked_captions(images: Iterable[EntityImage], questioner: Questioner, find: Finder) -> Iterator[AskedCaption]:
+def captions_with_questions(
+    images: Iterable[EntityImage], questioner: Questioner, find: Finder
+) -> Iterator[CaptionQuestions]:
     """Yields the captions of all images that give a question; an image without a record is left out."""
     for image in images:
         record = find(image.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, AttentionRequest, answer_place
+from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, AttentionRequest, default_output_path
 from roibeam.pipelines.analysis.attention_questions import SPACY, check_spacy
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
@@ -77,7 +77,11 @@ def _checked(request: AttentionRequest) -> Path:
         named.look(check_spacy)
     elif has_parses and request.parses is not None:
         named.look(lambda: next(read_conll(str(request.parses)), None))
-    out = named.look(lambda: answer_place(request.checkpoint, request.out, "attention")) if has_checkpoint else None
+    out = (
+        named.look(lambda: default_output_path(request.checkpoint, request.out, "attention"))
+        if has_checkpoint
+        else None
+    )
     named.check()
     model = found_model(request.checkpoint)
     if model is not None:

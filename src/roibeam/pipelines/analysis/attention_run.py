@@ -16,24 +16,24 @@ from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
-from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest, check_new, gone_if_it_fails
-from roibeam.pipelines.analysis.attention_figures import shown_captions, shown_heads, write_pictures, write_plots
+from roibeam.messages import plural
+from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest, check_new, removed_on_failure
+from roibeam.pipelines.analysis.attention_figures import pictured_captions, pictured_heads, write_pictures, write_plots
 from roibeam.pipelines.analysis.attention_questions import (
     ENTITY,
     SPACY,
-    AskedCaption,
+    CaptionQuestions,
     LeftOut,
     Questioner,
-    asked_captions,
+    captions_with_questions,
     parses_by_caption,
     spacy_parses,
 )
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.head_accuracy import (
     ACTIVE,
-    ASKED_THERE,
     PAPER,
+    PAPER_SETUP,
     HeadFigures,
     differences,
     head_figures,
@@ -41,7 +41,7 @@ from roibeam.pipelines.analysis.head_accuracy import (
     relations_of,
 )
 from roibeam.pipelines.analysis.load_for_evaluation import (
-    assumed_of_features,
+    feature_assumptions,
     features_for,
     pretraining_model,
     trained_images_among,
@@ -61,19 +61,19 @@ from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class QuestionData:
     """Attributes:
     captions: with their questions; at least one.
     record_of: the record of an id; the last ones are kept, since captions of an image come one after the other.
     notes: counts of what was read and what was left out.
     """
 
-    captions: tuple[AskedCaption, ...]
+    captions: tuple[CaptionQuestions, ...]
     record_of: Callable[[str], RegionRecord]
     notes: tuple[str, ...]
 
 
-def read_asked(store: FeatureStore, samples: EvaluationSamples, request: AttentionRequest) -> Asked:
+def read_questions(store: FeatureStore, samples: EvaluationSamples, request: AttentionRequest) -> QuestionData:
     """Reads captions, parses and records, and makes the questions.
 
     Args:
@@ -103,11 +103,11 @@ def read_asked(store: FeatureStore, samples: EvaluationSamples, request: Attenti
         return None if record_id is None else record_of(record_id)
 
     questioner = Questioner(samples.pieces_of_words, request.word, parses, left_out, samples.cut_words)
-    captions = tuple(asked_captions(_some(images, request), questioner, find))
+    captions = tuple(captions_with_questions(_some(images, request), questioner, find))
     notes = (*counts.lines(), *left_out.lines())
     if not captions:
         raise ValueError(f"no question can be made from --entities {request.entities!r}: {'; '.join(notes)}")
-    return Asked(captions, record_of, notes)
+    return QuestionData(captions, record_of, notes)
 
 
 def _strongest(record: RegionRecord, most: int) -> RegionRecord:
@@ -133,7 +133,7 @@ def _check_match(found: dict[str, str | None], request: AttentionRequest) -> Non
     share = 1 - len(missing) / max(len(found), 1)
     if share < request.min_match or len(missing) == len(found):
         raise ValueError(
-            f"--store {request.store} has {counted(len(found) - len(missing), 'image')} of the {len(found):,} of "
+            f"--store {request.store} has {plural(len(found) - len(missing), 'image')} of the {len(found):,} of "
             f"--entities; {missing[0]!r} is missing. Name the split that it has with --split, or allow fewer with "
             f"--min-match"
         )
@@ -191,7 +191,7 @@ def analyse_checkpoint(
     check_task(model.config, request.task)
     # No classes of regions are predicted: a model may know others than the store.
     samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task)
-    questions = read_asked(store, samples, request)
+    questions = read_questions(store, samples, request)
     captions, record_of = questions.captions, questions.record_of
     for note in questions.notes:
         remarks.add(note)
@@ -201,7 +201,7 @@ def analyse_checkpoint(
     log.info("%s", device.words)
     ids = list(dict.fromkeys(each.record_id for each in captions))
     if leaked := trained_images_among(found, ids):
-        remarks.add(f"this run was trained on {len(leaked):,} of the {counted(len(ids), 'image')}")
+        remarks.add(f"this run was trained on {len(leaked):,} of the {plural(len(ids), 'image')}")
     out.mkdir(parents=True, exist_ok=True)
     where = torch.device(device.name)
     photos = request.images if isinstance(found, JointCheckpoint) else None
@@ -210,7 +210,7 @@ def analyse_checkpoint(
         model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
     )
     samples.check(record_of(ids[0]))
-    for note in assumed_of_features(found, record_of(ids[0])):
+    for note in feature_assumptions(found, record_of(ids[0])):
         remarks.add(note)
     model.to(device.name)
     rule = GROUNDING_RULES[RULES[request.rules][1]]
@@ -225,9 +225,9 @@ def analyse_checkpoint(
         remarks.add(f"no head is active: none gives over {100 * ACTIVE:.0f} % of its attention to regions")
     num_layers, num_heads = entity.accuracy.shape
     unlike = differences(request, type(model).__name__, layers=num_layers, heads=num_heads, images=len(looks.images))
-    with gone_if_it_fails(out):
+    with removed_on_failure(out):
         pictures = [*write_plots(out, entity, relations)]
-        pictured = shown_captions(captions)
+        pictured = pictured_captions(captions)
         photo_of = _photos(store, [each.record_id for each in pictured], request.images)
         pictures += write_pictures(out, model, samples, pictured, record_of, entity, photo_of=photo_of, device=where)
         facts = {
@@ -239,8 +239,8 @@ def analyse_checkpoint(
             "active": f"mean share of the attention on regions > {ACTIVE}",
             "captions": len(captions),
             "images": len(looks.images),
-            "paper": {"title": PAPER, "asked_there": ASKED_THERE, "different_here": unlike},
-            "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*shown_heads(entity), strict=True)],
+            "paper": {"title": PAPER, "asked_there": PAPER_SETUP, "different_here": unlike},
+            "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*pictured_heads(entity), strict=True)],
             "remarks": remarks.all,
             "populations": [each.to_json() for each in figures],
         }

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.inputs import VLOutput
 from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
-from roibeam.pipelines.analysis.attention_questions import ENTITY, AskedCaption
+from roibeam.pipelines.analysis.attention_questions import ENTITY, CaptionQuestions
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.probe import maps_of_words
 from roibeam.pipelines.common.statistics.paper_figures import paper_figures
@@ -72,7 +72,7 @@ class Looks:
 def head_looks(
     model: Any,
     samples: EvaluationSamples,
-    captions: Sequence[AskedCaption],
+    captions: Sequence[CaptionQuestions],
     record_of: Callable[[str], RegionRecord],
     rule: GroundingRule,
     *,
@@ -131,7 +131,7 @@ def words_at_regions(layers: Sequence[tuple[Tensor, int]], place: int, num_regio
 
 
 def _question_results(
-    weights: Tensor, caption: AskedCaption, record: RegionRecord, rule: GroundingRule, share: float
+    weights: Tensor, caption: CaptionQuestions, record: RegionRecord, rule: GroundingRule, share: float
 ) -> list[np.ndarray]:
     """Args:
     weights: (L, H, T, R).
@@ -157,7 +157,7 @@ def _question_results(
 
 PAPER = "What Does BERT with Vision Look At?"
 RECIPE = "visualbert-task-flickr"  # of the run that the paper analyses
-ASKED_THERE = (
+PAPER_SETUP = (
     f"the paper's: VisualBERT, 12 layers of 12 heads, trained on COCO and Flickr30k (--recipe {RECIPE}), 1,000 images "
     f"of val, relations of AllenNLP's parser; the best of all heads for phrases, of active heads for relations"
 )
@@ -210,9 +210,9 @@ def differences(request: AttentionRequest, model: str, *, layers: int, heads: in
     """
     found = [] if model.startswith("VisualBert") else [model]
     if (layers, heads) != (_LAYERS, _HEADS):
-        found.append(f"{counted(layers, 'layer')} of {counted(heads, 'head')}")
+        found.append(f"{plural(layers, 'layer')} of {plural(heads, 'head')}")
     if images != _IMAGES or request.split != _SPLIT:
-        found.append(f"{counted(images, 'image')} of {request.split or 'all splits'}")
+        found.append(f"{plural(images, 'image')} of {request.split or 'all splits'}")
     if request.parses is not None:
         found.append(f"relations of {'spaCy' if str(request.parses) == 'spacy' else request.parses.name}")
     options = {"rules": "any", "word": "last", "max_regions": 0}

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.inputs import VLBatch
@@ -50,7 +50,7 @@ def trained_images_among(found: ModelCheckpoint, image_ids: Sequence[str]) -> li
 
 
 # Models that predict masked words, masked regions and matches, as far as their configuration gives them the heads.
-ASKED: tuple[type[PreTrainedModel], ...] = (
+PRETRAINING_MODELS: tuple[type[PreTrainedModel], ...] = (
     VLBertForPreTraining,
     ViLbertForPreTraining,
     SingleStreamForPreTraining,
@@ -60,7 +60,7 @@ ASKED: tuple[type[PreTrainedModel], ...] = (
 )
 # Tasks of fine-tuned models. Some of them are a pre-training class too and keep its heads, but training on a task
 # leaves those behind: their predictions look right and are not.
-NOT_ASKED: Mapping[type[PreTrainedModel], str] = MappingProxyType(
+TASK_MODELS: Mapping[type[PreTrainedModel], str] = MappingProxyType(
     {
         VLBertForVqa: "VQA",
         VLBertForVcr: "VCR",
@@ -89,8 +89,8 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
         ValueError: for a model with the heads of another task.
     """
     kind = type(found.model)
-    if kind not in ASKED:
-        tasks = NOT_ASKED.get(kind, "tasks that are not known here")
+    if kind not in PRETRAINING_MODELS:
+        tasks = TASK_MODELS.get(kind, "tasks that are not known here")
         raise ValueError(
             f"{named}: {kind.__name__} is fine-tuned for {tasks}; it no longer predicts masked words, masked regions "
             f"and matches; {verb} the pre-trained model that it began from"
@@ -103,7 +103,7 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
     return found.model
 
 
-def assumed_of_features(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
+def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
     """Notes on assumptions about how the model reads a store's record; a line each."""
     if trained_with(found).box_numbers is not None or found.as_read(record) is record:
         return []
@@ -272,7 +272,7 @@ def open_photos(store: FeatureStore, image_ids: Iterable[str], folder: str | Non
     if missing := photos.missing():
         image_id, why = next(iter(missing.items()))
         raise ValueError(
-            f"{counted(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; this "
+            f"{plural(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; this "
             f"model reads photos: name their folder with --photos"
         )
     return photos

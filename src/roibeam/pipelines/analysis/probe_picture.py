@@ -23,7 +23,7 @@ from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.record.region_drawing import PALETTE, jpeg_bytes, text_colour_on
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import escaped, printable
-from roibeam.pipelines.analysis.analysis_settings import gone_if_it_fails
+from roibeam.pipelines.analysis.analysis_settings import removed_on_failure
 from roibeam.pipelines.analysis.probe import Guess, ProbeResult
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.data.vocabulary import Names
@@ -230,7 +230,7 @@ def probe_shapes(
         photo: (height, width, 3) uint8 BGR, of the record's size; None draws the boxes on grey.
         banner: why the regions mean nothing; comes first.
     """
-    drawn = shown_regions(result, record)
+    drawn = regions_to_draw(result, record)
     heading, y = _heading(result, text, _MARGIN)
     warning, y = _banner(banner, y)
     boxes, y = _photo(record, drawn, y, photo, by_attention=result.attention is not None)
@@ -239,7 +239,7 @@ def probe_shapes(
     return [*heading, *warning, *boxes, *matrices, *guesses], y + _MARGIN / 2
 
 
-def shown_regions(result: ProbeResult, record: RegionRecord) -> list[int]:
+def regions_to_draw(result: ProbeResult, record: RegionRecord) -> list[int]:
     """Numbers of the regions to draw: all hidden ones, then those that the [MASK]s, else all words, look at most; by
     score without attention. The most looked at come first."""
     if result.attention is None:
@@ -461,7 +461,7 @@ def write_probe_files(
     """
     shapes, height = probe_shapes(result, record, names, text=text, photo=photo, banner=banner)
     numbers = {**probe_numbers(result, record, names, text=text, banner=banner), "notes": list(notes)}
-    with gone_if_it_fails(out, out.with_suffix(".json")):
+    with removed_on_failure(out, out.with_suffix(".json")):
         if out.suffix == ".png":
             out.write_bytes(png_of(shapes, height))
         else:
@@ -503,5 +503,5 @@ def probe_numbers(
             }
             for number in range(record.num_regions)
         ],
-        "drawn": shown_regions(result, record),
+        "drawn": regions_to_draw(result, record),
     }

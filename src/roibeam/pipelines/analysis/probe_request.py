@@ -17,7 +17,7 @@ from roibeam.features.record.notebook import image_html, notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import check_lists, short_repr
-from roibeam.pipelines.analysis.analysis_settings import answer_place, check_new
+from roibeam.pipelines.analysis.analysis_settings import check_new, default_output_path
 from roibeam.pipelines.common.compute import check_device, choose_device
 from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.page_layout import Banner
@@ -40,8 +40,8 @@ class ProbeRequest:
         checkpoint: run folder, model folder or official checkpoint.
         image: photo; with `store` the id of a record.
         text: with [MASK] where words are to be guessed.
-        out: .svg or .png file to write, not there yet, in a folder that is; None: `answer_place`, "probe.svg". All
-            numbers go beside it, into a .json file of the same name.
+        out: .svg or .png file to write, not there yet, in a folder that is; None: `default_output_path`, "probe.svg".
+            All numbers go beside it, into a .json file of the same name.
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos; None, as `BLANK`, for a blank page.
         preset, detector, weights, conventions, selection, vocab, settings: the detector and its changes by `--set`,
@@ -145,7 +145,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     if detector is not None:
         requested_parts(detector)
     # Torch is imported only when the names are in order.
-    from roibeam.pipelines.analysis.load_for_evaluation import assumed_of_features, pretraining_model, tokenizer_spec
+    from roibeam.pipelines.analysis.load_for_evaluation import feature_assumptions, pretraining_model, tokenizer_spec
     from roibeam.pipelines.analysis.probe import PhotoModel, probe
     from roibeam.pipelines.analysis.probe_picture import write_probe_files
     from roibeam.pipelines.data.vocabulary import Names
@@ -162,7 +162,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     device = choose_device(request.device)
     choices = _checked_features(request, found)
     seen = _stored(request) if detector is None else _detected(request, detector)
-    choices += assumed_of_features(found, seen.record)
+    choices += feature_assumptions(found, seen.record)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
         model = PhotoModel(found.joint.to(device.name), seen.pixels)
@@ -183,7 +183,7 @@ def _checked_out(request: ProbeRequest) -> Path:
     """Returns the path of the picture, checked."""
     if request.store is None and request.photo is not None:
         raise ValueError("--photo is for --store; without it IMAGE is the photo")
-    out = answer_place(request.checkpoint, request.out, "probe.svg")
+    out = default_output_path(request.checkpoint, request.out, "probe.svg")
     if out.suffix not in (".svg", ".png"):
         raise ValueError(f"--out {out}: the picture is an .svg or a .png file")
     check_new(out.with_suffix(".json"))

@@ -103,7 +103,7 @@ def evaluate_command(
 
 
 def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
-    from roibeam.messages import counted
+    from roibeam.messages import plural
     from roibeam.pipelines.cli.figure_table import figure_lines
 
     if as_json:
@@ -120,7 +120,7 @@ def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
         typer.echo(json_line({**facts, **joined, "figures": figures}))
         return
     of_step = "" if result.step is None else f", evaluated at step {result.step:,}"
-    typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}{of_step}\n")
+    typer.echo(f"{plural(result.num_captions, 'caption')} of {plural(result.num_images, 'image')}{of_step}\n")
     typer.echo("\n".join(figure_lines(result.figures, with_possible=True)))
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
     if recalls:
@@ -212,7 +212,7 @@ def attention_command(
 
 
 def _print_attention(result: AttentionResult, *, as_json: bool) -> None:
-    from roibeam.messages import counted
+    from roibeam.messages import plural
     from roibeam.pipelines.analysis.head_accuracy import commonest
 
     figures = [result.entity, *result.relations]
@@ -229,7 +229,7 @@ def _print_attention(result: AttentionResult, *, as_json: bool) -> None:
         }
         typer.echo(json_line({**facts, "populations": [each.to_json() for each in figures]}))
         return
-    typer.echo(f"{counted(result.captions, 'caption')} of {counted(result.images, 'image')}\n")
+    typer.echo(f"{plural(result.captions, 'caption')} of {plural(result.images, 'image')}\n")
     typer.echo(
         f"{'%':<16}{'count':>7}{'by lot':>8}{'baseline':>10}{'best head':>11}{'its figure':>12}{'any word':>10}"
         f"{'other half':>12}{'less baseline':>18}{'ceiling':>9}"
@@ -250,7 +250,7 @@ def _print_attention(result: AttentionResult, *, as_json: bool) -> None:
 
 def _print_paper(result: AttentionResult) -> None:
     from roibeam.pipelines.analysis.attention_questions import ENTITY
-    from roibeam.pipelines.analysis.head_accuracy import ASKED_THERE, PAPER, beside_paper
+    from roibeam.pipelines.analysis.head_accuracy import PAPER, PAPER_SETUP, beside_paper
 
     paper = "paper"
     typer.echo(f'\nbeside "{PAPER}", section 3.1 and Table 2:')
@@ -264,7 +264,7 @@ def _print_paper(result: AttentionResult) -> None:
         typer.echo(
             f"{row.name:<16}{baseline:>10}{row.baseline:>8}{head:>12}{row.head or '-':>8}{figure:>13}{row.accuracy:>8}"
         )
-    typer.echo(ASKED_THERE)
+    typer.echo(PAPER_SETUP)
     typer.echo(f"different here: {'; '.join(result.differences) or 'nothing in the model and options'}")
 
 
@@ -352,7 +352,7 @@ def probe_command(
 
 
 def _print_probe(done: Probed, *, as_json: bool) -> None:
-    from roibeam.messages import counted, on_a_line
+    from roibeam.messages import on_a_line, plural
     from roibeam.pipelines.analysis.load_for_evaluation import NO_MATCH_HEAD
 
     result = done.result
@@ -361,7 +361,7 @@ def _print_probe(done: Probed, *, as_json: bool) -> None:
         return
     for note in done.notes:
         typer.echo(on_a_line(f"note: {note}"))
-    typer.echo(f"{on_a_line(' '.join(result.pieces))}    with {counted(done.record.num_regions, 'region')}")
+    typer.echo(f"{on_a_line(' '.join(result.pieces))}    with {plural(done.record.num_regions, 'region')}")
     if not result.words:
         typer.echo("no [MASK] in the text, so no words are guessed")
     for word in result.words:

@@ -159,7 +159,7 @@ def collect_run_command(
         pages, Path(os.path.abspath(out)), NOWHERE if base_url is None else base_url,
         settings=tuple(settings or ()), held_out=tuple(held_out or ()), held_out_images=tuple(held_out_images or ()),
         images_from=images_from, is_nsfw_checked=nsfw, allow_private=tuple(allow_private or ()), user_agent=user_agent,
-        retry_dead_letters=retry_dead_letters, asks_robots_txt=robots_txt, as_json=as_json,
+        retry_dead_letters=retry_dead_letters, reads_robots_txt=robots_txt, as_json=as_json,
         limits=DownloadLimits(
             connections=connections, per_host=per_host, max_bytes=max_bytes, max_pixels=max_pixels
         ),

@@ -33,10 +33,10 @@ from roibeam.pipelines.common.console.termination import (
     failure_of,
     refuse_the_smallest_limit,
     refuse_torch_under_a_small_limit,
+    report_silent_exit,
+    resume_hint,
     stop_as_by_ctrl_c,
-    told_when_it_ends_unsaid,
     typed_again,
-    what_is_kept,
 )
 
 
@@ -59,7 +59,7 @@ def print_error(message: str, exit_code: int) -> None:
             print(error_line(message, exit_code), flush=True)
 
 
-FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
+FAILED, BUG, INTERRUPTED, NO_READER = 1, 70, 130, 141
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
 
 
@@ -68,7 +68,7 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
     refuse_pipes_and_devices()
     stop_as_by_ctrl_c()
-    end_in_order = told_when_it_ends_unsaid()
+    end_in_order = report_silent_exit()
     refuse_torch_under_a_small_limit()
     try:
         refuse_the_smallest_limit()
@@ -84,7 +84,7 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
 def _run(app: Callable[..., Any]) -> int:
     code = app(standalone_mode=False)
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        return _complain_once(what_is_kept(sys.argv), exit_code())
+        return _complain_once(resume_hint(sys.argv), exit_code())
     return code if isinstance(code, int) else 0
 
 
@@ -102,7 +102,7 @@ def _failed(error: BaseException) -> int:
     if isinstance(error, StoppedBySignalError):
         return _complain_once(f"{error}; to go on: {typed_again(sys.argv)}", error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        return _complain_once(what_is_kept(sys.argv), exit_code())
+        return _complain_once(resume_hint(sys.argv), exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
         called = getattr(getattr(error, "ctx", None), "command_path", "roibeam")
         return _complain(f"{error.format_message()} ({called} --help tells more)", error.exit_code)
@@ -138,7 +138,7 @@ def _silenced() -> int:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nowhere, number)
-    return NOBODY_READS
+    return NO_READER
 
 
 def _leave(code: int) -> NoReturn:

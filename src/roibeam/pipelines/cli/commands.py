@@ -23,7 +23,7 @@ from roibeam.pipelines.cli.pretrain import pretrain_command
 from roibeam.pipelines.cli.recipes import recipes_command
 from roibeam.pipelines.cli.store import store_app
 from roibeam.pipelines.cli.toyworld import toyworld_command
-from roibeam.pipelines.common.console.progress import show_our_logs
+from roibeam.pipelines.common.console.progress import configure_logging
 
 app = typer.Typer(
     name="roibeam",
@@ -49,7 +49,7 @@ def _root(
 
         typer.echo(f"roibeam {__version__}")
         raise typer.Exit
-    show_our_logs(debug=debug)
+    configure_logging(debug=debug)
 
 
 def demo_command(

@@ -18,7 +18,7 @@ from roibeam.pipelines.cli.options import (
     origin_facts,
     origin_lines,
     precision_setting,
-    resume_asked,
+    resume_choice,
     run_folder_lines,
 )
 
@@ -88,7 +88,7 @@ def train_command(
         learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
         device=device, threads=threads, seed=seed,
         settings=(*precision_setting(precision, settings or ()), *(settings or ())),
-        resume="auto" if (start := resume_asked(resume, resume_from)) is None else start,
+        resume="auto" if (start := resume_choice(resume, resume_from)) is None else start,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
     from roibeam.pipelines.common.compute import is_main_process
@@ -140,7 +140,7 @@ def evaluate_command(
         roibeam detector evaluate toy --labels world/visual_genome/test.txt
     """
     from roibeam.extraction.weights.detector_folder import read_detector_folder
-    from roibeam.messages import counted
+    from roibeam.messages import plural
     from roibeam.pipelines.common.compute import check_device, choose_device
     from roibeam.pipelines.common.console.command_files import NamedFiles
     from roibeam.pipelines.common.console.overrides import apply_overrides
@@ -158,7 +158,7 @@ def evaluate_command(
     labelled = look_at_photos(listed.once(max_images), conventions.exif_orientation, is_needed=lambda image: True)
     if listed.num_repeats:
         typer.echo(
-            f"note: {counted(listed.num_repeats, 'row')} of {labels} name a photo again; it counts once", err=True
+            f"note: {plural(listed.num_repeats, 'row')} of {labels} name a photo again; it counts once", err=True
         )
     for note in labelled.notes():
         typer.echo(f"note: {note}", err=True)

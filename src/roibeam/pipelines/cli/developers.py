@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.cli.command_end import json_line
 from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
@@ -54,9 +54,9 @@ def leaks_command(
     """
     from roibeam.pipelines.data.held_out import find_leaks
     from roibeam.pipelines.training.run_folder.files import CHECKPOINTS
-    from roibeam.pipelines.training.run_folder.training_data import is_told, trained_report
+    from roibeam.pipelines.training.run_folder.training_data import has_trained_images, trained_report
 
-    if is_told(Path(images)) or (Path(images) / CHECKPOINTS).is_dir():
+    if has_trained_images(Path(images)) or (Path(images) / CHECKPOINTS).is_dir():
         report = trained_report(Path(images), held_out)
     else:
         report = find_leaks(
@@ -66,7 +66,7 @@ def leaks_command(
         typer.echo(json_line({"source": images, **report.to_json()}))
     else:
         typer.echo("\n".join(report.lines()))
-        typer.echo(f"{images}: {len(report.leaked):,} of {counted(report.images, 'image')} held out")
+        typer.echo(f"{images}: {len(report.leaked):,} of {plural(report.images, 'image')} held out")
     if report.leaked:
         raise typer.Exit(1)
 

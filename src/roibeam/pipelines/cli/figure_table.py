@@ -37,16 +37,16 @@ def figure_lines(figures: Sequence[Figure], *, with_possible: bool = False) -> I
     yield f"{'':<30}{'value':>8}{'95 % interval':>20}{'chance':>9}{possible}{'of':>8}"
     for figure in map(named.__getitem__, in_order(list(named))):
         called = measure_name(figure.name)
-        interval = "" if figure.low is None else f"{called.shown(figure.low)} .. {called.shown(figure.high)}"
-        best = "" if figure.best_possible is None else called.shown(figure.best_possible)
+        interval = "" if figure.low is None else f"{called.formatted(figure.low)} .. {called.formatted(figure.high)}"
+        best = "" if figure.best_possible is None else called.formatted(figure.best_possible)
         possible = f"{best:>9}" if with_possible else ""
         line = (
-            f"{label_of(figure.name):<30}{called.shown(figure.value):>8}{interval:>20}{called.shown(figure.chance):>9}"
+            f"{label_of(figure.name):<30}{called.formatted(figure.value):>8}{interval:>20}{called.formatted(figure.chance):>9}"
             f"{possible}{figure.items:>8,}  {verdict_of(figure)}"
         )
         yield line.rstrip()
         if figure.words_alone is not None:
-            yield f"{f'  {WORDS_ALONE}':<30}{called.shown(figure.words_alone):>8}"
+            yield f"{f'  {WORDS_ALONE}':<30}{called.formatted(figure.words_alone):>8}"
     yield from _without_intervals(figures)
 
 

@@ -35,7 +35,7 @@ from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCO
 
 if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.run.finetune_run import FinetuneResult
-    from roibeam.pipelines.finetuning.score_run import Figure, Score
+    from roibeam.pipelines.finetuning.score_run import Score, ScoredFigure
 
 
 def finetune_command(
@@ -111,7 +111,7 @@ def finetune_command(
     """
     # Not above, as in `predict`: the help of all commands would wait for the readers of tasks, photos and stores.
     from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, FinetuneRequest
-    from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
+    from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions
 
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
@@ -119,7 +119,7 @@ def finetune_command(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
         threads=threads, seed=seed, seeds=seeds,
         settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
-        held_out=HeldOutWords(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
+        held_out=HeldOutOptions(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
         end_to_end=end_to_end,
         encoder=EncoderRequest(photos=photos, detector=detector, weights=weights, conventions=conventions),
     )  # fmt: skip
@@ -239,7 +239,7 @@ def predict_command(
         roibeam predict r/ --store s/ --data flickr/ --split test --out scores.npy
         roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
-    from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, asks_pairs, check_predict
+    from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict, predicts_pairs
     from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
     request = PredictRequest(
@@ -254,7 +254,7 @@ def predict_command(
         from roibeam.pipelines.finetuning.run.predict_pairs import run_pair_prediction
         from roibeam.pipelines.finetuning.run.predict_run import run_prediction
 
-    result = run_pair_prediction(request) if asks_pairs(request) else run_prediction(request)
+    result = run_pair_prediction(request) if predicts_pairs(request) else run_prediction(request)
     if not is_main_process():
         return
     if as_json:
@@ -328,7 +328,7 @@ def _table(score: Score, *, has_second: bool) -> list[str]:
     return [f"{'':<32}{'percent':>9}{'95 % interval':>18}{'chance':>9}{'of':>9}{second}", *map(_row, score.figures)]
 
 
-def _row(figure: Figure) -> str:
+def _row(figure: ScoredFigure) -> str:
     from roibeam.pipelines.finetuning.metrics.vqa import printed_percent
 
     interval = "" if figure.low is None else f"{100 * figure.low:.2f} .. {100 * (figure.high or 0):.2f}"

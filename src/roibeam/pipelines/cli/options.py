@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roibeam.pipelines.cli.option_names import INPUT, argument, option
-from roibeam.pipelines.training.train_config import NAMES, check_precision
+from roibeam.pipelines.training.train_config import PRECISION_NAMES, check_precision
 
 if TYPE_CHECKING:
     from roibeam.pipelines.training.hooks import TrainResult
@@ -65,7 +65,7 @@ RESUME = option("resume", default="continue where OUT holds this very run")
 RESUME_FROM = option("resume-from", default="the newest")
 
 
-def resume_asked(resume: bool | None, resume_from: str | None) -> bool | str | None:
+def resume_choice(resume: bool | None, resume_from: str | None) -> bool | str | None:
     """Merges both options into one; ValueError where they contradict each other."""
     if resume_from is not None and resume is False:
         raise ValueError("--no-resume and --resume-from contradict each other; give one of them")
@@ -112,4 +112,4 @@ def precision_setting(precision: str | None, settings: Sequence[str]) -> list[st
     check_precision(precision)
     if any(each.partition("=")[0].strip() == _SETTING for each in settings):
         raise ValueError(f"--precision and --set {_SETTING} both say the precision; give one of them")
-    return [f"{_SETTING}={NAMES[precision]}"]
+    return [f"{_SETTING}={PRECISION_NAMES[precision]}"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.cli.command_end import json_line
 from roibeam.pipelines.cli.option_names import END_TO_END, TRAINING, argument, option
 from roibeam.pipelines.cli.options import (
@@ -25,7 +25,7 @@ from roibeam.pipelines.cli.options import (
     origin_facts,
     origin_lines,
     precision_setting,
-    resume_asked,
+    resume_choice,
     run_folder_lines,
 )
 from roibeam.pipelines.common.compute import sleep_beside_others
@@ -329,7 +329,7 @@ def pretrain_command(
             steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
             threads=threads, seed=seed,
             settings=[*precision_setting(precision, settings or ()), *(settings or ())],
-            inspect_batch=inspect_batch, resume=resume_asked(resume, resume_from),
+            inspect_batch=inspect_batch, resume=resume_choice(resume, resume_from),
         ),
         end_to_end=end_to_end,
         encoder=RequestedEncoder(
@@ -384,13 +384,13 @@ def _print_result(request: PretrainRequest, result: PretrainResult, *, as_json: 
         return
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
-        typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
+        typer.echo(f"{plural(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(result.training.done())
     typer.echo(origin_lines(out))
     typer.echo(f"evaluated on {result.asked}:")
     typer.echo("\n".join(figure_lines(result.figures)))
     if result.detector is not None:
-        typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
+        typer.echo(f"the detector on {plural(result.detector['photos'], 'held-out photo')}, before and after")
         for name, before, after in change_rows(result.detector):
             typer.echo(f"  {name:<30} {before:>8} {after:>8}")
     if result.encoder is not None:

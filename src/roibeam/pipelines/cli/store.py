@@ -10,7 +10,7 @@ from unicodedata import category
 
 import typer
 
-from roibeam.messages import counted, on_a_line
+from roibeam.messages import on_a_line, plural
 from roibeam.pipelines.cli.command_end import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.option_names import KEPT, OUTPUT, argument, option
@@ -137,8 +137,8 @@ def plan_command(
         records = sum(entry.num_records for entries in plan for entry in entries)
         cure = f"`roibeam store copy {store} OUT --shard-size {max(1, records // ranks)}` gives each one"
         if records < ranks:
-            cure = f"the store has only {counted(records, 'record')}"
-        typer.echo(f"roibeam: {counted(idle, 'rank')} without a shard; {cure}", err=True)
+            cure = f"the store has only {plural(records, 'record')}"
+        typer.echo(f"roibeam: {plural(idle, 'rank')} without a shard; {cure}", err=True)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -278,7 +278,7 @@ def verify_command(
         depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
         if shards is not None:
             depth = f"every record of the shards {shards} read; manifests, sizes and indexes of all"
-        count = counted(len(problems), "problem")
+        count = plural(len(problems), "problem")
         typer.echo(f"{store}: {count}" if problems else f"{store}: clean ({depth})")
     if problems:
         raise typer.Exit(1)
@@ -328,9 +328,9 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
     Examples:
         roibeam store ids store/
     """
-    from roibeam.features.reading.temporary_copy import IndexedIds, borrowed_store
+    from roibeam.features.reading.temporary_copy import IndexedIds, local_store
 
-    with borrowed_store(store) as opened:
+    with local_store(store) as opened:
         ids = iter(IndexedIds(opened)) if opened.folder.local_path is None else opened.ids()
         if as_json:
             typer.echo(json_line({"store": store, "ids": list(ids)}))
@@ -345,7 +345,7 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
             sys.stdout.write(Unchanged(line + "\n"))
         if escaped:
             typer.echo(
-                f"roibeam: {counted(escaped, 'id holds', 'ids hold')} line breaks or other control characters and "
+                f"roibeam: {plural(escaped, 'id holds', 'ids hold')} line breaks or other control characters and "
                 f"{'is' if escaped == 1 else 'are'} spelled with escapes above; for --ids take `store ids --json`",
                 err=True,
             )

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.record.fingerprint import has_classes, num_classes_of
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.cli.command_end import error_line, json_line
 from roibeam.pipelines.cli.option_names import INPUT, OUTPUT, argument, option
 from roibeam.pipelines.cli.options import JSON, SCRATCH
@@ -84,8 +84,8 @@ def import_command(
         typer.echo(json_line({"store": str(out), **figures, **report}))
     else:
         typer.echo(
-            f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
-            f"{counted(manifest.num_dead_letters, 'dead letter')}; {counted(summary.num_repeats, 'equal repeat')} "
+            f"{out}: {plural(manifest.num_records, 'record')} with {plural(manifest.num_regions, 'region')}, "
+            f"{plural(manifest.num_dead_letters, 'dead letter')}; {plural(summary.num_repeats, 'equal repeat')} "
             f"left out"
         )
         typer.echo("\n".join([f"{source} ({summary.format}):", *summary.report.lines()]))
@@ -136,9 +136,9 @@ def export_command(
         }  # fmt: skip
         typer.echo(json_line({"file": str(out), **figures, "report": summary.report.to_json()}))
         return
-    lines = [f"{out}: {counted(summary.num_records, 'record')} as {summary.format}, layout {summary.layout}"]
+    lines = [f"{out}: {plural(summary.num_records, 'record')} as {summary.format}, layout {summary.layout}"]
     lines += [
-        f"  left out      {name} of {counted(count, 'record')}" for name, count in sorted(summary.left_out.items())
+        f"  left out      {name} of {plural(count, 'record')}" for name, count in sorted(summary.left_out.items())
     ]
     if summary.without_classes:
         lines.append("  doubt         the store has no classes: class ids and scores in the file mean nothing")

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from roibeam.pipelines.collection.pairs import Pair, Picture, Reason, TextSource, pair_from_json, pair_id
+from roibeam.pipelines.collection.pairs import FetchedPicture, Pair, Reason, TextSource, pair_from_json, pair_id
 from roibeam.pipelines.collection.same_images import groups_of_same
 from roibeam.pipelines.collection.thresholds import AggregationThresholds
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
@@ -111,7 +111,7 @@ class Aggregated:
 
 
 def aggregate(
-    pairs: Iterable[Pair], limits: AggregationThresholds, evaluation: Callable[[Picture], str | None]
+    pairs: Iterable[Pair], limits: AggregationThresholds, evaluation: Callable[[FetchedPicture], str | None]
 ) -> Aggregated:
     """Aggregates pairs to one for each image.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.folders.kept_work import DamagedError, read_summed_json, remove_unfinished, write_summed_json
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.collection.aggregation import aggregate
 from roibeam.pipelines.collection.beam_collection import PageJob, check_units_runner, run_units
 from roibeam.pipelines.collection.fetch import UNITS_NAME, Fetch, fetch_images, gather, picture_units
@@ -28,7 +28,7 @@ from roibeam.pipelines.collection.part import Counts, read_counts, read_rows
 from roibeam.pipelines.collection.picture_job import PictureJob
 from roibeam.pipelines.collection.report import (
     FORMAT,
-    NUM_KEPT_SHOWN,
+    NUM_KEPT_EXAMPLES,
     VERSION,
     Collection,
     figures_of,
@@ -38,7 +38,7 @@ from roibeam.pipelines.collection.report import (
 from roibeam.pipelines.collection.request import CollectRequest, work_state
 from roibeam.pipelines.collection.same_images import EvaluationImages
 from roibeam.pipelines.collection.thresholds import KEEPS_RACY, PictureThresholds, Thresholds
-from roibeam.pipelines.data.datasets.photo_folders import COLLECTION_NAME, DRAWN_WORLD, are_drawn
+from roibeam.pipelines.data.datasets.photo_folders import COLLECTION_NAME, DRAWN_WORLD, are_toy_photos
 from roibeam.pipelines.data.held_out import HeldOut
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 
@@ -93,19 +93,19 @@ def run_collection(
             notes = (*notes, RACY_STAY)
         for note in notes:
             tell(note)
-        tell(f"pages in {counted(len(units), 'unit')} of work")
+        tell(f"pages in {plural(len(units), 'unit')} of work")
         job = PageJob(str(out / WORK_NAME / PAGES_NAME), thresholds)
         run_units(job, units, choice, what="looking into pages", as_json=request.as_json)
         pages = read_counts(out / WORK_NAME / PAGES_NAME, len(units))
         fetch = gather(out / WORK_NAME, out / WORK_NAME / PAGES_NAME, len(units))
         fetched, pictures, pairs = _pictures(request, thresholds, fetch, choice, tell)
         found = aggregate(pairs, thresholds.aggregation, evaluation.names)
-        figures = figures_of(found, hosts=largest_hosts(pages), num_examples=NUM_KEPT_SHOWN)
+        figures = figures_of(found, hosts=largest_hosts(pages), num_examples=NUM_KEPT_EXAMPLES)
         done = Collection(pages, fetched, pictures, found, figures, notes)
         (out / COLLECTION_NAME).unlink(missing_ok=True)
         write_pairs(out, found)
         write_report(out, done)
-        pages_of_web = are_drawn(os.path.join(unit.root, name) for unit in units for name in unit.names)
+        pages_of_web = are_toy_photos(os.path.join(unit.root, name) for unit in units for name in unit.names)
         drawn = {DRAWN_WORLD: True} if pages_of_web else {}
         write_json_atomically(out / COLLECTION_NAME, done.summary() | drawn)
         return done
@@ -116,7 +116,7 @@ def _pictures(
 ) -> tuple[Counts, Counts, Iterator[Pair]]:
     """Returns counts of the fetch and of the pictures, and the pairs that passed."""
     num_images = fetch.num_images
-    tell(f"{counted(num_images, 'image')} to fetch")
+    tell(f"{plural(num_images, 'image')} to fetch")
     if not num_images:
         return Counts(), Counts(), iter(())
     num_taken = fetch_images(
@@ -124,7 +124,7 @@ def _pictures(
         earlier=request.images_from,
     )  # fmt: skip
     if num_taken is not None:
-        tell(f"{counted(num_taken, 'image')} taken from {request.images_from}")
+        tell(f"{plural(num_taken, 'image')} taken from {request.images_from}")
     units, fetched = picture_units(fetch, larger_than_px=thresholds.picture.larger_than_px)
     folder = request.out / WORK_NAME / PICTURES_NAME
     job = PictureJob(

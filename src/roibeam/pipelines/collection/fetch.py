@@ -29,7 +29,7 @@ from roibeam.pipelines.data.download.download_folder import (
     FailedRow,
     ImageFiles,
     Journal,
-    Outcome,
+    RowOutcome,
     StoredImage,
     least_side,
 )
@@ -109,7 +109,7 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Pa
     journal = _journal(folder, url_list, old_side)
     try:
         for row, entry in url_list.rows():
-            outcome: Outcome | None = journal.outcome(row) if isinstance(entry, UrlRow) else None
+            outcome: RowOutcome | None = journal.outcome(row) if isinstance(entry, UrlRow) else None
             if not isinstance(entry, UrlRow) or outcome is None:
                 continue
             if isinstance(outcome, StoredImage):
@@ -122,7 +122,7 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Pa
 
 def _taken(
     earlier: Iterator[tuple[str, tuple[Path, str] | FailedRow]], url_list: UrlList, journal: Journal, files: ImageFiles
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, RowOutcome]]:
     """Yields rows of the new list that the earlier one has, with their outcomes. Both lists come by address."""
     found = next(earlier, None)
     for row, entry in url_list.rows():
@@ -140,7 +140,7 @@ def _taken(
             yield row, outcome
 
 
-def _kept(source: Path, sha256: str, row: int, files: ImageFiles) -> Outcome | None:
+def _kept(source: Path, sha256: str, row: int, files: ImageFiles) -> RowOutcome | None:
     """Takes over a file; None for one that is missing or has other bytes than were fetched, to be fetched again."""
     if not source.is_file() or source.is_symlink():
         return None

@@ -26,7 +26,7 @@ from roibeam.pipelines.collection.pairs import (
     TextSource,
 )
 from roibeam.pipelines.collection.thresholds import ImageThresholds, LanguageThresholds, TextThresholds, Thresholds
-from roibeam.pipelines.data.download.robots import refusal, shown
+from roibeam.pipelines.data.download.robots import refusal, with_source
 
 
 @cache
@@ -318,10 +318,10 @@ def look_into(page: Page, thresholds: Thresholds) -> PageOutcome:
     if len(page.body) > thresholds.page.max_bytes:
         return _dropped(page, Reason.TOO_LARGE, f"{len(page.body):,} bytes")
     if directive := refusal(page.robots):
-        return _dropped(page, Reason.PAGE_OPTED_OUT, shown(directive, "X-Robots-Tag"))
+        return _dropped(page, Reason.PAGE_OPTED_OUT, with_source(directive, "X-Robots-Tag"))
     document = parse_document(decode_page(page.body, page.charset), page.url)
     if directive := refusal(document.robots):
-        return _dropped(page, Reason.PAGE_OPTED_OUT, shown(directive, "meta robots"))
+        return _dropped(page, Reason.PAGE_OPTED_OUT, with_source(directive, "meta robots"))
     found = page_language(document.blocks, thresholds.language)
     if found is None:
         return _dropped(page, Reason.TOO_LITTLE_TEXT, "")

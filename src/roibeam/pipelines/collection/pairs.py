@@ -22,7 +22,7 @@ class Page:
             `NOWHERE`.
         body: the HTML, undecoded.
         charset: encoding by the HTTP header; None without one.
-        robots: directives on its use in its headers, see `said_of_use`.
+        robots: directives on its use in its headers, see `usage_directives`.
         place: where it was read, for reports: "crawl.warc.gz, record 17" or "docs/a.html".
     """
 
@@ -33,7 +33,7 @@ class Page:
     place: str = ""
 
 
-class Step(StrEnum):
+class CollectionStep(StrEnum):
     """The eight steps in order of cost; the funnel of the report has one bar for each."""
 
     PAGES = "pages"
@@ -94,17 +94,17 @@ class Reason(StrEnum):
     SHARED_TEXT = "shared text"
 
 
-STEP_OF: dict[Reason, Step] = {
+STEP_OF: dict[Reason, CollectionStep] = {
     reason: step
     for step, first, last in (
-        (Step.PAGES, Reason.BROKEN_RECORD, Reason.PAGE_OPTED_OUT),
-        (Step.LANGUAGE, Reason.TOO_LITTLE_TEXT, Reason.OTHER_LANGUAGE),
-        (Step.IMAGE, Reason.NO_IMAGE, Reason.RELATIVE_ADDRESS),
-        (Step.TEXT, Reason.NO_TEXT, Reason.UNKNOWN_WORDS),
-        (Step.FETCH, Reason.NOT_FETCHED, Reason.IMAGE_OPTED_OUT),
-        (Step.PICTURE, Reason.UNDECODABLE, Reason.NOT_NATURAL),
-        (Step.SCORE, Reason.LOW_SCORE, Reason.LOW_SCORE),
-        (Step.AGGREGATION, Reason.EVALUATION_IMAGE, Reason.SHARED_TEXT),
+        (CollectionStep.PAGES, Reason.BROKEN_RECORD, Reason.PAGE_OPTED_OUT),
+        (CollectionStep.LANGUAGE, Reason.TOO_LITTLE_TEXT, Reason.OTHER_LANGUAGE),
+        (CollectionStep.IMAGE, Reason.NO_IMAGE, Reason.RELATIVE_ADDRESS),
+        (CollectionStep.TEXT, Reason.NO_TEXT, Reason.UNKNOWN_WORDS),
+        (CollectionStep.FETCH, Reason.NOT_FETCHED, Reason.IMAGE_OPTED_OUT),
+        (CollectionStep.PICTURE, Reason.UNDECODABLE, Reason.NOT_NATURAL),
+        (CollectionStep.SCORE, Reason.LOW_SCORE, Reason.LOW_SCORE),
+        (CollectionStep.AGGREGATION, Reason.EVALUATION_IMAGE, Reason.SHARED_TEXT),
     )
     for reason in list(Reason)[list(Reason).index(first) : list(Reason).index(last) + 1]
 }
@@ -178,7 +178,7 @@ class PageCandidate:
 
 
 @dataclass(frozen=True)
-class Picture:
+class FetchedPicture:
     """A picture that was fetched and can be decoded.
 
     Attributes:
@@ -215,7 +215,7 @@ class Pair:
 
     pair_id: str
     text: CandidateText
-    picture: Picture
+    picture: FetchedPicture
     page_url: str
     language: str
     language_score: float
@@ -234,4 +234,4 @@ def pair_id(sha256: str) -> str:
 def pair_from_json(data: dict[str, Any]) -> Pair:
     """Reverses `dataclasses.asdict`."""
     text = CandidateText(TextSource(data["text"]["source"]), data["text"]["text"])
-    return Pair(**{**data, "text": text, "picture": Picture(**data["picture"])})
+    return Pair(**{**data, "text": text, "picture": FetchedPicture(**data["picture"])})

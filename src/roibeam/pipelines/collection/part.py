@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.kept_work import KeptFile, kept_work, read_summed_json, write_mark
-from roibeam.pipelines.common.console.progress import Standing
+from roibeam.pipelines.common.console.progress import ProgressState
 
 EXAMPLES_PER_REASON = 4
 MOST_HOSTS = 20_000  # of one unit; pages of further hosts are counted under OTHER_HOSTS
@@ -111,8 +111,8 @@ class FinishedParts:
         self._paths = [_mark(folder, number) for number in numbers]
         self._before = list(map(_written, self._paths))
 
-    def read(self) -> Standing:
-        return Standing(sum(_written(path) != was for path, was in zip(self._paths, self._before, strict=True)))
+    def read(self) -> ProgressState:
+        return ProgressState(sum(_written(path) != was for path, was in zip(self._paths, self._before, strict=True)))
 
 
 def _written(path: Path) -> int:

@@ -20,7 +20,7 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.messages import printable
 from roibeam.pipelines.collection.judging.judges import Judges, PairJudge
 from roibeam.pipelines.collection.page_steps import candidate_from_json
-from roibeam.pipelines.collection.pairs import PageCandidate, Pair, Picture, Reason, pair_id
+from roibeam.pipelines.collection.pairs import FetchedPicture, PageCandidate, Pair, Reason, pair_id
 from roibeam.pipelines.collection.part import Counts, PartWriter, is_done
 from roibeam.pipelines.collection.same_images import perceptual_hash
 from roibeam.pipelines.collection.thresholds import PictureThresholds
@@ -72,7 +72,7 @@ class DroppedPicture:
 
 def look_at(
     file: FetchedFile, limits: PictureThresholds, *, is_nsfw_checked: bool, max_pixels: int
-) -> Picture | DroppedPicture:
+) -> FetchedPicture | DroppedPicture:
     """Decodes, measures and checks a picture.
 
     Args:
@@ -93,7 +93,7 @@ def look_at(
     if nsfw is not None and racy is not None and limits.is_unfit(nsfw, racy):
         return DroppedPicture(file.url, Reason.NSFW, f"nsfw {nsfw:.2f}, racy {racy:.2f}")
     phash = perceptual_hash(pixels)
-    return Picture(file.url, file.path, file.sha256, phash, width, height, file.num_bytes, nsfw, racy)
+    return FetchedPicture(file.url, file.path, file.sha256, phash, width, height, file.num_bytes, nsfw, racy)
 
 
 RULES_VERSION = 1  # of the rules of steps 5 and 6
@@ -157,7 +157,7 @@ class PictureJob:
             counts.kept = len({pair.picture.url for pair in passed})
             part.finish(counts)
 
-    def _picture(self, row: dict[str, Any], counts: Counts) -> Picture | None:
+    def _picture(self, row: dict[str, Any], counts: Counts) -> FetchedPicture | None:
         file = FetchedFile(**row["file"])
         found = look_at(file, self.limits, is_nsfw_checked=self.is_nsfw_checked, max_pixels=self.max_pixels)
         if not isinstance(found, DroppedPicture):
@@ -166,14 +166,14 @@ class PictureJob:
         counts.add_example(found.reason.value, _example(file.url, found.detail, row["candidates"]))
         return None
 
-    def _natural(self, pictures: list[Picture | None], counts: Counts) -> list[Picture | None]:
+    def _natural(self, pictures: list[FetchedPicture | None], counts: Counts) -> list[FetchedPicture | None]:
         """Returns the pictures with the judge's scores, and None for those that are not natural."""
         judge = None if self.judges is None else self.judges.picture_judge()
         if judge is None:
             return pictures
         decoded = [picture for picture in pictures if picture is not None]
         scores = iter(judge.score(decoded))
-        judged: list[Picture | None] = []
+        judged: list[FetchedPicture | None] = []
         for picture in pictures:
             if picture is None:
                 judged.append(None)
@@ -188,7 +188,7 @@ class PictureJob:
         return judged
 
 
-def pairs_of(picture: Picture, candidates: Iterable[PageCandidate]) -> list[Pair]:
+def pairs_of(picture: FetchedPicture, candidates: Iterable[PageCandidate]) -> list[Pair]:
     """Makes a pair for each text of each page, in a fixed order."""
     pairs = [
         Pair(

@@ -21,10 +21,10 @@ import cv2
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import byte_count, counted, escaped
+from roibeam.messages import byte_count, escaped, plural
 from roibeam.pipelines.collection.aggregation import Aggregated
 from roibeam.pipelines.collection.page_units import PageUnit
-from roibeam.pipelines.collection.pairs import STEP_OF, Pair, Reason, Step
+from roibeam.pipelines.collection.pairs import STEP_OF, CollectionStep, Pair, Reason
 from roibeam.pipelines.collection.part import Counts
 from roibeam.pipelines.common.charts import Bar, bars_of_integers, histogram
 from roibeam.pipelines.common.page_layout import PAGE_END, note, page_start, table, tiles
@@ -105,9 +105,9 @@ class Collection:
     figures: KeptFigures
     notes: tuple[str, ...]
 
-    def reasons(self) -> dict[Step, Counter[str]]:
+    def reasons(self) -> dict[CollectionStep, Counter[str]]:
         """Counts dropped ones by step and reason: pages in the first four, images in the others."""
-        found: dict[Step, Counter[str]] = {step: Counter() for step in Step}
+        found: dict[CollectionStep, Counter[str]] = {step: Counter() for step in CollectionStep}
         for counts in (self.pages, self.fetch, self.pictures):
             for reason, count in counts.reasons.items():
                 found[STEP_OF[Reason(reason)]][reason] += count
@@ -131,7 +131,7 @@ class Collection:
 def summary_text(done: Collection, out: Path) -> str:
     """Formats the counts by step and reason, and the tree that was written."""
     lines = [
-        f"{counted(done.pairs.num_kept, 'pair')} of {counted(done.pages.taken, 'page')}; "
+        f"{plural(done.pairs.num_kept, 'pair')} of {plural(done.pages.taken, 'page')}; "
         f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})",
     ]
     if not done.pairs.num_kept:
@@ -158,20 +158,20 @@ def dry_run_text(units: Sequence[PageUnit], num_bytes: int) -> str:
     """Formats the inputs of a run."""
     files = sum(len(unit.names) for unit in units)
     return (
-        f"{counted(files, 'file')} of pages, {byte_count(num_bytes)} on this machine, in {counted(len(units), 'unit')} "
+        f"{plural(files, 'file')} of pages, {byte_count(num_bytes)} on this machine, in {plural(len(units), 'unit')} "
         f"of work\nnothing was written or fetched"
     )
 
 
 REPORT_NAME = "report.html"
-NUM_KEPT_SHOWN = 24
+NUM_KEPT_EXAMPLES = 24
 _MOST_DROPPED, _MOST_HOSTS = 4, 30
 _THUMBNAIL_PX = 320
 _STEP_WORDS = {
-    Step.PAGES: "pages read", Step.LANGUAGE: "pages in the language",
-    Step.IMAGE: "pages with a dominant image", Step.TEXT: "pages with a text",
-    Step.FETCH: "images fetched", Step.PICTURE: "images that are fit",
-    Step.SCORE: "images with a text that fits", Step.AGGREGATION: "pairs",
+    CollectionStep.PAGES: "pages read", CollectionStep.LANGUAGE: "pages in the language",
+    CollectionStep.IMAGE: "pages with a dominant image", CollectionStep.TEXT: "pages with a text",
+    CollectionStep.FETCH: "images fetched", CollectionStep.PICTURE: "images that are fit",
+    CollectionStep.SCORE: "images with a text that fits", CollectionStep.AGGREGATION: "pairs",
 }  # fmt: skip
 _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
 
@@ -181,7 +181,7 @@ def write_report(out: Path, done: Collection) -> None:
     summary, pages = done.summary(), done.pages
     parts = [
         page_start(
-            out.name, f"Image-text pairs of {counted(pages.taken, 'web page')}, collected as ImageBERT's LAIT was.",
+            out.name, f"Image-text pairs of {plural(pages.taken, 'web page')}, collected as ImageBERT's LAIT was.",
             style=_STYLE,
         ),
         tiles([
@@ -219,9 +219,9 @@ _STYLE = """
 def _funnel(summary: Mapping[str, Any]) -> Iterator[str]:
     left, first = summary["pages"], max(summary["pages"], 1)
     rows = []
-    for step in Step:
+    for step in CollectionStep:
         reasons: Mapping[str, int] = summary["dropped"][step.value]
-        if step is Step.FETCH:  # from here on images, each of one page or of several
+        if step is CollectionStep.FETCH:  # from here on images, each of one page or of several
             left, first = summary["images"], max(summary["images"], 1)
         left -= sum(reasons.values())
         why = ", ".join(f"{escaped(reason)} {count:,}" for reason, count in Counter(reasons).most_common())
@@ -244,7 +244,7 @@ def _text_rules(pages: Counts) -> Iterator[str]:
         texts = f"<span>{texts}</span>"  # on a phone a cell's parts stand side by side
         rows.append((escaped(reason), f"{count:,}", "" if reason in _UNFIT_TO_SHOW else texts))
     kept = sum(pages.words.values())
-    yield f"<section><h2>Candidate texts <small>{counted(kept, 'text')} passed the rules</small></h2>\n"
+    yield f"<section><h2>Candidate texts <small>{plural(kept, 'text')} passed the rules</small></h2>\n"
     yield table(("Rule against it", "Texts", "Such as"), rows, numbers=(1,)) + "</section>\n"
 
 

@@ -41,7 +41,7 @@ class CollectRequest:
         images_from: folder of an earlier collection whose fetched images are taken along.
         is_nsfw_checked: whether porn and racy pictures are looked for where that is possible, see `looks_for_porn`.
         limits: of the download; `min_side` is set by the thresholds.
-        allow_private, user_agent, retry_dead_letters, `asks_robots_txt`: of the download.
+        allow_private, user_agent, retry_dead_letters, `reads_robots_txt`: of the download.
         as_json: progress as JSON lines on standard output.
     """
 
@@ -59,7 +59,7 @@ class CollectRequest:
     allow_private: tuple[str, ...] = ()
     user_agent: str | None = None
     retry_dead_letters: bool = False
-    asks_robots_txt: bool = True
+    reads_robots_txt: bool = True
     as_json: bool = False
 
     def with_judges(self, judges: Judges, state: str) -> CollectRequest:
@@ -85,7 +85,7 @@ class CollectRequest:
         """Returns the options of the download; ValueError for an invalid address or name."""
         return DownloadOptions(
             self.limits, self.allow_private, self.retry_dead_letters, 0, self.user_agent, self.as_json,
-            self.asks_robots_txt,
+            self.reads_robots_txt,
         )  # fmt: skip
 
     def check(self) -> Thresholds:

@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
-from roibeam.messages import counted
-from roibeam.pipelines.collection.pairs import Picture
+from roibeam.messages import plural
+from roibeam.pipelines.collection.pairs import FetchedPicture
 from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.common.image_ids import short_name
 from roibeam.pipelines.data.held_out import HeldOut
@@ -43,7 +43,7 @@ def perceptual_hash(pixels_bgr: np.ndarray) -> str:
     return np.packbits(bits).tobytes().hex()
 
 
-def tells_something(phashes_N: np.ndarray) -> np.ndarray:
+def is_distinctive(phashes_N: np.ndarray) -> np.ndarray:
     """(N,) bool: whether a hash, (N,) uint64, distinguishes its picture. That of an even or smooth one does not:
     pictures of one colour have one hash, whatever the colour."""
     return np.bitwise_count(phashes_N) >= _LEAST_BITS
@@ -77,7 +77,7 @@ def groups_of_same(phashes_N: np.ndarray, digests_N2: np.ndarray, *, max_bits: i
         first, second = sorted((find(one), find(other)))
         leaders[second] = first
 
-    usable = np.flatnonzero(tells_something(phashes_N))
+    usable = np.flatnonzero(is_distinctive(phashes_N))
     for values, axis, places in ((digests_N2, 0, leaders.copy()), (phashes_N[usable], None, usable)):
         _, first, which = np.unique(values, axis=axis, return_index=True, return_inverse=True)
         firsts = first[which.ravel()]
@@ -137,9 +137,9 @@ class EvaluationImages:
         self._max_bits = max_bits
         hashes = [value for folder in folders for value in self._hashes(folder)]
         phashes = np.array(hashes, np.uint64)
-        self._phashes = phashes[tells_something(phashes)]
+        self._phashes = phashes[is_distinctive(phashes)]
 
-    def names(self, picture: Picture) -> str | None:
+    def names(self, picture: FetchedPicture) -> str | None:
         """Reason why this is an evaluation image, for people; None where it is none."""
         if self._rules is not None:
             name = short_name(unquote(urlsplit(picture.url).path).rpartition("/")[2])
@@ -159,7 +159,7 @@ class EvaluationImages:
         )
         if not paths:
             raise ValueError(f"--held-out-images {folder}: no image in it")
-        with Progress(f"looking at {counted(len(paths), 'evaluation image')}", len(paths)) as progress:
+        with Progress(f"looking at {plural(len(paths), 'evaluation image')}", len(paths)) as progress:
             for number, path in enumerate(paths, start=1):
                 data = Path(path).read_bytes()
                 self._digests.add(hashlib.sha256(data).hexdigest())

@@ -18,7 +18,7 @@ from roibeam.features.folders.durable_files import open_regular_file
 from roibeam.messages import printable
 from roibeam.pipelines.collection.document import web_url
 from roibeam.pipelines.collection.pairs import BrokenPage, Page, Reason
-from roibeam.pipelines.data.download.robots import said_of_use
+from roibeam.pipelines.data.download.robots import usage_directives
 
 _GZIP_HEAD = b"\x1f\x8b\x08"
 _GZIP = re.compile(_GZIP_HEAD)
@@ -252,7 +252,7 @@ def _page(record: Any, place: str, max_bytes: int) -> Iterator[Page | BrokenPage
         except (OSError, ValueError, EOFError) as error:
             yield BrokenPage(place, Reason.BROKEN_RECORD, printable(str(error), 200))
             return
-        robots = tuple(printable(value, 200) for value in said_of_use(headers.get_multiple))
+        robots = tuple(printable(value, 200) for value in usage_directives(headers.get_multiple))
         yield Page(url, body, record.http_charset, robots, place)
 
 

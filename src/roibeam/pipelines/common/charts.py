@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from roibeam.features.record.region_drawing import Box, Rectangle, label_of, place_labels, text_colour_on
-from roibeam.messages import counted, escaped, printable
+from roibeam.messages import escaped, plural, printable
 
 _FRAME_ASPECT = 4 / 3
 _FRAME_WIDTH_CSS_PX = 332  # the least that a photo gets on a page: there the letters have their 11 px
@@ -94,7 +94,7 @@ def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, st
         # A bar of 1 among millions stays visible.
         height = max(100 * bar.count / highest, 1.0) if bar.count else 0.0
         rects.append(
-            f"<g><title>{escaped(bar.text)}: {escaped(counted(bar.count, noun))}</title>"
+            f"<g><title>{escaped(bar.text)}: {escaped(plural(bar.count, noun))}</title>"
             f'<rect class="hit" x="{position}" y="0" width="1" height="100"/>'
             f'<rect class="bar" x="{position + 0.06:.2f}" y="{_number(100 - height)}" width="0.88" '
             f'height="{_number(height)}"/></g>'

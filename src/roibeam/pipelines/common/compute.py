@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 
 def is_main_process() -> bool:
@@ -123,7 +123,7 @@ def check_device(device: str) -> None:
     check_device_name(device)
     most = most_gpus() if device.startswith("cuda") else None
     if most is not None and _number(device) >= most:
-        raise ValueError(_lacking(device, f"at most {counted(most, 'GPU')}" if most else "no GPU"))
+        raise ValueError(_lacking(device, f"at most {plural(most, 'GPU')}" if most else "no GPU"))
 
 
 def choose_device(
@@ -150,7 +150,7 @@ def choose_device(
         return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
     kind, _, number = device.replace("auto", "cuda").partition(":")
     if _number(device) >= count:
-        sees = counted(count, "GPU") if count else "no GPU"
+        sees = plural(count, "GPU") if count else "no GPU"
         if not to_plan:
             raise ValueError(_lacking(device, sees))
         return DeviceChoice(device, f"planned for {device}; torch sees {sees} here", is_here=False)
@@ -183,7 +183,7 @@ def _lacking(device: str, sees: str) -> str:
 def _cpu_words(threads: int | None, processes: int) -> str:
     import torch
 
-    each = counted(threads or torch.get_num_threads(), "thread")
+    each = plural(threads or torch.get_num_threads(), "thread")
     return each if processes == 1 else f"{processes} processes of {each}"
 
 

@@ -31,7 +31,7 @@ def write_letters(store: Path | OutputFolder, letters: Iterable[DeadLetter]) -> 
     """Writes the table into a folder, whole; its columns are the fields of `DeadLetter`. Few letters are in memory."""
     schema = pa.schema([(field.name, pa.string()) for field in fields(DeadLetter)])
     remaining = iter(letters)
-    with output_folder(store).written_aside(DEAD_LETTERS_NAME) as aside, pq.ParquetWriter(aside, schema) as table:
+    with output_folder(store).atomic_path(DEAD_LETTERS_NAME) as aside, pq.ParquetWriter(aside, schema) as table:
         while rows := [asdict(letter) for letter in islice(remaining, _ROWS_AT_ONCE)]:
             table.write_table(pa.Table.from_pylist(rows, schema=schema))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.record.region_drawing import colours_by_class
-from roibeam.messages import counted, escaped
+from roibeam.messages import escaped, plural
 from roibeam.pipelines.common.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
 from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
 
@@ -129,12 +129,12 @@ def _notes(facts: ReportFacts) -> Iterator[str]:
     accounted = facts.num_records + facts.num_failures
     if accounted < facts.num_images:
         missing = facts.num_images - accounted
-        yield _note("Incomplete.", f"{counted(missing, 'image')} gave neither a record nor a failure so far.")
+        yield _note("Incomplete.", f"{plural(missing, 'image')} gave neither a record nor a failure so far.")
     elif accounted > facts.num_images:
         yield _note(
             "Counts disagree.",
-            f"{counted(facts.num_records, 'record')} and {counted(facts.num_failures, 'failure')} "
-            f"for {counted(facts.num_images, 'image')}.",
+            f"{plural(facts.num_records, 'record')} and {plural(facts.num_failures, 'failure')} "
+            f"for {plural(facts.num_images, 'image')}.",
         )
 
 
@@ -165,7 +165,7 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
     of = f"counted on {figures.num_records:,} of {facts.num_records:,} records, evenly spread over the store"
     yield f'<section><h2>Regions{f" <small>{of}</small>" if sampled else ""}</h2>\n<div class="charts">\n<div>'
     bars = bars_of_integers(figures.regions_per_image)
-    yield f"<h3>Regions per image <small>{counted(figures.num_records, 'image')}</small></h3>"
+    yield f"<h3>Regions per image <small>{plural(figures.num_records, 'image')}</small></h3>"
     yield histogram(
         bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image",
         title="regions in an image",
@@ -178,7 +178,7 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
             for i, count in enumerate(figures.score_counts)
         ]
         ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
-        yield f"<h3>Class score <small>{counted(num_regions, 'region')}</small></h3>"
+        yield f"<h3>Class score <small>{plural(num_regions, 'region')}</small></h3>"
         yield histogram(
             scores, noun="region", ticks=ticks, label="Histogram of the class scores",
             title="score of the best class, 0 to 1",
@@ -208,7 +208,7 @@ def _failures(groups: Sequence[FailureGroup], num_failures: int) -> Iterator[str
         if num_failures == 0:
             yield '<section><h2>Failures</h2><p class="quiet">None.</p></section>\n'
         return
-    yield f"<section><h2>Failures <small>{counted(len(groups), 'reason')}</small></h2>\n"
+    yield f"<section><h2>Failures <small>{plural(len(groups), 'reason')}</small></h2>\n"
     yield (
         '<table class="failures"><thead><tr><th>Reason</th><th>Image</th><th>Stage</th><th>Detail</th></tr></thead>\n'
     )
@@ -247,12 +247,12 @@ def _photos(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int)
                 photo.regions,
                 image_hw=photo.image_hw,
                 colours=colours,
-                label=f"{photo.image_id}, {counted(len(photo.regions), 'region')} drawn",
+                label=f"{photo.image_id}, {plural(len(photo.regions), 'region')} drawn",
             )
         yield (
             f'<figure>{picture}<figcaption><bdi class="id" title="{escaped(photo.image_id, 600)}">'
             f"{escaped(photo.image_id, 80)}</bdi><span>{width:,} &times; {height:,} px</span>"
-            f"<span>{counted(photo.num_regions, 'region')}</span></figcaption></figure>\n"
+            f"<span>{plural(photo.num_regions, 'region')}</span></figcaption></figure>\n"
         )
     yield "</div></section>\n"
 

@@ -98,7 +98,7 @@ def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
         )
 
 
-def check_room(sampling: object, name: str, least: int) -> None:
+def check_text_room(sampling: object, name: str, least: int) -> None:
     """Raises ValueError when the field of that name is less than `least`."""
     if getattr(sampling, name) < least:
         raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")

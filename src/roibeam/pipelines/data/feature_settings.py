@@ -134,7 +134,7 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return flat
 
 
-def other_run(store: object, what: str, changes: Sequence[str]) -> str:
+def other_run_error(store: object, what: str, changes: Sequence[str]) -> str:
     """Error for a store that this run cannot go on with.
 
     Args:

@@ -24,9 +24,9 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.exchange.butd_tsv import ButdTsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.data.datasets import coco, refer, vcr
-from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
+from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, excerpt, parse_boxes, parse_image_hw
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.datasets.rows import BadRow, BadRows, read_json_rows
 from roibeam.pipelines.data.image_table import ImageFinder
@@ -67,7 +67,7 @@ def _row(entry: dict[str, Any]) -> ImageBoxes:
             raise ValueError(f' lacks {key}; expected {{"image_id": ..., "boxes": [[x1, y1, x2, y2]]}}{hint}')
     name = entry["image_id"]
     if type(name) not in (str, int):
-        raise ValueError(f": image_id must be text or a whole number, got {shown(name)}")
+        raise ValueError(f": image_id must be text or a whole number, got {excerpt(name)}")
     return ImageBoxes(str(name), parse_boxes(entry["boxes"], ""), parse_image_hw(entry))
 
 
@@ -156,14 +156,14 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
     boxes = GivenBoxes(location, known_rows())
     if not boxes:
-        strange = f"{counted(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
+        strange = f"{plural(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
         raise ValueError(
             f"{location!r}: no boxes for any image of {source.location!r}: it names {strange}; the source has "
             f"{source.images[0].image_id!r}; give the boxes of these images, or name them by these ids"
         )
     named = source.with_images(image for image in source.images if image.image_id in boxes)
     if len(named.images) < len(source.images):
-        left_out = counted(len(source.images) - len(named.images), "image")
+        left_out = plural(len(source.images) - len(named.images), "image")
         notes.append(f"{left_out} left out: {location} does not name them")
     if num_strangers:
         are = f"1 entry of {location} names" if num_strangers == 1 else f"{num_strangers:,} entries of {location} name"
@@ -217,7 +217,7 @@ def _tsv_entries(location: str, notes: list[str]) -> Iterator[ImageBoxes]:
                 bad[outcome.reason] += 1
     if bad:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in bad.most_common())
-        notes.append(f"{counted(bad.total(), 'line')} of {location} left out: {reasons}")
+        notes.append(f"{plural(bad.total(), 'line')} of {location} left out: {reasons}")
 
 
 def _vcr_entries(source: Source, folder: str, notes: list[str]) -> Iterator[ImageBoxes]:
@@ -235,8 +235,8 @@ def _vcr_entries(source: Source, folder: str, notes: list[str]) -> Iterator[Imag
             except ValueError as error:
                 bad.append(str(error))
     if bad and not found:
-        raise ValueError(f"{bad[0]}; {counted(len(bad), 'file')} of {folder!r}, and none can be used")
+        raise ValueError(f"{bad[0]}; {plural(len(bad), 'file')} of {folder!r}, and none can be used")
     if bad:
         notes.append(
-            f"{counted(len(bad), 'metadata file')} of {folder} left out: {'; '.join(bad[:3])}{'; ...' * (len(bad) > 3)}"
+            f"{plural(len(bad), 'metadata file')} of {folder} left out: {'; '.join(bad[:3])}{'; ...' * (len(bad) > 3)}"
         )

@@ -13,10 +13,10 @@ from typing import Any
 from roibeam.features.safe_pickle import load_pickle
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.data.datasets.karpathy import TRAINING_SPLITS, read_karpathy
-from roibeam.pipelines.data.datasets.known_files import kind_of, this_is
+from roibeam.pipelines.data.datasets.known_files import describe_file, kind_of
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.photo_folders import is_pattern
 from roibeam.pipelines.data.datasets.rows import BadRow, read_json_list, read_json_members
@@ -67,7 +67,7 @@ class RuleReport:
 
     def line(self) -> str:
         name = f"{self.rule}, {printable(os.path.basename(self.location), 80)}" if self.is_of_many else self.rule
-        what = f"{name}: {self.found:,} of {counted(self.held_out, 'held-out image')} inside"
+        what = f"{name}: {self.found:,} of {plural(self.held_out, 'held-out image')} inside"
         examples = ", ".join(
             printable(image_id, 80) if image_id == name else f"{printable(image_id, 80)} ({printable(name, 80)})"
             for image_id, name in self.examples
@@ -104,7 +104,7 @@ class LeakReport:
         lines = [rule.line() for rule in self.rules]
         if self.bare_numbers:
             lines.append(
-                f"bare numbers of no known data set: {counted(self.bare_numbers, 'id')}, compared as they stand; "
+                f"bare numbers of no known data set: {plural(self.bare_numbers, 'id')}, compared as they stand; "
                 f"--numbers-of coco, flickr30k or visual-genome says whose numbers they are"
             )
         return lines
@@ -139,7 +139,7 @@ class HeldOut:
                 for name, keys in RULES[rule](location):
                     images.setdefault(name, keys)
             except ValueError as error:
-                words = this_is(location)
+                words = describe_file(location)
                 if words in str(error) or rule.startswith(kind_of(location)):  # in it, not known, or the right kind
                     raise
                 raise ValueError(f"{error}; {words}") from None
@@ -243,7 +243,7 @@ def refuse_leaks(report: LeakReport, where: str) -> None:
     if report.leaked:
         lines = "; ".join(rule.line() for rule in report.rules if rule.found)
         raise ValueError(
-            f"{where}: {counted(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
+            f"{where}: {plural(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
             f"{lines}; --drop-held-out drops them"
         )
 
@@ -296,7 +296,7 @@ def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_o
         if len(leaked) == len(source.images):
             raise ValueError(f"{source.location}: all of its {len(leaked):,} images are held out; nothing is left")
         source = source.with_images(image for image in source.images if image.image_id not in leaked)
-        notes.append(f"{counted(len(leaked), 'image')} left out as held out")
+        notes.append(f"{plural(len(leaked), 'image')} left out as held out")
     return replace(source, notes=notes), report
 
 
@@ -312,7 +312,7 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
         for name, _ in image_keys(image_id, data_set):
             if name in counts:
                 counts[name] += 1
-    found = [f"{counted(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
+    found = [f"{plural(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
     if not found:
         return None
     return f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.karpathy import SPLITS, read_karpathy
-from roibeam.pipelines.data.datasets.known_files import this_is
+from roibeam.pipelines.data.datasets.known_files import describe_file
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
 
 _FIRST_BYTES = 4_096
@@ -23,7 +23,7 @@ class NoIdListError(ValueError):
 
 
 @dataclass(frozen=True)
-class AskedIds:
+class IdSelection:
     """Attributes:
     origin: the file they come from, and the splits.
     ids: all held in memory.
@@ -35,7 +35,7 @@ class AskedIds:
     is_without: bool = False
 
 
-def read_id_list(path: Path) -> AskedIds:
+def read_id_list(path: Path) -> IdSelection:
     """One image id a line, UTF-8; empty lines are passed over, spaces are part of an id. Or what `roibeam store ids
     --json` prints, or its list `ids` alone: such a file can name every id, also one that holds a line break.
 
@@ -46,7 +46,7 @@ def read_id_list(path: Path) -> AskedIds:
     """
     ids = _json_ids(path)
     if not ids:
-        if words := this_is(str(path), but=("image-list", "lineidx")):  # numbers may be ids
+        if words := describe_file(str(path), but=("image-list", "lineidx")):  # numbers may be ids
             raise NoIdListError(f"{path}: {words}, {_EXPECTED}")
         _refuse_table(path)
     for row in () if ids else read_lines(str(path)):
@@ -56,7 +56,7 @@ def read_id_list(path: Path) -> AskedIds:
             ids.add(row[1])
     if not ids:
         raise ValueError(f"{path} holds no image id; expected one a line")
-    return AskedIds(str(path), frozenset(ids))
+    return IdSelection(str(path), frozenset(ids))
 
 
 def _json_ids(path: Path) -> set[str]:
@@ -90,7 +90,7 @@ def _refuse_table(path: Path) -> None:
             raise NoIdListError(f"{path} begins with the header of a table, {printable(row[1], 80)}, {_EXPECTED}")
 
 
-def read_split(path: str, names: str) -> AskedIds:
+def read_split(path: str, names: str) -> IdSelection:
     """The images of a split of a Karpathy file, "val", or of several, "train,restval"; ids by the id rule of
     `roibeam.pipelines.data.datasets.karpathy`.
 
@@ -106,4 +106,4 @@ def read_split(path: str, names: str) -> AskedIds:
     ids = frozenset(image.image_id for image in read_karpathy(path) if image.split in splits)
     if not ids:
         raise ValueError(f"{path} has no image of the split {names}")
-    return AskedIds(f"{path}:{names}", ids)
+    return IdSelection(f"{path}:{names}", ids)

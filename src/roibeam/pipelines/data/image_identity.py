@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from roibeam.extraction.photos.image_ref import without_image_extension
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import in_nfc
 from roibeam.pipelines.data.image_table import image_numbers
 from roibeam.pipelines.data.source_kinds import Source
@@ -105,7 +105,7 @@ def reported_by_name(image_ids: Iterable[str]) -> str | None:
     counts = "; ".join(f"{count:,} of {_REPORTED_ON[name]}" for name, count in found.most_common())
     names = "their names say" if found.total() > 1 else "its name says"
     return (
-        f"{counted(found.total(), 'image')} of validation and test splits, as {names}: {counts}. What is measured on "
+        f"{plural(found.total(), 'image')} of validation and test splits, as {names}: {counts}. What is measured on "
         f"these splits is not held out"
     )
 

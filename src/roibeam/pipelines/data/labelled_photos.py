@@ -14,7 +14,7 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image, header_hw
 from roibeam.extraction.photos.image_ref import read_local_file
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.progress import PHOTOS, Progress
 from roibeam.pipelines.data.datasets.coco import read_coco_instances
@@ -85,11 +85,11 @@ class LabelledPhotos:
         facts = self.facts()
         lines = [f"left out of the labels: {count:,} x {reason}" for reason, count in self.left_out.items()]
         if clipped := facts["boxes_clipped"]:
-            lines.append(f"{counted(clipped, 'box', 'boxes')} over 1 % and 1 pixel outside the photo: clipped to it")
+            lines.append(f"{plural(clipped, 'box', 'boxes')} over 1 % and 1 pixel outside the photo: clipped to it")
         if sized := facts["sizes_of_photos"]:
-            lines.append(f"labels without width and height: those of {counted(sized, 'photo')} are from the photos")
+            lines.append(f"labels without width and height: those of {plural(sized, 'photo')} are from the photos")
         if self.num_repeats:
-            lines.append(f"{counted(self.num_repeats, 'row')} of the list name a photo again; each counts")
+            lines.append(f"{plural(self.num_repeats, 'row')} of the list name a photo again; each counts")
         return lines
 
 
@@ -135,7 +135,7 @@ def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str
     for image in images:
         left_out.update(image.left_out)
     if not any((~image.ignored).any() for image in images):
-        raise ValueError(f"{path!r}: none of its {counted(len(images), 'photo')} {_without_objects(images)}")
+        raise ValueError(f"{path!r}: none of its {plural(len(images), 'photo')} {_without_objects(images)}")
     _check_boxes(images, path)
     return LabelledPhotos(tuple(images), root, classes, attributes, dict(left_out), path)
 
@@ -161,7 +161,7 @@ def _check_boxes(images: Iterable[LabelledImage], path: str) -> None:
         first = next(image for image in rows if image.num_outside)
         question = "are these x1 y1 x2 y2?" if is_coco else "are these of photos of another size?"
         raise ValueError(
-            f"{path!r}: {outside:,} of {counted(total, 'box', 'boxes')} reach over 1 % and 1 pixel outside their "
+            f"{path!r}: {outside:,} of {plural(total, 'box', 'boxes')} reach over 1 % and 1 pixel outside their "
             f"photos, first those of {first.file_name!r}; {question} Expected are {_expected(is_coco)}"
         )
 
@@ -210,7 +210,7 @@ def look_at_photos(
     if missing:
         named = ", ".join(missing[:_NAMED_MISSING]) + (", ..." if len(missing) > _NAMED_MISSING else "")
         raise ValueError(
-            f"{len(missing):,} of the {counted(len(needed), 'photo')} of {photos.path or 'the labels'} are not in "
+            f"{len(missing):,} of the {plural(len(needed), 'photo')} of {photos.path or 'the labels'} are not in "
             f"{photos.root}: {named}; {option} names the folder of the photos; labels of a new run may leave them out"
         )
     fitted: dict[str, LabelledImage] = {}

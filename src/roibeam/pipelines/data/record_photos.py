@@ -27,7 +27,7 @@ class PhotoError(ValueError):
 
 
 @dataclass(frozen=True)
-class PhotoPlace:
+class PhotoLocation:
     """Location of a record's photo; sent to the thread that reads it.
 
     Attributes:
@@ -84,7 +84,7 @@ class RecordPhotos:
         """Image ids without a photo, each with why: what can be known without reading photos."""
         return dict(self._table.rows("SELECT id, why FROM photos WHERE location IS NULL ORDER BY rowid"))
 
-    def place(self, image_id: str, image_hw: tuple[int, int]) -> PhotoPlace:
+    def place(self, image_id: str, image_hw: tuple[int, int]) -> PhotoLocation:
         """
         Raises:
             PhotoError: when there is none.
@@ -93,9 +93,9 @@ class RecordPhotos:
         location, why = found[0] if found else (None, "it is in no plan")
         if location is None:
             raise PhotoError(f"image {image_id!r}: {why}")
-        return PhotoPlace(image_id, location, image_hw)
+        return PhotoLocation(image_id, location, image_hw)
 
-    def read(self, place: PhotoPlace) -> np.ndarray:
+    def read(self, place: PhotoLocation) -> np.ndarray:
         """The photo in the size of its record, turned as it was there; any thread may call it.
 
         Returns:
@@ -121,7 +121,7 @@ class RecordPhotos:
         )
 
 
-def tells_photos(store: FeatureStore) -> bool:
+def has_photo_locations(store: FeatureStore) -> bool:
     """Whether a store records where its photos lie, or lay when it was made."""
     return read_plan(store.path) is not None or _folder_of_written_store(store) is not None
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.data.datasets.coco import CocoObjects, read_coco_objects
 from roibeam.pipelines.data.datasets.vcr import (
     OBJECT_CLASSES,
@@ -244,7 +244,7 @@ class ImageObjects:
         assert path is not None
         metadata = read_vcr_metadata(path)
         if len(metadata.names) < len(metadata.boxes):
-            raise ValueError(f"{path!r}: expected the names of its {counted(len(metadata.boxes), 'box', 'boxes')}")
+            raise ValueError(f"{path!r}: expected the names of its {plural(len(metadata.boxes), 'box', 'boxes')}")
         classes = object_classes([_plain(each) for each in metadata.names], path, self.class_names)
         return CocoObjects(image_id, metadata.boxes[:, :4], classes, metadata.outlines)
 
@@ -257,7 +257,7 @@ class ImageObjects:
         missing = [each for each in image_ids if each not in self._files and self._path(each) is None]
         if missing:
             raise ValueError(
-                f"{counted(len(missing), 'image')} of {len(image_ids):,} without objects, such as {missing[0]!r}: not "
+                f"{plural(len(missing), 'image')} of {len(image_ids):,} without objects, such as {missing[0]!r}: not "
                 f"in {', '.join(map(repr, locations))}; name the file with --objects that extract took as --boxes"
             )
 

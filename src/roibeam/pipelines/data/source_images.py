@@ -22,7 +22,7 @@ from threading import Condition, Thread
 from typing import Generic, TypeVar
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.archives import ARCHIVE_EXTENSIONS, COMPRESSED_TARS, Member, list_members
 from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.common.remote_files import is_url, is_url_pattern, list_url
@@ -36,7 +36,7 @@ _TOGETHER = 256  # results that are handed over at once: a lock taken for each w
 _PARTS = 64  # or fewer, once they weigh so much of what may wait
 
 
-def in_order(
+def map_ordered(
     tasks: Iterable[_T],
     work: Callable[[_T], Iterable[_R]],
     *,
@@ -290,7 +290,7 @@ def archive_images(
         ValueError: once all archives were gone through, naming those that are damaged.
     """
     left_out, kinds, bad = SampleNotes(), Counter[str](), dict[str, ValueError]()
-    listed = in_order(
+    listed = map_ordered(
         map(_ArchiveTask, archives), lambda task: task.images(id_rule), threads=threads, weight=_held_bytes,
         most_waiting=_MOST_LISTED_BYTES,
     )  # fmt: skip
@@ -305,13 +305,11 @@ def archive_images(
     if bad and not skip_bad:
         raise _bad_archives(bad, len(archives))
     if bad:
-        notes.append(
-            f"{len(bad):,} of {counted(len(archives), 'archive')} left out, damaged or cut short: {_some(bad)}"
-        )
+        notes.append(f"{len(bad):,} of {plural(len(archives), 'archive')} left out, damaged or cut short: {_some(bad)}")
     notes += left_out.notes()
     if kinds:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(kinds.items()))
-        notes.append(f"{counted(kinds.total(), 'member')} of archives left out: {reasons}")
+        notes.append(f"{plural(kinds.total(), 'member')} of archives left out: {reasons}")
 
 
 def _bad_archives(bad: Mapping[str, ValueError], total: int) -> ValueError:
@@ -465,7 +463,7 @@ def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) ->
         yield ImageRef(row.image_id, os.path.join(root, row.file_name), labels=labels)
     notes += bad.notes()
     if num_without:
-        notes.append(f"{counted(num_without, 'image')} without labels: no xml file, or a damaged one")
+        notes.append(f"{plural(num_without, 'image')} without labels: no xml file, or a damaged one")
 
 
 def list_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str = "") -> Iterator[ImageRef]:

@@ -12,7 +12,7 @@ from roibeam.pipelines.common.locations import location_exists
 from roibeam.pipelines.common.remote_files import is_url, is_web, local_copy, parent_url
 from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.datasets import caption_lists, photo_folders, vcr
-from roibeam.pipelines.data.datasets.known_files import BY_EXTENSION, json_kind, kind_of, refuse_others, this_is
+from roibeam.pipelines.data.datasets.known_files import BY_EXTENSION, describe_file, json_kind, kind_of, refuse_others
 from roibeam.pipelines.data.datasets.photo_folders import folders_that_hold, folders_to_try
 from roibeam.pipelines.data.image_table import ImageTable, check_utf8
 
@@ -350,6 +350,6 @@ def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[
         looked = (
             "no file fits this pattern" if photo_folders.is_pattern(location) else "is it the right folder or file?"
         )
-        other = this_is(location, but=set(_KNOWN_SOURCES) - {"url-list"})
+        other = describe_file(location, but=set(_KNOWN_SOURCES) - {"url-list"})
         raise ValueError(f"no images in {location!r}; {'; '.join(filter(None, [*notes, other])) or looked}")
     return Source(kind, location, root, id_rule, table, notes)

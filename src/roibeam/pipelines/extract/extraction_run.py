@@ -19,16 +19,16 @@ from typing import Any
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import Progress, duration, waiting
-from roibeam.pipelines.common.console.termination import tell_what_is_kept
-from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, are_drawn
+from roibeam.pipelines.common.console.termination import set_resume_hint
+from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, are_toy_photos
 from roibeam.pipelines.data.feature_settings import conventions_name, selection_name
 from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.vocabulary import check_length
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.planning import existing_plan, make_plan, source_facts
-from roibeam.pipelines.extract.report.region_warnings import is_drawn, knows_drawn_world, warning_of_store
+from roibeam.pipelines.extract.report.region_warnings import has_toy_photos, is_toy_world_detector, warning_of_store
 from roibeam.pipelines.extract.report.run_summary import RunEnd, write_run_summary
 from roibeam.pipelines.extract.report.store_report import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
@@ -74,9 +74,9 @@ class RunSummary:
 
     def __repr__(self) -> str:
         """RunSummary(store: 12 records with 240 regions, 1 image failed; 12 images extracted in 3 s)"""
-        held = f"{counted(self.manifest.num_records, 'record')} with {counted(self.manifest.num_regions, 'region')}"
-        failed = f"{counted(self.failures.total(), 'image')} failed"
-        done = f"{counted(self.new_images, 'image')} extracted in {duration(self.seconds)}"
+        held = f"{plural(self.manifest.num_records, 'record')} with {plural(self.manifest.num_regions, 'region')}"
+        failed = f"{plural(self.failures.total(), 'image')} failed"
+        done = f"{plural(self.new_images, 'image')} extracted in {duration(self.seconds)}"
         return f"RunSummary({self.store}: {held}, {failed}; {done})"
 
 
@@ -150,8 +150,8 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 write_run_report(folder, plan, seconds=seconds, new_images=new_images())
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
-            finished = f"{len(view.finished):,} of {counted(len(plan.shards), 'shard')}"
-            tell_what_is_kept(f"{finished} finished and kept, what is in work is dropped")
+            finished = f"{len(view.finished):,} of {plural(len(plan.shards), 'shard')}"
+            set_resume_hint(f"{finished} finished and kept, what is in work is dropped")
             raise
         except Exception as error:
             end("failed", " ".join(str(error).split()) or type(error).__name__)
@@ -169,7 +169,7 @@ def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
     """Line on the work to do and its output, the last one before the work."""
     most = max((shard.num_images for shard in plan.shards), default=0)
     done = f", {num_finished:,} of them finished before" if num_finished else ""
-    return f"{counted(len(plan.shards), 'shard')} of at most {counted(most, 'image')}{done}, into {folder}"
+    return f"{plural(len(plan.shards), 'shard')} of at most {plural(most, 'image')}{done}, into {folder}"
 
 
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
@@ -212,9 +212,9 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
-    if knows_drawn_world(work.detector.weights, work.vocabulary.classes):
+    if is_toy_world_detector(work.detector.weights, work.vocabulary.classes):
         photos = (image.location for image in work.source.images)
-        config[DRAWN_WORLD] = is_drawn(config["source"]) or are_drawn(photos)
+        config[DRAWN_WORLD] = has_toy_photos(config["source"]) or are_toy_photos(photos)
     if work.captions is not None:
         config["captions"] = work.captions.report.to_json()
     if work.leaks is not None:
@@ -243,12 +243,12 @@ def summary_text(summary: RunSummary) -> str:
     manifest = summary.manifest
     lines = [f"note: {note}" for note in summary.notes]
     if summary.new_images:
-        done = f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+        done = f"{plural(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
     else:
-        done = f"all {counted(summary.num_images, 'image')} are there already; nothing to do"
+        done = f"all {plural(summary.num_images, 'image')} are there already; nothing to do"
     lines.append(
-        f"{counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
-        f"{counted(manifest.num_dead_letters, 'dead letter')}; {done}"
+        f"{plural(manifest.num_records, 'record')} with {plural(manifest.num_regions, 'region')}, "
+        f"{plural(manifest.num_dead_letters, 'dead letter')}; {done}"
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")

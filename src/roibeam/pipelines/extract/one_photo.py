@@ -21,7 +21,7 @@ from roibeam.features.record.notebook import regions_html
 from roibeam.features.record.region_drawing import PhotoLike, looking_scale, strongest
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, near_names, on_a_line, printable, short_repr
+from roibeam.messages import near_names, on_a_line, plural, printable, short_repr
 from roibeam.pipelines.common.compute import DeviceChoice, check_device, choose_device
 from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.common.image_ids import forms_of
@@ -31,7 +31,7 @@ from roibeam.pipelines.common.plot import check_picture_path, write_picture
 from roibeam.pipelines.data.captions.caption_files import annotation_of
 from roibeam.pipelines.data.datasets.photo_folders import world_of
 from roibeam.pipelines.data.feature_settings import choice_words
-from roibeam.pipelines.data.record_photos import RecordPhotos, tells_photos
+from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
 from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
 from roibeam.pipelines.extract.report.region_warnings import warning_of
 from roibeam.pipelines.extract.request import RequestedDetector
@@ -171,7 +171,7 @@ class RecordView:
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in self.statistics.items())
         lines = [
             f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  "
-            f"{counted(record.num_regions, 'region')}",
+            f"{plural(record.num_regions, 'region')}",
             *(f"caption {printable(caption, 400)}" for caption in self.captions),
         ]
         if self.labels:
@@ -272,7 +272,7 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
 
 
 def _planned_photo(store: FeatureStore, image_id: str, image_hw: tuple[int, int]) -> np.ndarray:
-    if not tells_photos(store):
+    if not has_photo_locations(store):
         raise ValueError(f"{store.path} does not say where its photos lie; {_CURE}")
     photos = RecordPhotos(store, [image_id])
     try:

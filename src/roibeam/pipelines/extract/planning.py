@@ -14,10 +14,10 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.kept_work import DamagedError
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.locations import read_location
-from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_settings, other_run_error, setting_changes
 from roibeam.pipelines.data.given_boxes import GivenBoxes
 from roibeam.pipelines.data.image_table import ImageTable
 from roibeam.pipelines.data.shard_plan import (
@@ -72,7 +72,7 @@ def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
         largest = max(shard.num_images for shard in plan.shards)
         notes.append(
             f"--shard-size {work.shard_size} is for new images; the shards of earlier runs stay as they are, of up to "
-            f"{counted(largest, 'image')} (`roibeam store copy --shard-size` cuts a finished store anew)"
+            f"{plural(largest, 'image')} (`roibeam store copy --shard-size` cuts a finished store anew)"
         )
     if plan is not None and not new:
         return plan, notes
@@ -112,7 +112,7 @@ def existing_plan(work: Work) -> Plan | None:
             moved = {"location", "image_root"} >= {
                 key for key in had.keys() | now.keys() if had.get(key) != now.get(key)
             }
-            raise ValueError(other_run(work.store, what, changes) + (_MOVED if moved else ""))
+            raise ValueError(other_run_error(work.store, what, changes) + (_MOVED if moved else ""))
     return plan
 
 
@@ -199,7 +199,7 @@ def _with_members_restored(work: Work, plan: Plan) -> Plan:
                     f"{work.source.location} as they were when the store was made; restore "
                     f"{members_name(shard.number, shard.revision)}, or extract into a new folder"
                 )
-            log.warning("shard %d: its %s are planned anew", shard.number, counted(shard.num_images, "image"))
+            log.warning("shard %d: its %s are planned anew", shard.number, plural(shard.num_images, "image"))
             members = []
         for member in members:
             del images[member.image_id]
@@ -250,7 +250,7 @@ class PlannedImages:
                     yield shard.number, member
                 out = [each.image_id for each in members if is_held_out is not None and is_held_out(each.image_id)]
                 if out:
-                    standing = _Standing(store, shard)
+                    standing = _Outcomes(store, shard)
                     leaked.extend(image_id for image_id in out if standing.of(image_id) == _STORED)
                     self._dropped[shard.number] = [each for each in out if standing.of(each) == _OPEN]
 
@@ -260,12 +260,12 @@ class PlannedImages:
             assert boxes is not None
             raise ValueError(
                 f"{store} was made with other boxes than {boxes.location} holds now for "
-                f"{counted(len(other_boxes), 'image')}, "
+                f"{plural(len(other_boxes), 'image')}, "
                 f"such as {other_boxes[0]!r}; restore the file, or choose a new folder"
             )
         if leaked:
             raise ValueError(
-                f"{store} has {counted(len(leaked), 'image')} that must not be trained on: --held-out names "
+                f"{store} has {plural(len(leaked), 'image')} that must not be trained on: --held-out names "
                 f"{_some(leaked)} now. A copy leaves them out: `roibeam store copy {store} NEW "
                 f"--without-ids FILE`, FILE a list of their ids"
             )
@@ -274,7 +274,7 @@ class PlannedImages:
         """What is to change in the plan before it is worked on, as `mend_plan` takes it."""
         dropped = dict(self._dropped)
         for number, group in itertools.groupby(self._compared.changed(), key=lambda row: row[0]):
-            standing = _Standing(self._store, self._plan.shards[number])
+            standing = _Outcomes(self._store, self._plan.shards[number])
             changes: dict[str, ImageRef | None] = dict.fromkeys(dropped.pop(number, ()))
             for _, image in group:
                 becomes = standing.of(image.image_id)
@@ -301,21 +301,21 @@ class PlannedImages:
             gone = list(itertools.islice((each for each in self._compared.gone() if each not in out), _NAMED))
             are, stay = ("is", "its record stays") if num_gone == 1 else ("are", "their records stay")
             notes.append(
-                f"{counted(num_gone, 'image')} of earlier runs {are} not in the source now ({_some(gone, num_gone)}); "
+                f"{plural(num_gone, 'image')} of earlier runs {are} not in the source now ({_some(gone, num_gone)}); "
                 f"{stay}"
             )
         if renamed := self._compared.renamed():
             shown = _some([f"{now}, planned as {planned}" for now, planned in renamed])
             has = "has" if len(renamed) == 1 else "have"
             notes.append(
-                f"{counted(len(renamed), 'image')} of earlier runs {has} another id in the source now ({shown}); the "
+                f"{plural(len(renamed), 'image')} of earlier runs {has} another id in the source now ({shown}); the "
                 f"planned ids stay"
             )
         for becomes, words in _WHAT_BECOMES.items():
             if number := self._changed[becomes]:
                 has = "has" if number == 1 else "have"
                 notes.append(
-                    f"{counted(number, 'image')} of earlier runs {has} another location, captions or labels in the "
+                    f"{plural(number, 'image')} of earlier runs {has} another location, captions or labels in the "
                     f"source now ({_some(self._first[becomes], number)}); {words}"
                 )
         return notes
@@ -330,7 +330,7 @@ _WHAT_BECOMES = {
 }
 
 
-class _Standing:
+class _Outcomes:
     def __init__(self, store: OutputFolder, shard: PlannedShard) -> None:
         self._failed = failed_images(store, shard)
 

@@ -18,14 +18,14 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import output_folder
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles, check_output_is_no_file
 from roibeam.pipelines.common.image_ids import check_id_prefix
 from roibeam.pipelines.common.remote_files import is_url, use_beam_options, why_not_reached
 from roibeam.pipelines.data.captions.caption_join import GivenCaptions, give_captions
 from roibeam.pipelines.data.datasets.photo_folders import is_pattern
-from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_settings, other_run, setting_changes
+from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_settings, other_run_error, setting_changes
 from roibeam.pipelines.data.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_source
@@ -200,7 +200,7 @@ def _check_settings(work: Work) -> None:
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
     if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
-        raise ValueError(other_run(work.store, OTHER_SETTINGS, changes))
+        raise ValueError(other_run_error(work.store, OTHER_SETTINGS, changes))
 
 
 def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> DeviceChoice:
@@ -216,7 +216,7 @@ def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], No
     chosen = _device(request, work.detector, to_plan=to_plan)
     if not request.run.as_json:
         tell(chosen.words)
-        tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
+        tell(f"{plural(len(work.source.images), 'image')} in {_place(request, work)}")
     detector = dataclasses.replace(work.detector, device=chosen.name)
     # A driver needs no GPU of its own. What it learns of its detector does not depend on mode and device.
     own = None if chosen.is_here else dataclasses.replace(detector, device="cpu", mode="exact")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.console.command_files import read_json_object
 
 SUFFIX, FORMAT = ".card.json", 1
@@ -155,7 +155,7 @@ def _input_notes(settings: Mapping[str, Any]) -> str:
         return "no regions at all (--blind)"
     unseen = _part(settings, "unseen")
     if unseen:
-        rows, images = (counted(int(unseen.get(name, 0)), name.removesuffix("s")) for name in ("rows", "images"))
+        rows, images = (plural(int(unseen.get(name, 0)), name.removesuffix("s")) for name in ("rows", "images"))
         named = ", ".join(map(str, unseen.get("such_as", ())))
         return f"{rows} without regions: the store lacks {images}, such as {named}"
     return "images of other questions (--permute-images)" if settings.get("permute_images") else ""
@@ -166,7 +166,7 @@ def _judged(summary: Mapping[str, Any]) -> str:
     unjudged, judged = summary.get("unjudged"), summary.get("judged") or 0
     if not unjudged:
         return ""
-    rows = counted(unjudged + judged, "row")
+    rows = plural(unjudged + judged, "row")
     return f"{judged:,} of {rows}; the right answers of the others are not known" if judged else f"none of {rows}"
 
 

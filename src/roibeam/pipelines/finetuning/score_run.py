@@ -42,7 +42,7 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ScoredFigure:
     """One measure.
 
     Attributes:
@@ -73,7 +73,7 @@ class Figure:
 class Score:
     """Figures in their order for people, none for a check, and the card."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[ScoredFigure, ...]
     card: dict[str, Any]
 
 
@@ -161,7 +161,7 @@ def _opened(request: ScoreRequest) -> tuple[str, OpenTask, int | None]:
     return split, opened, None if opened.is_own else known.splits[split]
 
 
-def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
+def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[ScoredFigure, ...]:
     first, *others = measured
     number_of = numbers_of_images(first.values())
     bootstrap = Bootstrap(len(number_of))
@@ -184,5 +184,5 @@ def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
         percent: float | None = measure.percent
         if isinstance(measure, Whole) and math.isnan(measure.mean):
             value = percent = None
-        found.append(Figure(name, value, percent, len(measure.values), **facts))
+        found.append(ScoredFigure(name, value, percent, len(measure.values), **facts))
     return tuple(found)

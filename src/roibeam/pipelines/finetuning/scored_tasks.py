@@ -95,7 +95,9 @@ def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
 
     def check(results: str) -> dict[str, str]:
         given = list(read_own_answers(results))
-        check_row_ids(repr(results), [row[0] for row in given], ids, unit="question", allow_doubled=rules == OFFICIAL)
+        check_row_ids(
+            repr(results), [row[0] for row in given], ids, unit="question", allow_duplicates=rules == OFFICIAL
+        )
         return dict(given)
 
     def scored(results: str) -> Measures:
@@ -262,7 +264,7 @@ def opened_rows(
 
     def check(results: str) -> dict[str, str]:
         given = list(read(results))
-        check_row_ids(repr(results), [row[0] for row in given], ids, unit="row", allow_doubled=rules == OFFICIAL)
+        check_row_ids(repr(results), [row[0] for row in given], ids, unit="row", allow_duplicates=rules == OFFICIAL)
         return dict(given)
 
     def scored(results: str) -> Measures:
@@ -397,7 +399,7 @@ def own_task(name: str, option: str = "--task") -> OwnTask:
     return found
 
 
-def asked_task(described: Mapping[str, Any], task_file: str | None) -> str:
+def resolve_task(described: Mapping[str, Any], task_file: str | None) -> str:
     """The name or the file of the task that a run learned.
 
     Args:

@@ -56,7 +56,7 @@ class Kept(NamedTuple):
 
 
 # The prediction of a group that is not open.
-NOTHING_SAID = Prediction(np.zeros(0, np.float32), np.zeros((0, 4), np.float32))
+NO_PREDICTION = Prediction(np.zeros(0, np.float32), np.zeros((0, 4), np.float32))
 _FEW_GROUPS = 200
 
 
@@ -95,7 +95,7 @@ class JoinedImage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BesideTask:
+class AuxiliaryTargets:
     """Auxiliary targets of a run, from the rows of its task.
 
     Attributes:
@@ -128,17 +128,17 @@ class BoxClasses(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-class AskedDirectly(NamedTuple):
+class QuestionRows(NamedTuple):
     """Rows and labels of a task of one label for texts and images at hand, without its files.
 
     Attributes:
         row: the texts of one row -> the row, with every image of its group.
-        said: predictions of rows -> the label of each, as the result file has it.
+        labels_of: predictions of rows -> the label of each, as the result file has it.
         num_texts: of a row.
     """
 
     row: Callable[[Sequence[str]], TaskRow]
-    said: Callable[[Sequence[Prediction]], Sequence[str]]
+    labels_of: Callable[[Sequence[Prediction]], Sequence[str]]
     num_texts: int = 1
 
 
@@ -165,7 +165,7 @@ class DownstreamTask:
         num_images: of a row; 0 for texts alone, which need no store.
         mirrored: a group -> the same beside its mirrored images; None for a task without a rule for mirrored texts.
         mirrors: whether every other group of training, by chance, is mirrored on stored features; from photos
-            `TaskPhotos.flip` decides.
+            `PhotoRequest.flip` decides.
         outlines: path of a photo, its record, cells each way -> (K, cells, cells) float32, what each cell of each of
             the record's regions counts, from photos; None for regions that count whole.
         whole_image: of REGION, the image as a whole is the first candidate; every group has its box.
@@ -178,7 +178,7 @@ class DownstreamTask:
         splits: their names, in the order of lists for people.
         regions: group, place of an image in it, its record -> (R,) int64, the input regions in their order; None leaves
             that to the layout.
-        is_told: whether a group has a label, so that it can be judged.
+        has_label: whether a group has a label, so that it can be judged.
         judged_rows: of CHOICE: which rows of a group are judged, and which of these is right; None for all of them,
             with the target's.
         right_words: the label of a group, for people; None where labels, choices or boxes give it.
@@ -197,7 +197,7 @@ class DownstreamTask:
         judged: a group of the validation split -> the same with the judged rows alone, as evaluations of a run take it;
             None for all rows.
         num_heads: of PHRASE, attention heads of the task's own, whose mean weights are the scores.
-        tells: problems that a result file of this model answers; a second model may answer the rest. () for all.
+        problems: problems that a result file of this model answers; a second model may answer the rest. () for all.
         beside: auxiliary targets; None for none.
         input_classes: classes of regions, inputs beside their features; None for none.
         drawn_from: groups that are joined, the store, and the folder of the run -> a function that draws the rows of a
@@ -230,7 +230,7 @@ class DownstreamTask:
     measured_in_input: bool = False
     splits: tuple[str, ...] = ("train", "val", "test")
     regions: Callable[[TaskGroup, int, RegionRecord], np.ndarray] | None = None
-    is_told: Callable[[TaskGroup], bool] = has_target
+    has_label: Callable[[TaskGroup], bool] = has_target
     judged_rows: Callable[[TaskGroup], tuple[slice, int | None]] | None = None
     right_words: Callable[[TaskGroup], str] | None = None
     joined: Callable[[TaskGroup, int, RegionRecord, RegionRecord], JoinedImage] | None = None
@@ -245,12 +245,12 @@ class DownstreamTask:
     loss_scales: Mapping[str, float] = field(default_factory=dict)
     judged: Callable[[TaskGroup], TaskGroup] | None = None
     num_heads: int = 1
-    tells: tuple[str, ...] = ()
-    beside: BesideTask | None = None
+    problems: tuple[str, ...] = ()
+    beside: AuxiliaryTargets | None = None
     input_classes: BoxClasses | None = None
     drawn_from: Callable[[Sequence[TaskGroup], Any, Path | None], DrawGroup] | None = None
     drawn: DrawGroup | None = None
-    directly: AskedDirectly | None = None
+    directly: QuestionRows | None = None
     reported_by: str = ""
     kept: Kept | None = None
 
@@ -266,7 +266,7 @@ class DownstreamTask:
         if split not in self.splits:
             raise ValueError(f"{self.name} has no split {split!r}; choose one of {', '.join(self.splits)}")
 
-    def asked_split(self, split: str) -> str:
+    def resolve_split(self, split: str) -> str:
         """The named split; for "" val, or what the task calls so: dev, or MNLI's dev_matched.
 
         Raises:
@@ -301,7 +301,7 @@ def _zero_prediction(task: DownstreamTask, group: TaskGroup) -> Prediction:
     """A prediction whose scores are all 0; of one region where regions are scored."""
     boxes: np.ndarray = np.zeros((1, 4), np.float32)
     if not group.is_open:
-        return NOTHING_SAID
+        return NO_PREDICTION
     if task.form == REGION:
         return Prediction(boxes[:, 0], boxes)
     if task.form == PHRASE:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
 from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
 from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
 
 
 @dataclass(frozen=True)
-class HeldOutWords:
+class HeldOutOptions:
     """Options on held-out images.
 
     Attributes:
@@ -60,7 +60,7 @@ class PhotoNames:
         return list(dict.fromkeys([*keys, *self.rules.keys_of(name, None)]))
 
 
-def photo_names(words: HeldOutWords, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
+def photo_names(words: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
     """Names of the images of a store. Raises ValueError for unknown rules and missing files."""
     data_set = checked_data_set(words.images_of, data_set_of_store(store.manifest))
     return PhotoNames(data_set, HeldOut(words.rules), called)
@@ -100,7 +100,7 @@ def check_own_splits(
     leaks = "; ".join(rule.line() for rule in report.rules if rule.found)
     if not allowed:
         raise ValueError(
-            f"{counted(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
+            f"{plural(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
             f"{leaks}; take them out of one, or say --set data.shared_images=true"
         )
     return [*notes, f"{leaks}: what is measured on them is not held out"]
@@ -148,7 +148,7 @@ def check_read_splits(
     notes = []
     for split, images in splits.items():
         shared = [image for image in dict.fromkeys(images) if trained & set(names.keys(image))]
-        leaks = f"{counted(len(shared), 'image')} of the split {split}" if shared else ""
+        leaks = f"{plural(len(shared), 'image')} of the split {split}" if shared else ""
         if shared and not allowed:
             raise ValueError(
                 f"{leaks} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
@@ -159,7 +159,7 @@ def check_read_splits(
 
 
 def check_given_rules(
-    words: HeldOutWords, image_ids: Sequence[str], names: PhotoNames, where: str
+    words: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
     """Report on training images that the user's rules hold out; None without a rule.
 
@@ -197,7 +197,7 @@ class SeenBefore:
             model: name of the model.
             what: kind of the images, such as "validation".
         """
-        of = f"of {counted(self.images, f'{what} image')}"
+        of = f"of {plural(self.images, f'{what} image')}"
         notes = []
         if self.trained:
             notes.append(f"{model} was trained on {len(self.trained):,} {of}, such as {printable(self.trained[0], 80)}")

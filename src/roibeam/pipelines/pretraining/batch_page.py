@@ -9,11 +9,11 @@ from pathlib import Path
 from torch import Tensor
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import counted, escaped
+from roibeam.messages import escaped, plural
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
-from roibeam.pipelines.data.batches.image_batch import Shown
+from roibeam.pipelines.data.batches.image_batch import PhotoOrReason
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
@@ -31,7 +31,7 @@ class InspectedBatch:
         batch: as the model gets it; `rows` of it are on the page.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
         counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
-        photos: by (row, image of the row), as far as known: see `Shown`.
+        photos: by (row, image of the row), as far as known: see `PhotoOrReason`.
         banner: reason why the regions mean nothing.
         as_read: whether photos are as the network reads them, blank pixels and all; then no veil lies over a masked
             region.
@@ -41,7 +41,7 @@ class InspectedBatch:
     rows: int
     layout: tuple[tuple[str, ...], ...]
     counts: Mapping[str, int]
-    photos: Mapping[tuple[int, int], Shown] = field(default_factory=dict)
+    photos: Mapping[tuple[int, int], PhotoOrReason] = field(default_factory=dict)
     banner: Banner | None = None
     as_read: bool = False
 
@@ -61,7 +61,7 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
         section = "".join(_row(inspected, row, tokenizer, names))
         room -= len(section.encode("utf-8"))
         if room < 0:
-            yield f"<p class='quiet'>{counted(len(rows) - row, 'row')} left out: the page would be too large.</p>\n"
+            yield f"<p class='quiet'>{plural(len(rows) - row, 'row')} left out: the page would be too large.</p>\n"
             break
         yield section
     yield "</main>\n</body>\n</html>\n"

@@ -442,7 +442,7 @@ class RequestedStage:
     def __post_init__(self) -> None:
         check_lists(self, "options")
 
-    def told(self, number: int, *, of: int | None = None) -> str:
+    def title(self, number: int, *, of: int | None = None) -> str:
         """The stage's number and name, for people; `of` is the number of stages."""
         name, whole = f"stage {number}", "" if of is None else f" of {of}"
         return f"{name}{whole}" if self.name == name else f"{name}{whole} ({self.name})"
@@ -480,7 +480,7 @@ def _check(number: int, stage: RequestedStage, request: PretrainRequest) -> None
     try:
         check_request(request, goes_on=number > 1)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{stage.told(number)}: {error}") from None
+        raise ValueError(f"{stage.title(number)}: {error}") from None
 
 
 # Options that a later stage inherits with the weights of the one before.

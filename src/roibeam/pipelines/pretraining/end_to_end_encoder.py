@@ -27,7 +27,7 @@ from roibeam.extraction.training.batch_losses import DetectorHeads, load_heads, 
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.common.console.command_files import read_json_object
@@ -132,7 +132,7 @@ class DetectorChange:
     def _report(self, when: str) -> dict[str, Any]:
         detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
         photos = self._judged.photos
-        logger.info("judging the detector %s on %s", when, counted(self._judged.count, "photo"))
+        logger.info("judging the detector %s on %s", when, plural(self._judged.count, "photo"))
         with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
             report = evaluate_detector(
                 detector,
@@ -179,7 +179,7 @@ class DetectorPart:
         both = [image.image_id for image in judged if (image.image_id, image.boxes.tobytes()) in trained]
         if both:
             raise ValueError(
-                f"{counted(len(both), 'photo')} of --judge-labels are trained on, such as {printable(both[0], 80)}: "
+                f"{plural(len(both), 'photo')} of --judge-labels are trained on, such as {printable(both[0], 80)}: "
                 f"what is measured there is no held-out mAP; name another split"
             )
 
@@ -318,7 +318,7 @@ class EndToEnd:
         missing = photos.missing()
         if missing:
             image_id, why = next(iter(missing.items()))
-            lacks = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
+            lacks = f"{plural(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
             if len(missing) == len(ids):
                 raise ValueError(f"{lacks}: {why}; name their folder with --photos")
             if not self.photos.skip_broken:

@@ -30,7 +30,7 @@ from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.data.batches.sample import PretrainSample
 from roibeam.pipelines.data.captions.corpus import Corpus
-from roibeam.pipelines.data.record_photos import PhotoError, PhotoPlace, RecordPhotos
+from roibeam.pipelines.data.record_photos import PhotoError, PhotoLocation, RecordPhotos
 from roibeam.pipelines.data.record_regions import swap_left_right
 from roibeam.pipelines.pretraining.end_to_end_encoder import LabelledStream
 from roibeam.pipelines.pretraining.requested_settings import PhotoRules
@@ -321,7 +321,7 @@ class EndToEndTask:
             return sample, failed
         return sample, pool.submit(self._prepare, place, sample, config, flip)
 
-    def _prepare(self, place: PhotoPlace, sample: PretrainSample, config: DetectorConfig, flip: bool) -> PhotoInput:
+    def _prepare(self, place: PhotoLocation, sample: PretrainSample, config: DetectorConfig, flip: bool) -> PhotoInput:
         pixels = self._photos.read(place)
         outlines = None if sample.outlines is None else sample.outlines(self._encoder.mask_cells)
         try:

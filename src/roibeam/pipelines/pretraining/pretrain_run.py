@@ -28,7 +28,7 @@ from roibeam.pipelines.pretraining.end_to_end_encoder import DetectorChange, End
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.recipes.named_systems import check_kinds, check_text_alone, text_alone_settings
 from roibeam.pipelines.pretraining.run_data import RunData, Search, Validation, corpus_of, counts_of, gather
-from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunFrame, RunModel, RunSettings, tell
+from roibeam.pipelines.pretraining.run_setup import PretrainResult, RunModel, RunSettings, RunSetup, log_notes
 from roibeam.pipelines.pretraining.samples.sampler import TextCorpus
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import ModelChoice
@@ -161,7 +161,7 @@ def pretrain(
     Raises:
         ValueError: if inputs or settings do not fit, with the remedy.
     """
-    run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
+    run = RunSetup.opened(run_dir, settings, choice or ModelChoice())
     read = gather(
         sources,
         choice=run.choice,
@@ -182,7 +182,7 @@ def pretrain(
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     of_detector, of_encoder = _changes(run, read, made, config)
-    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined], of_encoder)
+    run.write_first_batch(tasks.trained, made, config, [each.store for each in read.joined], of_encoder)
     if of_detector is not None:
         of_detector.before()
     training = _train(run, read, made, tasks, config, text_files)
@@ -193,7 +193,7 @@ def pretrain(
         "the first captions trained on, with other masks" if read.evaluated is None else counts_of(read.evaluated.rows)
     )
     held_out, texts = read.evaluated is not None, [column for _, column in read.texts_by_source()]
-    figures = run.tell_how_good(training, evaluation, tasks.hidden_words(), made, texts, of=basis, held_out=held_out)
+    figures = run.write_results(training, evaluation, tasks.hidden_words(), made, texts, of=basis, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),
@@ -210,7 +210,7 @@ def pretrain(
 
 
 def _train(
-    run: RunFrame, read: RunData, made: RunModel, tasks: StoreTasks, config: TrainConfig, text_files: Sequence[Path]
+    run: RunSetup, read: RunData, made: RunModel, tasks: StoreTasks, config: TrainConfig, text_files: Sequence[Path]
 ) -> TrainResult:
     data, sampling = run.settings.data, run.settings.sampling
     # Held-out captions are recorded by their digest; settings of evaluation change no weight.
@@ -240,7 +240,7 @@ def _with_data_notes(read: RunData, choice: ModelChoice) -> RunData:
             for each in read.joined
         ]
         read = dataclasses.replace(read, choices=[*(note for note in others if note is not None), *read.choices])
-    tell([*read.choices, *read.notes])
+    log_notes([*read.choices, *read.notes])
     return read
 
 
@@ -249,14 +249,14 @@ def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[s
     if read.evaluated is None:
         return []
     notes = unknown_notes(tokenizer, read.evaluated.source.where, read.evaluated.rows.captions, stops=False)
-    prefixed = read.evaluated.told(notes)
-    tell(prefixed)
+    prefixed = read.evaluated.prefixed(notes)
+    log_notes(prefixed)
     return prefixed
 
 
 @waiting("building the model")
 def _model(
-    run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
+    run: RunSetup, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
     """The model to train, as the data require.
 
@@ -285,7 +285,7 @@ def _model(
     for note in made.notes:
         logger.info("%s", note)
     cuts = run.choice.system.notes_of_cuts(made.sampler, corpus_of(read.joined))
-    tell(cuts)
+    log_notes(cuts)
     return dataclasses.replace(made, notes=(*made.notes, *cuts))
 
 
@@ -335,7 +335,7 @@ def run_model(
 
 
 def _changes(
-    run: RunFrame, read: RunData, made: RunModel, config: TrainConfig
+    run: RunSetup, read: RunData, made: RunModel, config: TrainConfig
 ) -> tuple[DetectorChange | None, EncoderChange | None]:
     """Evaluation of the detector before and after, if configured, in the main process of an end-to-end run; and
     measurement of how far the encoder moves."""
@@ -364,7 +364,7 @@ def pretrain_on_text(
     Raises:
         ValueError: if inputs or settings do not fit, with the remedy.
     """
-    run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
+    run = RunSetup.opened(run_dir, settings, choice or ModelChoice())
     check_kinds(
         run.choice.system.named,
         num_stores=0,
@@ -377,7 +377,7 @@ def pretrain_on_text(
     texts = TextCorpus(text_files)
     config = run.train_config(len(texts.lines))
     tokenizer, unknown = run.tokenizer([("the text corpus", texts.lines)])
-    tell(texts.notes)
+    log_notes(texts.notes)
     notes = [*texts.notes, *unknown]
     run.note_trained_images(())
     torch.manual_seed(config.seed)
@@ -390,7 +390,7 @@ def pretrain_on_text(
     sampler: Any = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=num_classes)
     made = RunModel(model, tokenizer, sampler, num_classes, config.seed)
     task = TextTask(model, texts.lines, sampler, run.settings.data, pad_id=tokenizer.pad_id, seed=config.seed)
-    run.show_first_batch(task, made, config)
+    run.write_first_batch(task, made, config)
     data = text_alone_settings(run.settings.data)
     sampling = {name: getattr(run.settings.sampling, name) for name in system.text_only_sampling}
     features = {} if before.feature_space is None else {"feature_space": before.feature_space}
@@ -407,7 +407,7 @@ def pretrain_on_text(
     )
     evaluation, basis = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
     assert task.hidden_words is not None
-    figures = run.tell_how_good(training, evaluation, task.hidden_words, made, [texts.lines], of=basis, held_out=False)
+    figures = run.write_results(training, evaluation, task.hidden_words, made, [texts.lines], of=basis, held_out=False)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=(),

@@ -44,14 +44,14 @@ from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedEncoder, RequestedModel
 from roibeam.pipelines.pretraining.requested_settings import (
     APPEARANCE,
-    begun_masking,
     changed_sections,
     chosen_system,
     default_sections,
     encoder_of,
     model_overrides,
-    notes_of_begun,
     recipe_of,
+    recorded_masking,
+    recorded_recipe_notes,
     requested_choice,
     sections_of_encoder,
     train_config_of,
@@ -282,8 +282,8 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
 def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
     """Notes that the run in the folder keeps its recorded settings: from before its recipe's masking was kept end to
     end, or of another recipe of that name."""
-    notes = notes_of_begun(request)
-    recorded = begun_masking(request.out).get(APPEARANCE) if request.end_to_end else None
+    notes = recorded_recipe_notes(request)
+    recorded = recorded_masking(request.out).get(APPEARANCE) if request.end_to_end else None
     published = system.named.masking.get(recipe.masking) if recipe is not None else None
     if recorded is None or published in (None, recorded) or f"{APPEARANCE}={recorded}" not in request.training.settings:
         return notes
@@ -334,9 +334,9 @@ def run_stages(
     for number, stage in enumerate(stages, start=1):
         folder = run.folder(number)
         if number in done:
-            logger.info("%s is done: %s", stage.told(number, of=len(stages)), folder)
+            logger.info("%s is done: %s", stage.title(number, of=len(stages)), folder)
             continue
-        logger.info("%s", stage.told(number, of=len(stages)))
+        logger.info("%s", stage.title(number, of=len(stages)))
         before = None if number == 1 else str(run.folder(number - 1))
         try:
             request = _placed(stage.request, folder, before, resume)
@@ -383,7 +383,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
                         check_given_boxes(store)
                     first = first or store
             except (ValueError, OSError) as error:
-                raise ValueError(f"{stage.told(number)}: {error}") from None
+                raise ValueError(f"{stage.title(number)}: {error}") from None
 
 
 def _check_settings(request: PretrainRequest) -> bool:

@@ -32,7 +32,7 @@ from roibeam.pipelines.training.model_files.encoder_settings import (
     LossWeights,
     choose_encoder,
 )
-from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, begun_steps, saved_config, with_saved
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, recorded_steps, saved_config, with_saved
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 HEADS = ("weights", "new")
@@ -220,7 +220,7 @@ def recipe_of(request: PretrainRequest) -> Recipe | None:
     return replace(recipe, sampling=with_saved(recipe.sampling, sampling))
 
 
-def notes_of_begun(request: PretrainRequest) -> list[str]:
+def recorded_recipe_notes(request: PretrainRequest) -> list[str]:
     """Notes of settings that a resumed run keeps although its recipe has changed."""
     kept, fresh = recipe_of(request), recipe_of(replace(request, training=replace(request.training, resume=False)))
     if kept is None or fresh is None:
@@ -246,7 +246,7 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
     spec, batch_size = request.training, batch_size_of(request, recipe)
     options = {"steps": spec.steps, "learning_rate": spec.learning_rate, "warmup_steps": spec.warmup_steps}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if spec.steps is None and (recorded := begun_steps(request.out)) is not None:
+    if spec.steps is None and (recorded := recorded_steps(request.out)) is not None:
         given["steps"] = recorded
     of_train = [setting for setting in spec.settings if setting.startswith(OF_TRAIN)]
 
@@ -284,13 +284,13 @@ def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedS
         masking = recipe.masking
     pair = {APPEARANCE: system.masking[masking], PIXELS: MASKINGS[masking]} if masking else {}
     if MASKING not in named:
-        pair |= begun_masking(request.out)
+        pair |= recorded_masking(request.out)
     others = [each for each in request.training.settings if each.partition("=")[0].strip() != MASKING]
     settings = [*others, *(f"{name}={value}" for name, value in pair.items() if name not in named)]
     return replace(request, training=replace(request.training, settings=settings))
 
 
-def begun_masking(run: Path) -> dict[str, str]:
+def recorded_masking(run: Path) -> dict[str, str]:
     """Recorded masking settings of the end-to-end run in the folder. Empty for any other."""
     if not (run / CONFIG_NAME).is_file():
         return {}

@@ -23,7 +23,7 @@ import torch
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.analysis.evaluation.evaluation_results import figure_of
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
@@ -182,7 +182,7 @@ class KeptOut:
                 f"{source.store.path}: all of {len(ids):,} captioned images are validated on; nothing is left to "
                 f"train on: give --captions and --validation-captions of different images"
             )
-        note = f"{counted(len(ids), 'image')} not trained on: the evaluations use images of the same file"
+        note = f"{plural(len(ids), 'image')} not trained on: the evaluations use images of the same file"
         return dataclasses.replace(source, rows=source.rows.without(ids), notes=(*source.notes, note))
 
     def without_labelled(self, photos: LabelledPhotos, data_set: str | None) -> LabelledPhotos:
@@ -192,7 +192,7 @@ class KeptOut:
         if not kept:
             raise ValueError(f"all of {len(ids):,} labelled photos of {photos.root} are validated on; none is left")
         if ids:
-            logger.info("%s not trained on: the evaluations use them", counted(len(ids), "labelled photo"))
+            logger.info("%s not trained on: the evaluations use them", plural(len(ids), "labelled photo"))
         return dataclasses.replace(photos, images=kept)
 
     def _among(self, image_ids: Iterable[str], data_set: str | None) -> list[str]:
@@ -224,7 +224,7 @@ def join_validation(
 
 
 def counts_of(rows: CaptionTable) -> str:
-    return f"{counted(len(rows), 'held-out caption')} of {counted(len(rows.captioned_ids()), 'image')}"
+    return f"{plural(len(rows), 'held-out caption')} of {plural(len(rows.captioned_ids()), 'image')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,7 +381,9 @@ def gather(
         missing |= broken
     all_joined = joined if evaluated is None else [*joined, evaluated]
     notes = [] if guard is not None else held_out_hints(sources)
-    notes += [note for each in all_joined for note in (*each.told(each.all_notes()), *_review(system, each, sampling))]
+    notes += [
+        note for each in all_joined for note in (*each.prefixed(each.all_notes()), *_review(system, each, sampling))
+    ]
     notes += [*_in_several_stores(joined), *_not_held_out(joined, end_to_end)]
     texts = TextCorpus(text_files) if text_files else None
     notes += [] if texts is None else texts.notes
@@ -412,7 +414,7 @@ def _in_several_stores(joined: Sequence[JoinedSource]) -> list[str]:
     shared = [image_id for image_id, number in stores.items() if number > 1]
     if not shared:
         return []
-    ids = f"{counted(len(shared), 'image id')}, such as {printable(shared[0], 80)}"
+    ids = f"{plural(len(shared), 'image id')}, such as {printable(shared[0], 80)}"
     return [f"in more than one store: {ids}; if these are the same photos, they are trained on once for each store"]
 
 
@@ -432,7 +434,7 @@ def _not_held_out(joined: Sequence[JoinedSource], end_to_end: EndToEnd | None) -
         ]
         if shared:
             notes.append(
-                f"{each.store.path}: {counted(len(shared), 'image')} that are trained on are in other splits of a "
+                f"{each.store.path}: {plural(len(shared), 'image')} that are trained on are in other splits of a "
                 f"caption file, such as {printable(shared[0], 80)}: what is measured on them is not held out"
             )
     return notes
@@ -483,6 +485,6 @@ def _searched(
 def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
     """Notes of what the rules treat otherwise in one source; pairs are drawn inside it, so each is checked alone."""
     try:
-        return one.told(system.review(corpus_of([one]), sampling))
+        return one.prefixed(system.review(corpus_of([one]), sampling))
     except ValueError as error:
-        raise ValueError(*one.told([str(error)])) from None
+        raise ValueError(*one.prefixed([str(error)])) from None

@@ -20,7 +20,7 @@ from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, HiddenWord
 from roibeam.pipelines.common.compute import is_main_process, num_processes
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.statistics.verdict import Figure, Judged, with_words_alone
-from roibeam.pipelines.data.batches.image_batch import Shown, batch_photos, stored_photos
+from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, batch_photos, stored_photos
 from roibeam.pipelines.data.captions.captioned_store import JoinedSource
 from roibeam.pipelines.data.image_identity import Key
 from roibeam.pipelines.data.vocabulary import Names
@@ -45,7 +45,7 @@ from roibeam.pipelines.training.model_files.tokenizer import (
 from roibeam.pipelines.training.run_folder.files import checkpoint_step
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.report_page import write_training_page
-from roibeam.pipelines.training.run_folder.run_summary import RunSummary, write_summary
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, write_summary
 from roibeam.pipelines.training.run_folder.training_data import (
     read_word_counts,
     write_trained_images,
@@ -160,7 +160,7 @@ class RunModel:
 
 
 @dataclass(frozen=True, eq=False)
-class RunFrame:
+class RunSetup:
     """A run's folder, settings and choice of a model; each method is a step that all runs have."""
 
     run_dir: Path
@@ -168,7 +168,7 @@ class RunFrame:
     choice: ModelChoice
 
     @classmethod
-    def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunFrame:
+    def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunSetup:
         """The setup, with the sampling of the chosen system by default.
 
         Raises:
@@ -204,7 +204,7 @@ class RunFrame:
         else:
             tokenizer = self._new_tokenizer(chain.from_iterable(each for _, each in texts))
         unknown = [note for where, each in texts for note in unknown_notes(tokenizer, where, each, stops=not goes_on)]
-        tell(unknown)
+        log_notes(unknown)
         if not goes_on and is_main_process():
             tokenizer.save(saved, of_run=True)
         return tokenizer, unknown
@@ -254,7 +254,7 @@ class RunFrame:
             "tokenizer": made.tokenizer.digest,
         }
 
-    def show_first_batch(
+    def write_first_batch(
         self,
         task: AnyTask,
         made: RunModel,
@@ -309,7 +309,7 @@ class RunFrame:
             stop_at_step=self.settings.stop_at_step,
         )
 
-    def tell_how_good(
+    def write_results(
         self,
         training: TrainResult,
         evaluation: Judged,
@@ -333,7 +333,7 @@ class RunFrame:
             return evaluation.figures
         words = self._words_alone(hidden_words, made, texts, held_out=held_out)
         figures = with_words_alone(evaluation.figures, words)
-        summary = RunSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
+        summary = TrainingSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
         write_summary(self.run_dir, summary)
         best = None if training.best is None else checkpoint_step(training.best)
         write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
@@ -357,7 +357,7 @@ class RunFrame:
         return words_alone(hidden, counts, made.tokenizer, counted_ids=NONE if held_out else ALL)
 
 
-def tell(notes: Iterable[str]) -> None:
+def log_notes(notes: Iterable[str]) -> None:
     """Logs notes from the main process."""
     for note in notes if is_main_process() else ():
         logger.warning("%s", note)
@@ -365,7 +365,7 @@ def tell(notes: Iterable[str]) -> None:
 
 def _first_photos(
     first: VLBatch | EndToEndBatch, made: RunModel, stores: Sequence[FeatureStore], rows: int
-) -> dict[tuple[int, int], Shown]:
+) -> dict[tuple[int, int], PhotoOrReason]:
     """Photos of the displayed rows, by row and image of the row."""
     if isinstance(first, EndToEndBatch):
         assert made.joint is not None

@@ -46,7 +46,7 @@ _KIND_WEIGHTS, _OPENING_WEIGHTS = Weights(tuple(KINDS.values())), Weights(OPENIN
 
 
 @dataclass(frozen=True)
-class Caption:
+class SceneCaption:
     """Text with its `kind`, the sentence's pattern, and `objects`, numbers of the objects in the order of its words."""
 
     text: str
@@ -54,10 +54,10 @@ class Caption:
     objects: tuple[int, ...]
 
 
-def write_captions(scene: Scene, relations: tuple[Relation, ...]) -> tuple[Caption, ...]:
+def write_captions(scene: Scene, relations: tuple[Relation, ...]) -> tuple[SceneCaption, ...]:
     """Returns up to five different captions, at least one."""
     writer = _Writer(scene, relations)
-    captions: dict[str, Caption] = {}
+    captions: dict[str, SceneCaption] = {}
     tries = 0
     while len(captions) < CAPTIONS_PER_SCENE and (tries < _TRIES or not captions):
         tries += 1
@@ -77,7 +77,7 @@ class _Writer:
         self._weights = Weights([RELATION_WEIGHTS[relation.name] for relation in self._relations])
         self._groups = countable_groups(scene)
 
-    def write(self) -> Caption | None:
+    def write(self) -> SceneCaption | None:
         """Returns one caption, or None if the kind that was drawn does not fit the scene."""
         kind = _KIND_NAMES[self._stream.weighted(_KIND_WEIGHTS)]
         opening = OPENINGS[self._stream.weighted(_OPENING_WEIGHTS)]
@@ -106,14 +106,14 @@ class _Writer:
             text += f" and {self._noun_phrase(things[1])}"
         elif kind == "ground":
             text += f" {GROUND_PHRASES[self._scene.ground]}"
-        return Caption(opening + text, kind, tuple(thing.number for thing in things))
+        return SceneCaption(opening + text, kind, tuple(thing.number for thing in things))
 
-    def _number(self, opening: str) -> Caption | None:
+    def _number(self, opening: str) -> SceneCaption | None:
         if not self._groups:
             return None
         colour, category, numbers = self._stream.pick(self._groups)
         words = [NUMBERS[len(numbers)], colour, plural(category)]
-        return Caption(opening + " ".join(word for word in words if word), "number", numbers)
+        return SceneCaption(opening + " ".join(word for word in words if word), "number", numbers)
 
     def _related(self, relation: Relation, *, verb: bool) -> tuple[str, list[SceneObject]]:
         ends = [self._scene.objects[relation.subject], self._scene.objects[relation.target]]

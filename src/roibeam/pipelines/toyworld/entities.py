@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.progress import Progress
-from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATION_PHRASES, Caption, plural
+from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATION_PHRASES, SceneCaption, plural
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.world import CATEGORIES, WORLD_VERSION
 from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside, write_text
@@ -71,7 +71,7 @@ class ParsedCaption:
     parts: tuple[NamedPart, ...]
 
 
-def parse_of(caption: Caption) -> ParsedCaption:
+def parse_of(caption: SceneCaption) -> ParsedCaption:
     """Parses a caption; ValueError for one that `captions` does not write."""
     reader = _Reader(caption)
     reader.read()
@@ -82,7 +82,7 @@ def parse_of(caption: Caption) -> ParsedCaption:
 class _Reader:
     """Reads the words of a caption from the first to the last."""
 
-    caption: Caption
+    caption: SceneCaption
     at: int = 0
     heads: dict[int, int] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from xml.etree import ElementTree
 
-from roibeam.pipelines.toyworld.captions import Caption
+from roibeam.pipelines.toyworld.captions import SceneCaption
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.scene import SceneObject
 from roibeam.pipelines.toyworld.shapes import run_lengths
@@ -47,7 +47,7 @@ def open_writers(out: Path) -> dict[str, Writer]:
     }
 
 
-def sentence(caption: Caption) -> str:
+def sentence(caption: SceneCaption) -> str:
     """Returns a caption as people write it: "A red ball." """
     return caption.text[0].upper() + caption.text[1:] + "."
 
@@ -247,6 +247,6 @@ class SbuWriter:
         write_text(self._folder / "sbu-captions-all.json", json.dumps(content, indent=1) + "\n")
 
 
-def write_corpus(path: Path, documents: Iterable[Iterable[Caption]]) -> None:
+def write_corpus(path: Path, documents: Iterable[Iterable[SceneCaption]]) -> None:
     """Writes a corpus without pictures: one sentence on each line, a blank line between documents."""
     write_text(path, "\n".join("".join(f"{sentence(caption)}\n" for caption in document) for document in documents))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.pipelines.toyworld.captions import Caption, write_captions
+from roibeam.pipelines.toyworld.captions import SceneCaption, write_captions
 from roibeam.pipelines.toyworld.scene import Drawing, Relation, Scene, SceneObject, find_relations
 from roibeam.pipelines.toyworld.shapes import SUBPIXEL, fill, outlines
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, Place, place_of
@@ -34,7 +34,7 @@ class Picture:
 
     scene: Scene
     relations: tuple[Relation, ...]
-    captions: tuple[Caption, ...]
+    captions: tuple[SceneCaption, ...]
     polygons: tuple[tuple[tuple[int, ...], ...], ...]
 
     @property
@@ -107,7 +107,7 @@ def _from_line(line: str) -> Picture:
     return Picture(
         scene=Scene(**plain, objects=objects, covers=covers),
         relations=tuple(Relation(*relation) for relation in entry["relations"]),
-        captions=tuple(Caption(c["text"], c["kind"], tuple(c["objects"])) for c in entry["captions"]),
+        captions=tuple(SceneCaption(c["text"], c["kind"], tuple(c["objects"])) for c in entry["captions"]),
         polygons=tuple(tuple(map(tuple, polygons)) for polygons in entry["polygons"]),
     )
 

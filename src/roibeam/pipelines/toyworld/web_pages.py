@@ -30,8 +30,8 @@ from roibeam.pipelines.toyworld.web_texts import (
     NUM_SITES,
     SENTENCES,
     SITE_WORDS,
-    CandidateText,
     PagePlan,
+    PageText,
     page_texts,
     plan_pages,
     site_name,
@@ -164,7 +164,7 @@ def page_html(
     stream: IntegerStream,
     url: str,
     picture: PagePicture,
-    texts: Sequence[CandidateText],
+    texts: Sequence[PageText],
     num_bytes: int,
 ) -> bytes:
     """Writes a page.

@@ -217,7 +217,7 @@ _TRIES = 40
 
 
 @dataclass(frozen=True)
-class CandidateText:
+class PageText:
     """A text of a page; `why` is the fault of one that is not good."""
 
     source: str
@@ -228,7 +228,7 @@ class CandidateText:
 
 def page_texts(
     plan: PagePlan, stream: IntegerStream, picture: Picture, other: Callable[[int], Picture], sort: str
-) -> tuple[CandidateText, ...]:
+) -> tuple[PageText, ...]:
     """Makes the texts of a page.
 
     Args:
@@ -245,14 +245,14 @@ def page_texts(
         wrong = _false_text("wrong", stream, picture, known, other)
         rest = [source for source in sources if source != "alt"] or ["figcaption"]
         true = _placed(rest, [_true_text(stream, picture) for _ in rest], "")
-        return (CandidateText("alt", wrong, False, "wrong"), *true)
+        return (PageText("alt", wrong, False, "wrong"), *true)
     if plan.kind in ("spam", "junk", "shared", "unnatural", "foreign"):
         found = [_empty_text(plan, stream, picture, sort) for _ in sources]
         return _placed(sources, found, plan.kind)
     texts = list(_placed(sources, [_true_text(stream, picture) for _ in sources], ""))
     if stream.percent(30):  # a file name in place of the alternative text; the others are as they were
         others = [text for text in texts if text.source != "alt"]
-        texts = [CandidateText("alt", _junk(stream), False, "junk"), *others] if others else texts
+        texts = [PageText("alt", _junk(stream), False, "junk"), *others] if others else texts
     return tuple(texts)
 
 
@@ -262,9 +262,9 @@ def _sources(stream: IntegerStream) -> list[str]:
     return found or ["figcaption"]
 
 
-def _placed(sources: Sequence[str], texts: Sequence[str], why: str) -> tuple[CandidateText, ...]:
+def _placed(sources: Sequence[str], texts: Sequence[str], why: str) -> tuple[PageText, ...]:
     both = zip(sources, texts, strict=True)
-    return tuple(CandidateText(source, text, not why, why) for source, text in both)
+    return tuple(PageText(source, text, not why, why) for source, text in both)
 
 
 def _true_text(stream: IntegerStream, picture: Picture) -> str:

@@ -36,10 +36,10 @@ import numpy as np
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
 from roibeam.features.record.region_drawing import draw_regions
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import Progress, Unit, waiting
 from roibeam.pipelines.data.datasets.photo_folders import CONTACT_SHEET_NAME, WORLD_FORMAT, WORLD_NAME
-from roibeam.pipelines.toyworld.captions import Caption, write_captions
+from roibeam.pipelines.toyworld.captions import SceneCaption, write_captions
 from roibeam.pipelines.toyworld.formats import open_writers, write_corpus
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, Statistics, read_pictures
 from roibeam.pipelines.toyworld.randomness import MAX_SEED
@@ -315,7 +315,7 @@ def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
     write_corpus(out / CORPUS_NAME, _documents(seed, num_documents))
     write_text(out / VOCABULARY_NAME, "".join(f"{piece}\n" for piece in _word_pieces(out)))
     first = list(islice(read_pictures(out / SCENES_NAME), _SHEET_PICTURES))
-    title = f"Toy world, seed {seed}: the first {len(first)} of {counted(num_images, 'picture')}"
+    title = f"Toy world, seed {seed}: the first {len(first)} of {plural(num_images, 'picture')}"
     write_contact_sheet(out / CONTACT_SHEET_NAME, [(picture, _pixels(out, picture)) for picture in first], title=title)
     return {
         "splits": splits,
@@ -337,7 +337,7 @@ def _join_parts(out: Path, num_images: int) -> None:
     os.replace(temporary, out / SCENES_NAME)
 
 
-def _documents(seed: int, count: int) -> Iterator[tuple[Caption, ...]]:
+def _documents(seed: int, count: int) -> Iterator[tuple[SceneCaption, ...]]:
     for index in range(_FIRST_TEXT_SCENE, _FIRST_TEXT_SCENE + count):
         scene = generate(seed, index).scene
         yield write_captions(scene, find_relations(scene))

@@ -185,7 +185,7 @@ def _load(folder: Path, state: TrainingState, rank: int) -> Position:
         raise ValueError(f"{folder}/state.json was written by another version of roibeam")
     load_model(state.model, folder / "model" / "model.safetensors")
     if state.average is not None:
-        # Older averages, without a count, are from the initial weights on, see `as_begun`: they need none.
+        # Older averages, without a count, are from the initial weights on, see `with_recorded_rules`: they need none.
         updates = written["averaged_updates"] if state.average.start == FIRST_UPDATE else 0
         state.average.load_state_dict(state.model.state_dict(), updates=updates)
         load_model(state.model, folder / _TRAINED)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import duration, folded, waiting
 from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, remove_old_checkpoints, save_checkpoint
@@ -58,15 +58,15 @@ class TrainResult:
     def done(self) -> str:
         """Number of steps and their time, for people."""
         if self.ended_early and not self.new_steps:
-            return f"the run has ended after {counted(self.step, 'step')}, by train.patience; nothing to do"
+            return f"the run has ended after {plural(self.step, 'step')}, by train.patience; nothing to do"
         if not self.new_steps:
-            return f"all {counted(self.step, 'step')} are there already; nothing to do"
+            return f"all {plural(self.step, 'step')} are there already; nothing to do"
         earlier = "" if self.new_steps == self.step else f", {self.new_steps:,} of them now"
         early = ", ended by train.patience" if self.ended_early else ""
-        return f"{counted(self.step, 'step')} in {duration(self.seconds)}{earlier}{early}"
+        return f"{plural(self.step, 'step')} in {duration(self.seconds)}{earlier}{early}"
 
 
-class RunInWork:
+class RunHooks:
     """Actions of a run beside its steps."""
 
     def __init__(
@@ -104,7 +104,7 @@ class RunInWork:
         is_out = self._log is not None and is_out_of_patience(self._log.evaluations, config)
         self.ended_early = self._any_process(is_out)
         if is_out:
-            evaluations = counted(config.patience, "evaluation")
+            evaluations = plural(config.patience, "evaluation")
             words = f"no better {config.best_by} in {evaluations} (train.patience): the run ends"
             logger.info("%s", folded(f"{words} after step {position.step:,} of {config.steps:,}"))
 

@@ -33,24 +33,24 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.common.exponential_average import ExponentialAverage
 from roibeam.pipelines.common.compute import choose_device, num_processes
 from roibeam.pipelines.common.console.progress import folded, waiting
 from roibeam.pipelines.common.console.termination import StoppedBySignalError, StopSignals
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, load_checkpoint, set_later_aside
-from roibeam.pipelines.training.hooks import RunInWork, TrainResult
+from roibeam.pipelines.training.hooks import RunHooks, TrainResult
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.run_folder.files import check_sums, checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
-    as_begun,
     check_run_folder,
     check_same_run,
     checkpoint_to_resume,
     is_out_of_patience,
     run_folder_lock,
+    with_recorded_rules,
     write_config,
 )
 from roibeam.pipelines.training.run_folder.train_log import TrainLog, read_evaluations
@@ -138,7 +138,7 @@ def _train(
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     newest, earlier = _newest_checkpoint(run_dir, resume=resume)
-    config = config if earlier is None else as_begun(earlier, config)
+    config = config if earlier is None else with_recorded_rules(earlier, config)
     resolved = _resolved(config, description, recorded, global_batch)
     is_done = newest is not None and _is_done(run_dir, newest, config, last_step)
     if earlier is not None:
@@ -149,10 +149,10 @@ def _train(
     if not is_done:
         _log_start(task, config, accelerator, global_batch)
 
-    run = RunInWork(run_dir, task, config, resolved, accelerator, state, log)
+    run = RunHooks(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
     step = TrainStep(
-        task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number, run_dir=run_dir
+        task, model, prepared_optimizer, accelerator, config, stop_signal=lambda: signals.number, run_dir=run_dir
     )
     started, checkpoint, stopped_by, first_step = time.monotonic(), newest, 0, position.step
     steps = steps_of(
@@ -278,11 +278,11 @@ def _log_start(task: TrainTask, config: TrainConfig, accelerator: Accelerator, g
     logger.info("%s", choose_device(name).words if device.type in ("cpu", "cuda") else f"on {device}")
     shares, precision = "", config.precision.replace("fp", "float")
     if global_batch != task.batch_size:
-        processes = counted(accelerator.num_processes, "process", "processes")
+        processes = plural(accelerator.num_processes, "process", "processes")
         shares = f" ({task.batch_size:,} at once x {config.accumulation:,} accumulated x {processes})"
     line = (
-        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')}{shares} in {precision}, "
-        f"learning rate {config.learning_rate:g}, {counted(task.num_samples, 'sample')} in an epoch"
+        f"{plural(config.steps, 'step')} of {plural(global_batch, 'sample')}{shares} in {precision}, "
+        f"learning rate {config.learning_rate:g}, {plural(task.num_samples, 'sample')} in an epoch"
     )
     logger.info("%s", folded(line))
 

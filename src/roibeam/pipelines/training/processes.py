@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -84,7 +84,7 @@ def wait_for_files(
             warn_at += _WARN_AGAIN
             logger.warning(
                 "waiting for %s of %s that other processes write, such as %s; of several machines all must share this "
-                "folder", f"{len(missing):,}", counted(len(files), "file"), missing[0].absolute(),
+                "folder", f"{len(missing):,}", plural(len(files), "file"), missing[0].absolute(),
             )  # fmt: skip
         if all(map(is_at_work, missing)):
             seen_at = now

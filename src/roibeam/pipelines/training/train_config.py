@@ -260,19 +260,19 @@ def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
 
 FLOAT32 = "float32"
 # Names of --precision -> values of `TrainConfig.precision`.
-NAMES: Mapping[str, str] = MappingProxyType({FLOAT32: "fp32", "bf16": "bf16", "fp16": "fp16"})
+PRECISION_NAMES: Mapping[str, str] = MappingProxyType({FLOAT32: "fp32", "bf16": "bf16", "fp16": "fp16"})
 
 
 def check_precision(requested: str | None) -> None:
     """Raises ValueError for an unknown name; None leaves the choice to `precision_of`."""
-    if requested is not None and requested not in NAMES:
-        raise ValueError(f"--precision {requested!r}: choose one of {', '.join(NAMES)}")
+    if requested is not None and requested not in PRECISION_NAMES:
+        raise ValueError(f"--precision {requested!r}: choose one of {', '.join(PRECISION_NAMES)}")
 
 
-def learned_in(train: Mapping[str, Any]) -> str:
-    """Precision by the settings of a run, as named in `NAMES`."""
+def trained_precision(train: Mapping[str, Any]) -> str:
+    """Precision by the settings of a run, as named in `PRECISION_NAMES`."""
     kept = train.get("precision", "fp32")
-    return next((name for name, value in NAMES.items() if value == kept), FLOAT32)
+    return next((name for name, value in PRECISION_NAMES.items() if value == kept), FLOAT32)
 
 
 def precision_of(requested: str | None, learned: str, device: str) -> str:
@@ -288,7 +288,7 @@ def precision_of(requested: str | None, learned: str, device: str) -> str:
     return requested or (learned if device.startswith("cuda") else FLOAT32)
 
 
-def computing_in(precision: str, device: str) -> AbstractContextManager[Any]:
+def autocast_to(precision: str, device: str) -> AbstractContextManager[Any]:
     """Context in which a model computes in this precision; its weights stay float32."""
     import torch
 

@@ -153,7 +153,7 @@ class TrainStep:
 
     Args:
         model, optimizer: as the accelerator prepared them.
-        told_to_stop: called at the end of each step; returns the stop signal that this process received, or 0.
+        stop_signal: called at the end of each step; returns the stop signal that this process received, or 0.
         run_dir: folder of the checkpoints to name if the weights are to blame.
     """
 
@@ -165,11 +165,11 @@ class TrainStep:
         accelerator: Accelerator,
         config: TrainConfig,
         *,
-        told_to_stop: Callable[[], int],
+        stop_signal: Callable[[], int],
         run_dir: Path | None = None,
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
-        self._accelerator, self._config, self._stop_signal = accelerator, config, told_to_stop
+        self._accelerator, self._config, self._stop_signal = accelerator, config, stop_signal
         self._run_dir = run_dir
         # Clip only parameters that the optimizer has; some releases leave out parameters that get gradients.
         grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

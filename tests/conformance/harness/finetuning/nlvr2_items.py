@@ -23,7 +23,7 @@ from harness.finetuning.item_files import (
 )
 from harness.tolerances import Allclose
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, nlvr2_groups, shown_regions
+from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, input_regions, nlvr2_groups
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 _ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")
@@ -66,7 +66,7 @@ def _item(
     for number in row.images:
         stored = arrays.take_finite(f"image/{group.images[number]}.features", None, None)
         scores = arrays.take_finite(f"image/{group.images[number]}.confidence", len(stored))
-        features.append(stored[shown_regions(scores, rules)])
+        features.append(stored[input_regions(scores, rules)])
     ids = tokenizer.encode(row.parts[0].text).ids
     ids = np.append(ids[: max_pieces - 1], ids[-1]) if len(ids) > max_pieces else ids
     label = np.array([group.target or 0])

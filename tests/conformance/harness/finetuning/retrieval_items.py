@@ -36,7 +36,7 @@ from roibeam.pipelines.finetuning.rows import CHOICE, TaskGroup
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.systems.named_systems import system_named
 from roibeam.pipelines.finetuning.systems.options import LONGEST, RELEASE_CUT, LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.tasks.retrieval import Distractors, RetrievalOptions, caption_groups
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
@@ -105,7 +105,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
     width = next(iter(records.values())).features.shape[1]
     config = vilbert_small(vocab_size=tokenizer.vocab_size, region_feature_size=width, max_position_embeddings=MAX_SIZE)
     batches = GroupBatches(
-        system_named("vilbert"), config, tokenizer, layout, AskedForm(CHOICE), cast(FeatureStore, records), loss=None
+        system_named("vilbert"), config, tokenizer, layout, OutputSpec(CHOICE), cast(FeatureStore, records), loss=None
     )
     distractors = Distractors(groups, RetrievalOptions().mixes, [row[1:] for row in pool.tolist()])
     is_interbert = any(name.endswith(".multimodal_mask") for name in arrays.names)

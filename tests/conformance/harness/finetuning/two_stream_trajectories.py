@@ -104,7 +104,7 @@ def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any
 
 def _names(table: KeyTable) -> Callable[[str], str | None]:
     """Our names of official parameters; None for those that nothing reads."""
-    return lambda name: None if any(part in name for part in vilbert.INERT) else table.ours(name)
+    return lambda name: None if any(part in name for part in vilbert.INERT) else table.internal(name)
 
 
 class _GivenAreas:

@@ -39,7 +39,7 @@ from harness.finetuning.vcr_layouts import (
     item_maker,
 )
 from harness.tolerances import METRICS, VLBERT, Allclose
-from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, PERSON, read_vcr_asked
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, PERSON, read_raw_vcr
 from roibeam.pipelines.finetuning.metrics.vcr import (
     VcrScores,
     best_choice,
@@ -63,7 +63,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         asked = [name for name in arrays.names if name.startswith(FILES) and name.endswith(".jsonl")]
         if len(asked) != 1:
             raise ValueError(f"{arrays.path.name}: expected one file of questions, got {len(asked)}")
-        questions = list(read_vcr_asked(write_item_file(arrays, asked[0], folder / "asked.jsonl")))
+        questions = list(read_raw_vcr(write_item_file(arrays, asked[0], folder / "asked.jsonl")))
         tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", folder / "vocab.txt"))
         files = ItemFiles(questions, tokenizer)
         for mode, items in _items(arrays).items():

@@ -21,7 +21,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
-    VcrAsked,
+    RawVcrQuestion,
     VcrMetadata,
     metadata_path,
     object_classes,
@@ -63,7 +63,7 @@ _NO_BOX, _NO_PIECE, _NO_MASK = -1.0, -2, -1.0  # padding of VL-BERT's batches
 class ItemFiles(NamedTuple):
     """What all cases have: the questions, and a tokenizer."""
 
-    questions: list[VcrAsked]
+    questions: list[RawVcrQuestion]
     tokenizer: CaptionTokenizer
 
     @property
@@ -97,8 +97,8 @@ def _cycle(config: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _groups(files: ItemFiles, options: VcrOptions, names: NameRule, *, told: bool = True) -> list[TaskGroup]:
-    return list(vcr_groups(files.questions, options, names, told=told))
+def _groups(files: ItemFiles, options: VcrOptions, names: NameRule, *, labelled: bool = True) -> list[TaskGroup]:
+    return list(vcr_groups(files.questions, options, names, labelled=labelled))
 
 
 def _at(rows: Sequence[Any], number: int) -> Any:
@@ -151,7 +151,7 @@ class _PhotoItems:
             object_loss=SHOWN,
         )
         names = name_rule(self._options.names, _cycle(config))
-        self._groups = _groups(files, self._options, names, told=self._told)
+        self._groups = _groups(files, self._options, names, labelled=self._told)
 
     def item(self, number: str) -> Item:
         return self._batch() if number == _BATCH else self._one(int(number))
@@ -261,7 +261,7 @@ class _StoredItems:
             max_boxes=self._regions,
         )
         self._mode = f"{problem}_{TEST}" if is_test else problem
-        self._groups = _groups(files, self._options, NamesDrawn(self._drawn()), told=not is_test)
+        self._groups = _groups(files, self._options, NamesDrawn(self._drawn()), labelled=not is_test)
         per_group = len(self._groups[0].rows) // NUM_CHOICES if self._groups else 1
         self._entries = [(group, place) for group in self._groups for place in range(per_group)]
 
@@ -270,13 +270,13 @@ class _StoredItems:
         rows = group_pieces(group, self._files.coder, self._options, separator=self._files.tokenizer.sep_id)
         texts = [self._text(row) for row in rows[place * NUM_CHOICES : (place + 1) * NUM_CHOICES]]
         text, mask, segments = (np.stack(column) for column in zip(*texts, strict=True))
-        told = group.target is not None  # in a test split the release gives every item the number 0
+        labelled = group.target is not None  # in a test split the release gives every item the number 0
         return {
             "text": text,
             "input_mask": mask,
             "segment_ids": segments,
-            "target": np.array(group.target if told else 0),
-            "anno_id": np.array(int(group.facts["img_id"].rpartition("-")[2]) if told else 0),
+            "target": np.array(group.target if labelled else 0),
+            "anno_id": np.array(int(group.facts["img_id"].rpartition("-")[2]) if labelled else 0),
             **self._shown(group),
         }
 

@@ -30,7 +30,7 @@ from harness.vlbert.task_cases import (
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
-from roibeam.model.vlbert.embeddings import ImageElements
+from roibeam.model.vlbert.embeddings import VLBertImageElements
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
@@ -211,7 +211,7 @@ def _vcr_terms(model: Any, case: VLBertCase) -> Terms:
     choices = answers.shape[1]
     question = arrays.whole("in/question", -2, max(config.vocab_size, count), questions, None, 3)
     text = choice_texts(case, question, answers, count)
-    elements = ImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
+    elements = VLBertImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
     hw = case.image_hw(questions).repeat_interleave(choices, dim=0)
     aligned = words_of_regions(text.tags, count - 1)
     classes = classes_of_regions(arrays, choices)

@@ -47,9 +47,9 @@ from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.systems.named_systems import system_named
 from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LONGEST, RELEASE_CUT, LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm, Pieces
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, Pieces
 from roibeam.pipelines.finetuning.tasks.vqa import VqaFiles, VqaOptions, mirrored_group, vqa_groups
-from roibeam.pipelines.finetuning.tasks.vqa_rules import check_same_labels, labels_of_file, said_labels
+from roibeam.pipelines.finetuning.tasks.vqa_rules import check_same_labels, labels_of_file, predicted_labels
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 _ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
@@ -99,7 +99,7 @@ def prediction_checks(arrays: Arrays) -> Iterator[Check]:
         raise ArrayError("config", "needs label2ans, a list of labels")
     scores = arrays.take_finite("in/vqa_logits", None, len(labels))
     ids = [int(number) for number in arrays.take("in/question_ids", len(scores))]
-    said = said_labels(list(scores), labels, says_unknown=True)
+    said = predicted_labels(list(scores), labels, says_unknown=True)
     yield same_json(arrays, "out/vqa_result_json", _entries(ids, said))
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP]
     listed = [[labels[number] for number in row] for row in best]
@@ -119,7 +119,7 @@ def _entries(ids: Sequence[int], said: Sequence[Any]) -> list[dict[str, Any]]:
 def _submission(arrays: Arrays, groups: Sequence[TaskGroup], labels: Sequence[str], options: VqaOptions) -> list[Any]:
     """Entries of the result file of given scores."""
     scores = arrays.take_finite("in/test_logits", len(groups), len(labels))
-    said = said_labels(list(scores), labels, says_unknown=options.says_unknown)
+    said = predicted_labels(list(scores), labels, says_unknown=options.says_unknown)
     return _entries([int(group.id) for group in groups], said)
 
 
@@ -213,7 +213,7 @@ class _Case:
         config = _SMALL[system](
             vocab_size=self.tokenizer.vocab_size, region_feature_size=width, max_position_embeddings=MAX_SIZE
         )
-        asked, store = AskedForm(LABEL, num_labels), cast(FeatureStore, records)
+        asked, store = OutputSpec(LABEL, num_labels), cast(FeatureStore, records)
         return GroupBatches(system_named(system), config, self.tokenizer, layout, asked, store, loss=None)
 
 

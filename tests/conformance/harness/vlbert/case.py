@@ -31,7 +31,7 @@ from roibeam.model.vlbert.checkpoint import (
     state_from_official,
 )
 from roibeam.model.vlbert.config import VLBertConfig
-from roibeam.model.vlbert.embeddings import ImageElements
+from roibeam.model.vlbert.embeddings import VLBertImageElements
 from roibeam.model.vlbert.model import VLBertModel
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
@@ -86,7 +86,7 @@ class VLBertCase:
             raise ValueError(f"config: token_ids has no {name} from 0 to {self.config.vocab_size - 1}")
         return number
 
-    def elements(self, *, valid_column: int = 0, cell_weights: Tensor | None = None) -> ImageElements:
+    def elements(self, *, valid_column: int = 0, cell_weights: Tensor | None = None) -> VLBertImageElements:
         """Image elements of the file, whole image first, nothing masked.
 
         Args:
@@ -110,7 +110,7 @@ class VLBertCase:
         else:
             pixels = arrays.floats("in/image", len(boxes), 3, None, None)
             features = self.encoder(pixels, corners, real, cell_weights)
-        return ImageElements(features, corners, real, torch.zeros_like(real))
+        return VLBertImageElements(features, corners, real, torch.zeros_like(real))
 
     def image_hw(self, rows: int) -> Tensor:
         info = self.arrays.floats("in/im_info", rows, None)
@@ -238,7 +238,12 @@ def element_states(output: VLOutput) -> Tensor:
 
 
 def batch_of(
-    text_ids: Tensor, text_mask: Tensor, text_segments: Tensor, elements: ImageElements, image_hw: Tensor, **more: Any
+    text_ids: Tensor,
+    text_mask: Tensor,
+    text_segments: Tensor,
+    elements: VLBertImageElements,
+    image_hw: Tensor,
+    **more: Any,
 ) -> VLBatch:
     """A batch whose regions are the elements behind the whole image; `more` are further fields."""
     return VLBatch(

@@ -18,7 +18,7 @@ from harness.vlbert.pixels import photo_checks
 from harness.vlbert.task_cases import refcoco_checks, vcr_checks, vqa_checks
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.checkpoint import state_from_official
-from roibeam.model.vlbert.embeddings import ImageElements, embed_coordinates
+from roibeam.model.vlbert.embeddings import VLBertImageElements, embed_coordinates
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
@@ -93,7 +93,9 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
         text, aux = _widened(text, longest, 0), _widened(aux, longest, 0)
         labels = torch.cat([_widened(labels, longest, -1), _widened(aux_labels, longest, -1)])
         text = torch.cat([text, aux])
-        elements = ImageElements(*(torch.cat([part, part.new_zeros(len(aux), *part.shape[1:])]) for part in elements))
+        elements = VLBertImageElements(
+            *(torch.cat([part, part.new_zeros(len(aux), *part.shape[1:])]) for part in elements)
+        )
         hw = torch.cat([hw, torch.ones(len(aux), 2)])
     rows = len(text)
     targets = _whole_rows(arrays.floats("in/mvrc_labels", images, count, config.num_region_labels), rows)
@@ -139,7 +141,7 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
 
 
 def _visual_checks(
-    case: VLBertCase, model: VLBertForPreTraining, elements: ImageElements, hw: torch.Tensor, images: int
+    case: VLBertCase, model: VLBertForPreTraining, elements: VLBertImageElements, hw: torch.Tensor, images: int
 ) -> Iterator[Check]:
     """Features, projected features, the embedded boxes of the first row and the map, where the file has them."""
     longest = int(elements.mask.sum(dim=1).max())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, answer_place
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, default_output_path
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.console.progress import waiting
@@ -34,7 +34,7 @@ class EvaluateRequest:
     Attributes:
         checkpoint: run folder, model folder or official checkpoint.
         store: folder of the store.
-        out: folder for results.json, not there yet or empty; None is as of `answer_place`, "evaluation".
+        out: folder for results.json, not there yet or empty; None is as of `default_output_path`, "evaluation".
         captions: file; None takes those that the store keeps.
         split: of a Karpathy file; None is its split test.
         caption_column: as of `CaptionFile`.
@@ -125,7 +125,11 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     file = named.look(lambda: _caption_file(request)) if has_captions else None
-    out = named.look(lambda: answer_place(request.checkpoint, request.out, "evaluation")) if has_checkpoint else None
+    out = (
+        named.look(lambda: default_output_path(request.checkpoint, request.out, "evaluation"))
+        if has_checkpoint
+        else None
+    )
     named.check()
     found = found_model(request.checkpoint)
     if found is not None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import read_regular_file, write_bytes_atomically
 from roibeam.features.folders.kept_work import DamagedError, check_sum, write_summed_json
-from roibeam.messages import counted, escaped
+from roibeam.messages import escaped, plural
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.progress import duration
 from roibeam.pipelines.common.page_layout import (
@@ -42,7 +42,7 @@ from roibeam.pipelines.common.statistics.verdict import (
 from roibeam.pipelines.training.run_folder.files import PAGE_NAME
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.analysis.evaluation.measures import Measure
+    from roibeam.pipelines.analysis.evaluation.measures import CaptionMeasure
     from roibeam.pipelines.analysis.evaluation.retrieval import Direction
 
 RESULTS_NAME = "results.json"
@@ -51,7 +51,7 @@ _FORMAT = 1
 _SAME_QUESTION = ("captions_digest", "seed", "max_images", "folds")
 
 
-def figure_of(measure: Measure, bootstrap: Bootstrap) -> Figure:
+def figure_of(measure: CaptionMeasure, bootstrap: Bootstrap) -> Figure:
     return mean_figure(
         measure.name,
         measure.sums,
@@ -77,7 +77,11 @@ def median_rank_of(direction: Direction, bootstrap: Bootstrap) -> Figure:
 
 
 def write_results(
-    folder: Path, facts: Mapping[str, Any], figures: Iterable[Figure], image_ids: Iterable[str], measures: list[Measure]
+    folder: Path,
+    facts: Mapping[str, Any],
+    figures: Iterable[Figure],
+    image_ids: Iterable[str],
+    measures: list[CaptionMeasure],
 ) -> Path:
     """Writes `results.json` into a folder that is there."""
     result = {
@@ -199,8 +203,8 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
     answers = [figure for figure in shares if figure not in recalls]
     ranks = [figure for figure in figures if measure_name(figure.name).is_rank]
     losses = [figure for figure in figures if figure not in shares and figure not in ranks]
-    step = "" if checkpoint["step"] is None else f" after {counted(checkpoint['step'], 'step')}"
-    scope = f"{counted(question['captions'], 'caption')} of {counted(question['images'], 'image')}"
+    step = "" if checkpoint["step"] is None else f" after {plural(checkpoint['step'], 'step')}"
+    scope = f"{plural(question['captions'], 'caption')} of {plural(question['images'], 'image')}"
     first = [*answers, *(figure for figure in recalls if figure.name.endswith("_r1"))]
     source, model = Path(checkpoint["source"]), checkpoint["model"].removesuffix("ForPreTraining")
     run = source if checkpoint["step"] is None else source.absolute().parents[2]
@@ -250,20 +254,20 @@ def _row(figure: Figure) -> list[str]:
     called = measure_name(figure.name)
     interval = ""
     if figure.low is not None and figure.high is not None:
-        interval = f"{called.shown(figure.low)} to {called.shown(figure.high)}"
+        interval = f"{called.formatted(figure.low)} to {called.formatted(figure.high)}"
     bar = ""
     if called.is_share and figure.value is not None:
-        label = f"{called.shown(figure.value)}, interval {interval}, chance {called.shown(figure.chance)}"
+        label = f"{called.formatted(figure.value)}, interval {interval}, chance {called.formatted(figure.chance)}"
         if figure.words_alone is not None:
-            label += f", {WORDS_ALONE} {called.shown(figure.words_alone)}"
+            label += f", {WORDS_ALONE} {called.formatted(figure.words_alone)}"
         bar = interval_bar(figure.value, figure.low, figure.high, figure.chance, figure.words_alone, label=label)
     return [
         escaped(called.title),
-        called.shown(figure.value),
+        called.formatted(figure.value),
         interval,
-        "" if figure.chance is None else called.shown(figure.chance),
-        "" if figure.words_alone is None else called.shown(figure.words_alone),
-        "" if figure.best_possible is None else called.shown(figure.best_possible),
+        "" if figure.chance is None else called.formatted(figure.chance),
+        "" if figure.words_alone is None else called.formatted(figure.words_alone),
+        "" if figure.best_possible is None else called.formatted(figure.best_possible),
         f"{figure.items:,}",
         verdict_markup(verdict_of(figure)),
         bar,

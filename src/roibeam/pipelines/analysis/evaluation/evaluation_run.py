@@ -18,8 +18,8 @@ import torch
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
-from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, check_new, gone_if_it_fails
+from roibeam.messages import plural, printable
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, check_new, removed_on_failure
 from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     figure_of,
     median_rank_of,
@@ -30,9 +30,9 @@ from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationS
 from roibeam.pipelines.analysis.evaluation.measures import (
     ALL,
     NONE,
+    CaptionMeasure,
     EvaluationSet,
     HiddenWords,
-    Measure,
     evaluation_set,
     masked_measures,
     matching_measures,
@@ -42,7 +42,7 @@ from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retr
 from roibeam.pipelines.analysis.load_for_evaluation import (
     NO_MATCH_HEAD,
     PhotoFeatures,
-    assumed_of_features,
+    feature_assumptions,
     features_for,
     pretraining_model,
     run_of,
@@ -139,11 +139,11 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    remarks += [*assumed_of_features(found, corpus.record(0)), *leaks, *_words_lost(tokenizer, samples, chosen)]
+    remarks += [*feature_assumptions(found, corpus.record(0)), *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
-    log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
+    log.info("%s of %s", plural(len(chosen.rows), "caption"), plural(len(chosen.image_ids), "image"))
     alone = _word_reader(found, tokenizer, leaked)
     measures, medians, skipped = _measure(model, samples, chosen, config, out, device, alone)
     for remark in skipped:
@@ -162,7 +162,7 @@ def evaluate_checkpoint(
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
     }
-    with gone_if_it_fails(out):
+    with removed_on_failure(out):
         results = write_results(out, facts, figures, chosen.image_ids, measures)
         page = write_evaluation_page(out, facts, figures)
     return EvaluationResult(
@@ -238,14 +238,14 @@ def _measure(
     scratch: Path,
     device: torch.device,
     alone: WordReader,
-) -> tuple[list[Measure], list[Figure], list[str]]:
+) -> tuple[list[CaptionMeasure], list[Figure], list[str]]:
     """Returns measures, median ranks, and reasons why others are missing."""
     model.to(device)
     options: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "device": device}
     remarks: list[str] = []
     if samples.objective is None:
         remarks.append("no masked regions: this model predicts nothing of regions")
-    elif not samples.asks_regions:
+    elif not samples.predicts_regions:
         remarks.append("no masked regions: this model predicts their classes, and the store has no class ids")
     with Progress("masked words and regions", len(chosen.rows), CAPTIONS) as progress:
         measures = masked_measures(model, samples, chosen, **options, alone=alone, progress=progress.one_more)
@@ -272,7 +272,7 @@ def _words_lost(tokenizer: CaptionTokenizer, samples: EvaluationSamples, chosen:
     """Notes on words that the tokenizer does not know, and on captions that are cut."""
     captions = [chosen.corpus.caption(int(row)) for row in chosen.rows]
     cut = sum(samples.is_cut(caption) for caption in captions)
-    cuts = [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+    cuts = [f"{plural(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
     return [*unknown_notes(tokenizer, "the captions", captions, stops=False), *cuts]
 
 
@@ -296,7 +296,7 @@ def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[
     if not trained:
         return [], NONE
     note = (
-        f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
+        f"this run was trained on {len(trained):,} of the {plural(len(chosen.image_ids), 'image')}, such as "
         f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
     )
     return [note], frozenset(trained)

@@ -135,7 +135,7 @@ class EvaluationSamples:
         self.config, self._tokenizer, self._features = config, tokenizer, features
         self._as_read = as_read or (lambda record: record)
         self._num_classes = _classes_of(self.objective, num_classes, background=background)
-        self.asks_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
+        self.predicts_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
         self._background, self._max_regions, self._task = background, max_regions, task
         # VL-BERT needs two positions more than pieces; the others can spare them.
         self._longest = config.max_position_embeddings - 2 - getattr(config, "first_position", 0)
@@ -185,7 +185,7 @@ class EvaluationSamples:
             probability=MASK_PROBABILITY,
             masked_share=1.0,
         )
-        probability = MASK_PROBABILITY if self.asks_regions else 0.0
+        probability = MASK_PROBABILITY if self.predicts_regions else 0.0
         masked, _ = mask_regions(record.num_regions, random, probability=probability, masked_share=1.0)
         return self.row(record, text_ids, labels, masked, match=1)
 

@@ -295,7 +295,7 @@ _MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
 
 
 @dataclass(frozen=True, eq=False)
-class Measure:
+class CaptionMeasure:
     """A mean over items (words, regions, pairs, captions), kept by image.
 
     Attributes:
@@ -376,12 +376,12 @@ class ImageTerms:
 
     def measures(
         self, chances: Mapping[str, float], alone: Mapping[str, float] = MappingProxyType({})
-    ) -> list[Measure]:
+    ) -> list[CaptionMeasure]:
         found = []
         for name, terms in self._terms.items():
             numbers, totals, counts = zip(*terms, strict=True)
             sums, items = (np.bincount(numbers, each, self.num_images) for each in (totals, counts))
-            found.append(Measure(name, sums, items, chances.get(name), words_alone=alone.get(name)))
+            found.append(CaptionMeasure(name, sums, items, chances.get(name), words_alone=alone.get(name)))
         return found
 
 
@@ -396,7 +396,7 @@ def masked_measures(
     device: torch.device,
     alone: Callable[[HiddenWords], Mapping[str, float]] = lambda words: {},
     progress: Callable[[], None] = lambda: None,
-) -> list[Measure]:
+) -> list[CaptionMeasure]:
     """Losses and accuracies of hidden words and regions in pairs that belong together.
 
     Args:
@@ -431,7 +431,7 @@ def matching_measures(
     batch_size: int,
     device: torch.device,
     progress: Callable[[], None] = lambda: None,
-) -> list[Measure]:
+) -> list[CaptionMeasure]:
     """Loss and accuracy of "does it match": each caption once with its image and once with another one.
 
     Raises:

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vilbert.encoder import Stream
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, Measure
+from roibeam.pipelines.analysis.evaluation.measures import CaptionMeasure, EvaluationSet
 from roibeam.pipelines.common.console.progress import Progress, Unit, duration
 from roibeam.pipelines.common.statistics.retrieval_ranks import (
     CUTS,
@@ -179,14 +179,14 @@ class Direction:
     recall_by_chance: tuple[float, ...]
     median_by_chance: float
 
-    def measures(self, num_images: int) -> list[Measure]:
+    def measures(self, num_images: int) -> list[CaptionMeasure]:
         """R@1, R@5 and R@10."""
         queries = np.bincount(self.image_of_query, minlength=num_images).astype(np.float64)
         found = []
         for cut, chance in zip(CUTS, self.recall_by_chance, strict=True):
             hits = np.bincount(self.image_of_query, self.ranks <= cut, minlength=num_images)
             best = float(np.mean(self.best_possible <= cut))
-            found.append(Measure(f"{self.name}_r{cut}", hits, queries, chance, best))
+            found.append(CaptionMeasure(f"{self.name}_r{cut}", hits, queries, chance, best))
         return found
 
 
@@ -220,16 +220,16 @@ def retrieve(
     """
     if len(chosen.image_ids) < 2 * folds:
         raise ValueError(
-            f"retrieval needs two images or more in each of {counted(folds, 'fold')}, there are "
-            f"{counted(len(chosen.image_ids), 'image')}"
+            f"retrieval needs two images or more in each of {plural(folds, 'fold')}, there are "
+            f"{plural(len(chosen.image_ids), 'image')}"
         )
     parts = [_fold(samples, chosen, images) for images in np.array_split(np.arange(len(chosen.image_ids)), folds)]
     pairs = [_pairs(model, samples, chosen, part, batch_size, device) for part in parts]
     total = sum(each.count for each in pairs)
     seconds = total * pairs[0].seconds_per_pair()
     log.info(
-        "retrieval: %s (%s with %s), about %s", counted(total, "pair"), counted(len(chosen.image_ids), "image"),
-        counted(sum(len(part.texts) for part in parts), "different text"), duration(seconds),
+        "retrieval: %s (%s with %s), about %s", plural(total, "pair"), plural(len(chosen.image_ids), "image"),
+        plural(sum(len(part.texts) for part in parts), "different text"), duration(seconds),
     )  # fmt: skip
     ranks, done = [], 0
     with Progress("retrieval", total, PAIRS) as progress:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from roibeam.pipelines.collection.judging.boosted_model import read_boosted_model
 from roibeam.pipelines.collection.judging.pair_features import NAMES as PAIR_NAMES
 from roibeam.pipelines.collection.judging.picture_judge import NAMES, NAMES_WITH_REGIONS
-from roibeam.pipelines.collection.pairs import Pair, Picture
+from roibeam.pipelines.collection.pairs import FetchedPicture, Pair
 
 if TYPE_CHECKING:
     from roibeam.pipelines.collection.judging.match_scores import MatchScores
@@ -32,8 +32,8 @@ class PictureJudge(Protocol):
     threshold: float
     fingerprint: str
 
-    def score(self, pictures: Sequence[Picture]) -> Sequence[float]:
-        """Scores each picture 0..1, in order, whatever stands beside it. Reads `Picture.path`."""
+    def score(self, pictures: Sequence[FetchedPicture]) -> Sequence[float]:
+        """Scores each picture 0..1, in order, whatever stands beside it. Reads `FetchedPicture.path`."""
         ...
 
 

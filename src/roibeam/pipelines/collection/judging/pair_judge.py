@@ -26,7 +26,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
     train_boosted,
 )
 from roibeam.pipelines.collection.judging.pair_features import NAMES, NameReader, pair_features
-from roibeam.pipelines.collection.judging.picture_judge import Regions, StoredRegions, TrainedJudge, check_names
+from roibeam.pipelines.collection.judging.picture_judge import RegionSource, StoredRegions, TrainedJudge, check_names
 from roibeam.pipelines.collection.judging.training_rows import TrainedPair, negatives, read_labelled_texts
 from roibeam.pipelines.collection.pairs import Pair
 from roibeam.pipelines.common.console.progress import Progress, Unit
@@ -49,7 +49,7 @@ class TrainedPairJudge:
         ValueError: if the detector or the pre-trained model is another one than in training.
     """
 
-    def __init__(self, model: BoostedModel, regions: Regions, match: MatchScores | None = None) -> None:
+    def __init__(self, model: BoostedModel, regions: RegionSource, match: MatchScores | None = None) -> None:
         check_names(model, regions)
         wanted, given = model.needs.get("match"), None if match is None else match.fingerprint()
         if wanted != given:
@@ -73,7 +73,7 @@ class TrainedPairJudge:
         return self._model.score(np.array(rows)).tolist() if rows else []
 
 
-def open_pair_judge(path: Path, regions: Regions, match: MatchScores | None = None) -> TrainedPairJudge:
+def open_pair_judge(path: Path, regions: RegionSource, match: MatchScores | None = None) -> TrainedPairJudge:
     """Opens a trained judge of pairs.
 
     Args:

@@ -28,14 +28,14 @@ from roibeam.pipelines.collection.judging.boosted_model import (
     read_boosted_model,
     train_boosted,
 )
-from roibeam.pipelines.collection.judging.training_rows import LabelledImage, read_labelled_images
-from roibeam.pipelines.collection.pairs import Picture
+from roibeam.pipelines.collection.judging.training_rows import LabelledPicture, read_labelled_images
+from roibeam.pipelines.collection.pairs import FetchedPicture
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.image_table import ImageFinder
 from roibeam.pipelines.data.vocabulary import Vocabulary
 
 
-class Regions(Protocol):
+class RegionSource(Protocol):
     """Attributes:
     names: of the detector's classes and attributes.
     """
@@ -233,7 +233,7 @@ class TrainedPictureJudge:
         ValueError: if the model needs regions and has none, or those of another detector.
     """
 
-    def __init__(self, model: BoostedModel, regions: Regions | None = None) -> None:
+    def __init__(self, model: BoostedModel, regions: RegionSource | None = None) -> None:
         self._model = model
         self._regions = regions if model.pooled is not None else None
         self.threshold, self.fingerprint = model.threshold, model.fingerprint
@@ -242,7 +242,7 @@ class TrainedPictureJudge:
                 raise ValueError("this model of pictures was trained with regions: name the detector with --detector")
             check_names(model, regions)
 
-    def score(self, pictures: Sequence[Picture]) -> list[float]:
+    def score(self, pictures: Sequence[FetchedPicture]) -> list[float]:
         """Scores each picture 0..1. A picture that cannot be decoded, or has no regions, gets 0."""
         paths = [picture.path for picture in pictures]
         records = [None] * len(paths) if self._regions is None else self._regions.records(paths)
@@ -257,7 +257,7 @@ class TrainedPictureJudge:
         return scores
 
 
-def open_picture_judge(path: Path, regions: Regions | None = None) -> TrainedPictureJudge:
+def open_picture_judge(path: Path, regions: RegionSource | None = None) -> TrainedPictureJudge:
     """Opens a trained judge of pictures.
 
     Args:
@@ -272,7 +272,7 @@ def open_picture_judge(path: Path, regions: Regions | None = None) -> TrainedPic
         raise ValueError(f"{path}: {error}") from None
 
 
-def check_names(model: BoostedModel, regions: Regions) -> None:
+def check_names(model: BoostedModel, regions: RegionSource) -> None:
     """Raises ValueError if the regions' classes are others than in training."""
     if model.needs.get("names") != regions.names.digest:
         raise ValueError("this model was trained on regions of another detector; name the same one, or train it anew")
@@ -321,10 +321,10 @@ def train_images(request: TrainImagesRequest) -> TrainedJudge:
 
 
 def _train(
-    request: TrainImagesRequest, rows: list[LabelledImage], regions: StoredRegions | None, width: int = 0
+    request: TrainImagesRequest, rows: list[LabelledPicture], regions: StoredRegions | None, width: int = 0
 ) -> TrainedJudge:
     found, pooled_NF, left_out = [], [], dict.fromkeys((_NO_FILE, _BROKEN, _NOT_STORED), 0)
-    kept: list[LabelledImage] = []
+    kept: list[LabelledPicture] = []
     nothing = None if regions is None else np.zeros(width + 1)
     with Progress("reading pictures", len(rows), _PICTURES) as progress:
         for row in progress.counting(rows):

@@ -24,7 +24,7 @@ PAIR_LABELS = {"1": True, "0": False}
 
 
 @dataclass(frozen=True)
-class LabelledImage:
+class LabelledPicture:
     """A labelled picture; `path` is absolute, or below the folder of the CSV."""
 
     path: Path
@@ -42,14 +42,14 @@ class LabelledText:
     page: str
 
 
-def read_labelled_images(path: Path) -> list[LabelledImage]:
+def read_labelled_images(path: Path) -> list[LabelledPicture]:
     """Reads the columns image and label ("natural" or "not").
 
     Raises:
         ValueError: for any other file, with the line.
     """
     rows = _rows(path, ("image", "label"), IMAGE_LABELS)
-    return [LabelledImage(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
+    return [LabelledPicture(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
 
 
 def read_labelled_texts(path: Path) -> list[LabelledText]:

@@ -1,7 +1,7 @@
 """Files that a command line names: checked before torch or Beam are imported, read as JSON, copied from a URL.
 
-All that is wrong with the names is one message. JSON files are small, and users may have damaged them. `BorrowedFiles`
-gives a path of this machine for each file: its own, or that of a temporary copy of one at a URL.
+All that is wrong with the names is one message. JSON files are small, and users may have damaged them.
+`TemporaryCopies` gives a path of this machine for each file: its own, or that of a temporary copy of one at a URL.
 Pipes and devices are refused by CPython's audit event "open", which all Python code that opens a file passes: a pipe
 without a writer is waited for, and /dev/zero has no end. Files that libraries in C open are checked with
 `features.folders.durable_files.check_regular_file`.
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from roibeam.features.folders.durable_files import scratch_folder
 from roibeam.features.folders.local_folder import is_at_url
-from roibeam.messages import byte_count, counted
+from roibeam.messages import byte_count, plural
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.console.termination import failure_of
 from roibeam.pipelines.common.remote_files import is_url
@@ -152,7 +152,7 @@ _COPIED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class BorrowedFiles:
+class TemporaryCopies:
     """A file or folder.
 
     Attributes:
@@ -169,7 +169,7 @@ class BorrowedFiles:
 
 
 @contextmanager
-def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None) -> Iterator[BorrowedFiles]:
+def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None) -> Iterator[TemporaryCopies]:
     """Gives a file or folder a local path. Files at a URL are copied to a scratch folder, which is removed afterwards
     and needs room for all of them; nothing is held in memory.
 
@@ -180,7 +180,7 @@ def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None)
         ValueError: when its driver is missing.
     """
     if not is_at_url(place):
-        yield BorrowedFiles(Path(place), os.path.abspath(place), *_size_and_time(Path(place)))
+        yield TemporaryCopies(Path(place), os.path.abspath(place), *_size_and_time(Path(place)))
         return
     # Not above: it needs fsspec, which reading a local file can do without.
     from roibeam.features.folders.object_folder import ObjectFolder
@@ -201,13 +201,13 @@ def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None)
             outer.download(f"{name}/{below}".rstrip("/"), target, found[below].num_bytes)
 
         with (
-            waiting(f"copying {counted(len(found), 'file')}, {byte_count(num_bytes)}, from {url}"),
+            waiting(f"copying {plural(len(found), 'file')}, {byte_count(num_bytes)}, from {url}"),
             ThreadPoolExecutor(_COPIED_AT_ONCE, thread_name_prefix="copy") as pool,
         ):
             for done in [pool.submit(copy, below) for below in found]:
                 done.result()
         changed_ns = int(max(each.written_at for each in found.values()) * 1e9)
-        yield BorrowedFiles(path, url, num_bytes, changed_ns)
+        yield TemporaryCopies(path, url, num_bytes, changed_ns)
 
 
 def _size_and_time(source: Path) -> tuple[int, int]:

@@ -73,7 +73,7 @@ class ProgressItem(Protocol):
         """Updates the state; called at each frame of the screen."""
         ...
 
-    def tell(self) -> None:
+    def log_state(self) -> None:
         """Logs the current progress."""
         ...
 
@@ -159,7 +159,7 @@ class Screen:
         item, next_line = self._under_way[-1]
         if not self.is_drawn(item) and time.monotonic() >= next_line[0]:
             next_line[0] = time.monotonic() + SECONDS_BETWEEN_LINES
-            item.tell()
+            item.log_state()
 
     def _start_drawing(self) -> None:
         from rich.console import Console
@@ -251,7 +251,7 @@ class Unit:
         """ "1,234"."""
         return f"{number / self.size:,.0f}"
 
-    def counted(self, number: float) -> str:
+    def plural(self, number: float) -> str:
         """ "1 image", "1,234 images"."""
         text = self.count(number)
         return f"{text} {self.one if text == '1' else self.many}"
@@ -299,7 +299,7 @@ _SPINNER, _ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProgressState:
     """Progress of a run: images with a record, and failed ones by reason."""
 
     records: int = 0
@@ -313,7 +313,7 @@ class Standing:
 class Readable(Protocol):
     """Source of the progress of a run; read from the screen's thread."""
 
-    def read(self) -> Standing: ...
+    def read(self) -> ProgressState: ...
 
 
 class Progress:
@@ -347,7 +347,7 @@ class Progress:
         self.in_lines = as_json
         self._what, self._total, self._unit, self._view = what, total, unit, view
         self._least_seconds, self._next_look = least_seconds, 0.0
-        self._standing, self._before, self._note = Standing(done), done, ""
+        self._standing, self._before, self._note = ProgressState(done), done, ""
         self._start, self._logged = time.monotonic(), False
         self._points: deque[tuple[float, int]] = deque()
 
@@ -376,7 +376,7 @@ class Progress:
     def to(self, done: int, total: int | None = None) -> None:
         """Sets how many are done by now, and `total` where it is only known now."""
         self._total = self._total if total is None else total
-        self._take(Standing(done))
+        self._take(ProgressState(done))
 
     def one_more(self) -> None:
         """Adds one to the count."""
@@ -401,14 +401,14 @@ class Progress:
         except (OSError, ValueError) as error:  # the run itself reports what is wrong, if anything is
             log.debug("no look at the progress: %s", error)
 
-    def tell(self) -> None:
+    def log_state(self) -> None:
         if not self._had_nothing_to_do():
             self._log_line()
 
     def drawn(self, columns: int) -> Text:
         return self._drawn(columns)
 
-    def _take(self, standing: Standing) -> None:
+    def _take(self, standing: ProgressState) -> None:
         if standing.images != self._standing.images:
             now = time.monotonic()
             self._points.append((now, standing.images))
@@ -450,9 +450,9 @@ class Progress:
             return
         done = self._standing.images
         if self._total is None:
-            count = self._unit.counted(done)
+            count = self._unit.plural(done)
         else:
-            count = f"{self._unit.count(done)} of {self._unit.counted(self._total)}"
+            count = f"{self._unit.count(done)} of {self._unit.plural(self._total)}"
         log.info("%s: %s", self._what, ", ".join([count, *self._parts(is_last=is_last, with_reasons=True)]))
 
     def _event(self) -> dict[str, object]:
@@ -468,7 +468,7 @@ class Progress:
         from rich.text import Text
 
         done, total = self._standing.images, self._total
-        count = self._unit.counted(done) if total is None else f"{self._unit.count(done)}/{self._unit.counted(total)}"
+        count = self._unit.plural(done) if total is None else f"{self._unit.count(done)}/{self._unit.plural(total)}"
         if self._had_nothing_to_do():
             return Text(f"{self._what}: {count}, all there already", no_wrap=True, overflow="ellipsis")
         tail = "  ".join([count, *self._parts(is_last=is_last, with_reasons=False)])
@@ -496,7 +496,7 @@ class _Wait:
     def look(self) -> None:
         """Does nothing: there is no state."""
 
-    def tell(self) -> None:
+    def log_state(self) -> None:
         seconds = time.monotonic() - self._start
         log.info("%s: %s so far", self._what, duration(seconds))
 
@@ -545,7 +545,7 @@ class _StandardError(logging.Handler):
             self.handleError(record)
 
 
-def show_our_logs(*, debug: bool = False) -> None:
+def configure_logging(*, debug: bool = False) -> None:
     """Sets up logging: shows roibeam's messages as `roibeam: <message>`, hides libraries'. With `debug`, shows all.
 
     On a terminal, the work under way is drawn below them. Only the main process of a run logs; errors, and records

@@ -101,7 +101,7 @@ class _NoTorch:
         raise MemoryError(self._message)
 
 
-def told_when_it_ends_unsaid() -> Callable[[], None]:
+def report_silent_exit() -> Callable[[], None]:
     """Starts a process that prints one line if this one dies without a message; does nothing without a limit.
 
     Returns:
@@ -361,7 +361,7 @@ _KEPT = {
     "leaks": "nothing is changed; again",
 }
 _GROUPS = ("store", "detector")
-_told: dict[str, str] = {}  # set by this process, instead of the table: "kept", and options to go on with
+_hint: dict[str, str] = {}  # set by this process, instead of the table: "kept", and options to go on with
 _signals: list[int] = []
 _AGAIN_SECONDS = 0.1  # after which a Ctrl-C that could not be heard comes again
 _IMPATIENT_SECONDS = 3.0
@@ -419,7 +419,7 @@ def stop_as_by_ctrl_c() -> None:
         return
     process = os.getpid()
     _signals.clear()
-    _told.clear()
+    _hint.clear()
     ctrl_c = _CtrlC()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -450,18 +450,18 @@ def exit_code() -> int:
     return 128 + (_signals[0] if _signals else signal.SIGINT)
 
 
-def tell_what_is_kept(kept: str, **options: str) -> None:
+def set_resume_hint(kept: str, **options: str) -> None:
     """Sets the hint of work that ends because of Ctrl-C.
 
     Args:
         kept: such as "3 of 9 shards are finished and stay".
         options: to go on with, in place of those of the same names: shards="3-" for --shards 3-.
     """
-    _told.clear()
-    _told.update(kept=kept, **options)
+    _hint.clear()
+    _hint.update(kept=kept, **options)
 
 
-def what_is_kept(arguments: Sequence[str]) -> str:
+def resume_hint(arguments: Sequence[str]) -> str:
     """Returns one line: what ended the command, what is kept, and what to type next.
 
     Args:
@@ -469,8 +469,8 @@ def what_is_kept(arguments: Sequence[str]) -> str:
     """
     name = signal.Signals(exit_code() - 128).name
     what = "interrupted" if name == "SIGINT" else f"ended by {name}"
-    options = {key: value for key, value in _told.items() if key != "kept"}
-    kept = f"{_told['kept']}; to go on" if _told else _KEPT.get(command_of(arguments), AGAIN)
+    options = {key: value for key, value in _hint.items() if key != "kept"}
+    kept = f"{_hint['kept']}; to go on" if _hint else _KEPT.get(command_of(arguments), AGAIN)
     return f"{what}; {kept}: {typed_again(arguments, options)}"
 
 

@@ -72,7 +72,7 @@ class MeasureName:
         title = self.title
         return title[:1].lower() + title[1:] if title[1:2].islower() else title
 
-    def shown(self, value: float | None, *, decimals: int = 1) -> str:
+    def formatted(self, value: float | None, *, decimals: int = 1) -> str:
         """Formats a value: shares in percent with so many decimals, ranks as whole numbers, others with three
         decimals; "-" for None."""
         if value is None:

@@ -257,15 +257,15 @@ def sentence_of(figure: Figure) -> str:
     """ "masked words 33.1 % right (clearly above chance, which is 12.2 %)"."""
     called = measure_name(figure.name)
     name, _, what = called.lower_title.partition(": ")
-    value = called.shown(figure.value)
+    value = called.formatted(figure.value)
     words = [name, what, value] if what.startswith("R@") else [name, value, what]
     text = " ".join(filter(None, words))
     word = verdict_of(figure)
-    beside = [f"{word}, which is {called.shown(figure.chance)}"] if word else []
+    beside = [f"{word}, which is {called.formatted(figure.chance)}"] if word else []
     if not word and figure.chance is not None:
-        beside = [f"chance: {called.shown(figure.chance)}"]
+        beside = [f"chance: {called.formatted(figure.chance)}"]
     if figure.words_alone is not None:
-        beside.append(f"{WORDS_ALONE}: {called.shown(figure.words_alone)}")
+        beside.append(f"{WORDS_ALONE}: {called.formatted(figure.words_alone)}")
     return f"{text} ({'; '.join(beside)})" if beside else text
 
 

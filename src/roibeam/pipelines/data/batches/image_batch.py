@@ -31,7 +31,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos, tells_photos
+from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos, has_photo_locations
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,17 +184,17 @@ def _padded(masks: Sequence[Tensor | None], most: int) -> Tensor | None:
 
 SIDE_PX = 420  # of the longer side
 _QUALITY = 75
-Shown = tuple[bytes | None, str]  # a JPEG, or None and why there is none
+PhotoOrReason = tuple[bytes | None, str]  # a JPEG, or None and why there is none
 
 
-def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, Shown]:
+def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, PhotoOrReason]:
     """Photos of records by image id; nothing for ids that no store has.
 
     Args:
         stores: searched in their order.
         image_ids: of the records.
     """
-    left, found = dict.fromkeys(image_ids), dict[str, Shown]()
+    left, found = dict.fromkeys(image_ids), dict[str, PhotoOrReason]()
     for store in stores:
         own = [image_id for image_id in left if image_id in store]
         for image_id in own:
@@ -204,14 +204,14 @@ def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> d
     return found
 
 
-def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, Shown]:
-    if not tells_photos(store):
+def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, PhotoOrReason]:
+    if not has_photo_locations(store):
         return dict.fromkeys(image_ids, (None, f"{store.path} does not say where its photos lie"))
     try:
         photos = RecordPhotos(store, image_ids)
     except ValueError as error:
         return dict.fromkeys(image_ids, (None, str(error)))
-    found: dict[str, Shown] = {}
+    found: dict[str, PhotoOrReason] = {}
     for image_id in image_ids:
         meta = store.meta(image_id)
         try:
@@ -225,9 +225,9 @@ def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, Shown]
     return found
 
 
-def batch_photos(rows: VLBatch, images: ImageBatch, conventions: Conventions) -> Mapping[int, Shown]:
+def batch_photos(rows: VLBatch, images: ImageBatch, conventions: Conventions) -> Mapping[int, PhotoOrReason]:
     """Input of the region encoder, row by row: mirrored and masked as in the batch."""
-    jpegs: dict[int, Shown] = {}
+    jpegs: dict[int, PhotoOrReason] = {}
     photo = 0
     for row in range(rows.batch_size):
         if rows.text_only is not None and bool(rows.text_only[row]):

@@ -356,7 +356,7 @@ def in_float32(batch: VLBatch) -> VLBatch:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AskedImage(ImageSide):
+class ImageWithTargets(ImageSide):
     """An image of rows that may predict the classes of its regions.
 
     Attributes, beside those of `ImageSide`:
@@ -382,7 +382,7 @@ class SharedRows:
     """
 
     texts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    images: list[AskedImage] = field(default_factory=list)
+    images: list[ImageWithTargets] = field(default_factory=list)
     row_texts: list[int] = field(default_factory=list)
     row_images: list[int] = field(default_factory=list)
     row_words: list[np.ndarray | None] = field(default_factory=list)
@@ -396,7 +396,7 @@ class SharedRows:
         self.texts.append((ids, segments))
         return len(self.texts) - 1
 
-    def image(self, key: Hashable, make: Callable[[], AskedImage]) -> int:
+    def image(self, key: Hashable, make: Callable[[], ImageWithTargets]) -> int:
         """Number of the image with this key in the batch; makes the image at its first use."""
         if key not in self._numbers:
             self._numbers[key] = len(self.images)

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile
 from roibeam.pipelines.data.image_table import RULES, Ambiguous, Found, ImageFinder
@@ -75,8 +75,8 @@ class JoinReport:
     def lines(self) -> list[str]:
         """Lines for the log: one in all, and one for each kind of thing that was left out."""
         rules = ", ".join(f"{count:,} by {rule}" for rule, count in self.by_rule.items() if count)
-        found = f"{self.found_images:,} of {counted(self.captioned_images, 'captioned image')} found"
-        lines = [f"{self.joined:,} of {counted(self.captions, 'caption')} joined ({rules or 'none'}); {found}"]
+        found = f"{self.found_images:,} of {plural(self.captioned_images, 'captioned image')} found"
+        lines = [f"{self.joined:,} of {plural(self.captions, 'caption')} joined ({rules or 'none'}); {found}"]
         for name, count, unit, what in (
             ("without_image", self.without_image, "caption", "without image"),
             ("ambiguous", self.ambiguous, "caption", "left out: several images may be meant"),
@@ -85,7 +85,7 @@ class JoinReport:
         ):
             if count:
                 examples = ", ".join(printable(example, 80) for example in self.examples[name])
-                lines.append(f"{counted(count, unit)} {what}: {examples}{', ...' if count > _EXAMPLES else ''}")
+                lines.append(f"{plural(count, unit)} {what}: {examples}{', ...' if count > _EXAMPLES else ''}")
         return lines
 
 
@@ -211,16 +211,16 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
             f"{captions}: the columns seem swapped: what should be a caption names an image, and {stranger[0]!r} names "
             f"none; expected caption TAB path on each line; --caption-column 2 reads them the other way round"
         )
-    elsewhere = counted(report.images_of_other_splits, "image")
+    elsewhere = plural(report.images_of_other_splits, "image")
     others = f"; {elsewhere} of them in other splits of the file (roibeam evaluate --split names one)"
     others *= bool(report.images_of_other_splits)
     if not report.found_images:
         raise ValueError(
-            f"{captions}: none of {counted(report.captioned_images, 'captioned image')} is among the "
-            f"{counted(report.images, 'image')} of {images}{': ' * bool(sides)}{sides}{others}; give the captions of "
+            f"{captions}: none of {plural(report.captioned_images, 'captioned image')} is among the "
+            f"{plural(report.images, 'image')} of {images}{': ' * bool(sides)}{sides}{others}; give the captions of "
             f"these images, or write their ids into the file"
         )
-    found = f"{report.found_images:,} of {counted(report.captioned_images, 'captioned image')}"
+    found = f"{report.found_images:,} of {plural(report.captioned_images, 'captioned image')}"
     allowed = f"--min-match {_below(report.found_share)}"
     if image:
         met = report.images - report.images_without_caption
@@ -234,7 +234,7 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
         )
         cure = f"That is a normal case: allow it with {allowed}"
     raise ValueError(
-        f"{captions}: {found} ({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of "
+        f"{captions}: {found} ({100 * report.found_share:.2g} %) are among the {plural(report.images, 'image')} of "
         f"{images}, less than the {100 * min_match:g} % of --min-match. {why}{cure}"
     )
 

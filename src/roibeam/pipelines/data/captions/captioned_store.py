@@ -23,7 +23,7 @@ import xxhash
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.record.fingerprint import meaning_difference
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.captions.caption_files import (
     Caption,
     CaptionFile,
@@ -33,7 +33,7 @@ from roibeam.pipelines.data.captions.caption_files import (
 )
 from roibeam.pipelines.data.captions.caption_join import CaptionJoin, JoinReport, check_match
 from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
-from roibeam.pipelines.data.captions.task_texts import TaskTable, TaskText, TaskTexts
+from roibeam.pipelines.data.captions.task_texts import TaskCorpusText, TaskTable, TaskTexts
 from roibeam.pipelines.data.compatibility import ALL, checked_one_in
 from roibeam.pipelines.data.feature_settings import boxes_words, choice_note, dtype_words
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint, refuse_leaks
@@ -42,7 +42,7 @@ from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 
 _REPEATED = 0.1  # share from which it is noted: two people may describe a picture in the same words
 
-AnyCaption = TypeVar("AnyCaption", Caption, TaskText)
+AnyCaption = TypeVar("AnyCaption", Caption, TaskCorpusText)
 
 
 class UsableCaptions:
@@ -87,15 +87,15 @@ class UsableCaptions:
         notes = []
         if self._empty:
             of = printable(self._first, 80)
-            notes.append(f"{counted(self._empty, 'empty caption')} left out (the first is of {of})")
+            notes.append(f"{plural(self._empty, 'empty caption')} left out (the first is of {of})")
         again = len(self._seen) - len(np.unique(np.array(self._seen, np.uint64)))
         if again > _REPEATED * len(self._seen):
             notes.append(
-                f"{counted(again, 'caption')} of {len(self._seen):,} come again word for word, of the same image"
+                f"{plural(again, 'caption')} of {len(self._seen):,} come again word for word, of the same image"
             )
         if self._long:
             notes.append(
-                f"{counted(self._long, 'caption')} of more than {self._most_words} words will be cut; the longest has "
+                f"{plural(self._long, 'caption')} of more than {self._most_words} words will be cut; the longest has "
                 f"{self._longest:,}"
             )
         return notes
@@ -191,10 +191,10 @@ class JoinedSource:
         """Notes on entries of the file that were left out, on held-out images, and `notes`."""
         if self.leaks is None:
             return [*self.source.file_notes, *self.notes]
-        left_out = f"{counted(len(self.leaks.leaked), 'captioned image')} left out as held out"
+        left_out = f"{plural(len(self.leaks.leaked), 'captioned image')} left out as held out"
         return [*self.source.file_notes, *self.leaks.lines(), left_out, *self.notes]
 
-    def told(self, lines: Iterable[str]) -> list[str]:
+    def prefixed(self, lines: Iterable[str]) -> list[str]:
         """Lines for people, with the name of the store before them where there are several."""
         return [self.prefix + line for line in lines]
 

@@ -18,7 +18,7 @@ import numpy as np
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus, RecordStore, reader
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
@@ -44,7 +44,7 @@ class Mention(NamedTuple):
     region: int
 
 
-class TaskText(NamedTuple):
+class TaskCorpusText(NamedTuple):
     """One text.
 
     Attributes:
@@ -60,7 +60,7 @@ class TaskText(NamedTuple):
     names: tuple[str, ...]
     fits: bool | None
     mentions: tuple[Mention, ...] = ()
-    shown: tuple[int, ...] | None = None
+    visible: tuple[int, ...] | None = None
 
     @property
     def most_words(self) -> int:
@@ -114,7 +114,7 @@ class TaskTexts:
             for file in self.files:
                 _refuse_other_split(vqa_split(file).rstrip("0123456789"), repr(file))
 
-    def texts(self) -> Iterator[TaskText]:
+    def texts(self) -> Iterator[TaskCorpusText]:
         """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both.
 
         Raises:
@@ -133,15 +133,15 @@ class TaskTexts:
         if not found:
             raise ValueError(f"{self.files[0]!r}: no text in it")
         if blank:
-            self.notes.append(f"{counted(blank, 'text')} of {self.task} left out: empty, or nothing follows")
+            self.notes.append(f"{plural(blank, 'text')} of {self.task} left out: empty, or nothing follows")
 
-    def _vqa(self) -> Iterator[TaskText]:
+    def _vqa(self) -> Iterator[TaskCorpusText]:
         for each in read_vqa(self._parts[QUESTIONS], self._parts[ANNOTATIONS]):
             words = each.question.strip().rstrip("?").split()
             question = f"{' '.join(words)} ?" if words else ""
-            yield TaskText("\n".join([question, *each.answers]), (each.image,), None)
+            yield TaskCorpusText("\n".join([question, *each.answers]), (each.image,), None)
 
-    def _vcr(self) -> Iterator[TaskText]:
+    def _vcr(self) -> Iterator[TaskCorpusText]:
         for each in read_vcr_questions(self._parts[VCR]):
             _refuse_other_split(each.split, each.where)
             image = image_id_of(each.image)
@@ -151,15 +151,17 @@ class TaskTexts:
                     for line, text in enumerate((context, choice))
                     for word, region in text.objects
                 ]
-                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.visible)
+                yield TaskCorpusText(
+                    f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions), each.visible
+                )
 
-    def _nlvr2(self) -> Iterator[TaskText]:
+    def _nlvr2(self) -> Iterator[TaskCorpusText]:
         for each in read_nlvr2(self._parts[NLVR2]):
             _refuse_other_split(each.split, each.where)
             if each.is_true is None:
                 raise ValueError(f'{each.where}: label must be "True" or "False", got none')
             images = tuple(map(image_id_of, each.images))
-            yield TaskText(" ".join(each.sentence.split()), images, each.is_true)
+            yield TaskCorpusText(" ".join(each.sentence.split()), images, each.is_true)
 
 
 def _refuse_other_split(split: str, where: str) -> None:
@@ -199,15 +201,15 @@ GIVE_BOXES = (
 _NONE = -1  # no second image; no label whether it fits
 
 
-class TaskRow(NamedTuple):
-    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, words that name regions, and
-    the visible regions."""
+class TaskCorpusRow(NamedTuple):
+    """A row's text, see `TaskCorpusText`: its beginning, what may follow, whether it is right, words that name regions,
+    and the visible regions."""
 
     first: str
     following: tuple[str, ...]
     fits: bool | None
     mentions: tuple[Mention, ...] = ()
-    shown: tuple[int, ...] | None = None
+    visible: tuple[int, ...] | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -224,7 +226,7 @@ class TaskTable(CaptionTable):
     """
 
     def __init__(
-        self, ids: Sequence[str], rows: Iterable[tuple[tuple[int, ...], TaskText]], *, as_pair: bool = False
+        self, ids: Sequence[str], rows: Iterable[tuple[tuple[int, ...], TaskCorpusText]], *, as_pair: bool = False
     ) -> None:
         seconds, fits = array("q"), array("b")
         mentions, ends = array("i"), array("q", [0])
@@ -236,7 +238,7 @@ class TaskTable(CaptionTable):
                 fits.append(_NONE if text.fits is None else int(text.fits))
                 mentions.extend(number for mention in text.mentions for number in mention)
                 ends.append(len(mentions) // len(Mention._fields))
-                which.append(sets.setdefault(text.shown, len(sets)))
+                which.append(sets.setdefault(text.visible, len(sets)))
                 yield places[0], text.text
 
         super().__init__(ids, first_images())
@@ -244,11 +246,11 @@ class TaskTable(CaptionTable):
         self._mentions, self._ends = np.array(mentions, np.int32).reshape(-1, len(Mention._fields)), np.array(ends)
         self._visible_numbers, self._visible_sets, self.as_pair = which, list(sets), as_pair
 
-    def text(self, row: int) -> TaskRow:
+    def text(self, row: int) -> TaskCorpusRow:
         first, *following = self._captions[row].split("\n")
         fits = int(self._fits[row])
         mentions = self._mentions[self._ends[row] : self._ends[row + 1]].tolist()
-        return TaskRow(
+        return TaskCorpusRow(
             first, tuple(following), None if fits == _NONE else bool(fits),
             tuple(Mention(*each) for each in mentions), self._visible_sets[self._visible_numbers[row]],
         )  # fmt: skip
@@ -296,13 +298,13 @@ class TaskTable(CaptionTable):
         return np.flatnonzero(is_kept[self._places] & (is_kept[self._seconds] | (self._seconds == _NONE)))
 
     def _taken(self, rows: np.ndarray) -> Self:
-        def texts() -> Iterable[tuple[tuple[int, ...], TaskText]]:
+        def texts() -> Iterable[tuple[tuple[int, ...], TaskCorpusText]]:
             for row in map(int, rows):
                 second = int(self._seconds[row])
                 places = (int(self._places[row]), *([] if second == _NONE else [second]))
                 text = self.text(row)
                 names = tuple(self.ids_of(row))
-                yield places, TaskText(self._captions[row], names, text.fits, text.mentions, text.shown)
+                yield places, TaskCorpusText(self._captions[row], names, text.fits, text.mentions, text.visible)
 
         return type(self)(self._ids, texts(), as_pair=self.as_pair)
 
@@ -318,7 +320,7 @@ class TaskCorpus(Corpus):
     def as_pair(self) -> bool:
         return self._texts.as_pair
 
-    def text(self, row: int) -> TaskRow:
+    def text(self, row: int) -> TaskCorpusRow:
         text = self._texts.text(row)
         if self._reword is None:
             return text
@@ -367,5 +369,5 @@ def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
         row = int(short[0])
         raise ValueError(
             f"{store.path}: a word names box {named[row]}, counted from 0, of {rows.record_id(row)!r}, which has "
-            f"{regions[row]} ({counted(len(short), 'row')} like it); {GIVE_BOXES}"
+            f"{regions[row]} ({plural(len(short), 'row')} like it); {GIVE_BOXES}"
         )

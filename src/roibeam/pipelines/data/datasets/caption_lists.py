@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.image_ids import MAX_PATH_LETTERS, image_id_of, is_utf8, path_below
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.datasets.image_list import CAPTION_COLUMNS, ID_COLUMNS, IMAGE_COLUMNS
@@ -111,7 +111,7 @@ def _log(path: str, level: int, line: str) -> None:
 
 def _likely(rows: list[list[str]], root: str | None) -> tuple[int, str]:
     """Place of the captions, and what speaks for it."""
-    looked = f", of {counted(len(rows), 'line')} looked at"
+    looked = f", of {plural(len(rows), 'line')} looked at"
     if root is not None:
         there = [_count(rows[:_PATHS_LOOKED_FOR], place, lambda name: _is_file(root, name)) for place in (0, 1)]
         if there[0] != there[1]:
@@ -119,7 +119,7 @@ def _likely(rows: list[list[str]], root: str | None) -> tuple[int, str]:
             return int(there[0] > there[1]), named + looked
     urls = _count(rows, 0, _is_url)
     images = _count(rows, 1, _is_url if root is None else _is_image)
-    return int(urls > images), f"{counted(urls, 'URL')} in column 1, {counted(images, 'image')} in column 2{looked}"
+    return int(urls > images), f"{plural(urls, 'URL')} in column 1, {plural(images, 'image')} in column 2{looked}"
 
 
 def _count(rows: list[list[str]], place: int, is_one: Callable[[str], bool]) -> int:

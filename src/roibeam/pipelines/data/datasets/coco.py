@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.data.datasets.image_boxes import (
     FileObjects,
     ImageBoxes,
     LabelledImage,
+    excerpt,
     label_image,
     parse_boxes,
     parse_image_hw,
-    shown,
 )
 from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, caption_text, read_json_members
 
@@ -249,11 +249,13 @@ def _outline(segmentation: Any) -> tuple[np.ndarray, ...] | None:
     if segmentation is None or segmentation == [] or isinstance(segmentation, dict):  # boxes alone, or a mask of pixels
         return None
     if not isinstance(segmentation, list):
-        raise _BadEntryError("broken segmentation", f": segmentation must be polygons, got {shown(segmentation)}")
+        raise _BadEntryError("broken segmentation", f": segmentation must be polygons, got {excerpt(segmentation)}")
     polygons = []
     for number, flat in enumerate(segmentation):
         if not isinstance(flat, list) or len(flat) % 2:
-            raise _BadEntryError("broken segmentation", f", polygon {number}: expected x y x y ..., got {shown(flat)}")
+            raise _BadEntryError(
+                "broken segmentation", f", polygon {number}: expected x y x y ..., got {excerpt(flat)}"
+            )
         points = [list(each) for each in zip(flat[::2], flat[1::2], strict=True)]
         try:
             polygons.append(parse_boxes(points, f", polygon {number}", columns=2))
@@ -338,7 +340,7 @@ class _Images:
         try:
             if not isinstance(entry, dict):
                 expected = "an object with id and file_name" if member == "images" else "an object"
-                raise _BadEntryError("no object", f": expected {expected}, got {shown(entry)}")
+                raise _BadEntryError("no object", f": expected {expected}, got {excerpt(entry)}")
             take(entry, index)
         except (_BadEntryError, _SameIdError) as error:
             if member == "categories" or isinstance(error, _SameIdError):
@@ -447,7 +449,7 @@ class _BoxTable:
         images.check()
         if 0 < self._largest <= 1:
             raise ValueError(
-                f"{path!r}: all numbers of its {counted(len(self._images), 'box', 'boxes')} lie in 0..1; expected "
+                f"{path!r}: all numbers of its {plural(len(self._images), 'box', 'boxes')} lie in 0..1; expected "
                 f"COCO's x y width height in pixels of the photo"
             )
         for image in firsts.values():
@@ -476,7 +478,7 @@ class _LabelTable:
             area = float("nan")
         elif type(area) not in (int, float) or not abs(area) < 1e18:  # NaN is not
             raise _BadEntryError(
-                "area that is no finite number", f": area must be a finite number of pixels, got {shown(area)}"
+                "area that is no finite number", f": area must be a finite number of pixels, got {excerpt(area)}"
             )
         return _value(entry, "category_id", int), number, area, entry.get("ignore") == 1
 
@@ -542,7 +544,7 @@ def _caption(value: Any) -> str:
     except ValueError as error:
         detail = f": {error}"
         if not isinstance(value, str):
-            detail = f": caption must be text, got {shown(value)}"
+            detail = f": caption must be text, got {excerpt(value)}"
         elif not is_utf8(value):
             detail = ": the caption holds half a surrogate pair; write it as UTF-8"
         raise _BadEntryError(str(error), detail) from None
@@ -559,6 +561,6 @@ def _value(entry: dict[str, Any], key: str, kind: type) -> Any:
         if kind is int and isinstance(value, str):
             way_out = "; write it without quotes" if value.isdecimal() else "; number what it names from 1 on"
         raise _BadEntryError(
-            f"{key} that is not {expected}", f": {key} must be {expected}, got {shown(value)}{way_out}"
+            f"{key} that is not {expected}", f": {key} must be {expected}, got {excerpt(value)}{way_out}"
         )
     return value

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.image_boxes import read_annotation_xml, xml_number
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
 
@@ -229,7 +229,7 @@ class EntityCounts:
     def lines(self) -> list[str]:
         """Lines for the log: one on what there is, one for each reason why something is not used."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.phrases.items()))
-        lines = [f"{counted(self.sentences, 'caption')} of {counted(self.images, 'image')}; phrases: {kinds or 'none'}"]
+        lines = [f"{plural(self.sentences, 'caption')} of {plural(self.images, 'image')}; phrases: {kinds or 'none'}"]
         for reason, count in sorted(self.left_out.items()):
             examples = self._examples[reason]
             lines.append(f"{count:,} {reason}: {', '.join(examples)}{', ...' if count > len(examples) else ''}")

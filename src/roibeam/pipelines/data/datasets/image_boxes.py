@@ -46,16 +46,16 @@ def parse_boxes(values: Any, where: str, *, columns: int = 4) -> np.ndarray:
         ValueError: if it is no list of at most 65,535 lists of `columns` finite numbers.
     """
     if not isinstance(values, list):
-        raise ValueError(f"{where}: expected a list of boxes, got {shown(values)}")
+        raise ValueError(f"{where}: expected a list of boxes, got {excerpt(values)}")
     if len(values) > MAX_REGIONS:
         raise ValueError(f"{where}: {len(values)} boxes, at most {MAX_REGIONS} fit a record")
     if len(values) >= columns and all(map(_is_finite, values)):
         raise ValueError(
-            f"{where}: boxes is a list of lists, one of {columns} numbers for each box; got {shown(values)}"
+            f"{where}: boxes is a list of lists, one of {columns} numbers for each box; got {excerpt(values)}"
         )
     for index, box in enumerate(values):
         if not isinstance(box, list) or len(box) != columns or not all(map(_is_finite, box)):
-            raise ValueError(f"{where}, box {index}: expected {columns} finite numbers, got {shown(box)}")
+            raise ValueError(f"{where}, box {index}: expected {columns} finite numbers, got {excerpt(box)}")
     return np.array(values, np.float32).reshape(-1, columns)
 
 
@@ -65,7 +65,7 @@ def parse_image_hw(entry: dict[str, Any]) -> tuple[int, int] | None:
     return (height, width) if _is_edge(height) and _is_edge(width) else None  # type: ignore[return-value]
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A value from a file as it may stand in an error: json, cut to 80 letters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
-from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import (
     EMPTY_CAPTION,
     MAX_LINE_BYTES,
@@ -147,7 +147,7 @@ def _with_sentences(entry: dict[str, Any]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         captions = None
     if not isinstance(captions, list):
-        raise ValueError(f"raw must be a json list of captions, got {shown(entry['raw'])}")
+        raise ValueError(f"raw must be a json list of captions, got {excerpt(entry['raw'])}")
     if entry.get("cocoid", "").isdecimal():
         entry["cocoid"] = int(entry["cocoid"])
     sentences = [{"raw": text, "tokens": str(text).split(), "sentid": place} for place, text in enumerate(captions)]
@@ -158,7 +158,7 @@ def evaluation_note(num_captions: int) -> list[str]:
     """Note on captions that were left out because they are not of `TRAINING_SPLITS`; empty for none."""
     if not num_captions:
         return []
-    return [f"{counted(num_captions, 'caption')} of the splits val and test left out: evaluation data"]
+    return [f"{plural(num_captions, 'caption')} of the splits val and test left out: evaluation data"]
 
 
 def _image(entry: Any, place: int, id_rule: str, bad: BadRows | None) -> KarpathyImage:
@@ -168,10 +168,10 @@ def _image(entry: Any, place: int, id_rule: str, bad: BadRows | None) -> Karpath
         image_id = image_id_of(path_below(name), id_rule=id_rule)
         below = path_below(os.path.join(folder, path_below(name)))
     except ValueError as error:
-        raise ValueError(f"{error}, got {shown(os.path.join(folder, name))}") from None
+        raise ValueError(f"{error}, got {excerpt(os.path.join(folder, name))}") from None
     split = _value(entry, "split", str)
     if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {shown(split)}")
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {excerpt(split)}")
     sentences = []
     for number, each in enumerate(_value(entry, "sentences", list)):
         try:
@@ -196,7 +196,7 @@ def _sentence(entry: Any) -> KarpathySentence:
     text = "" if is_empty else _value(entry, "raw", str).strip()
     tokens = _value(entry, "tokens", list)
     if not all(isinstance(token, str) for token in tokens):
-        raise ValueError(f"tokens must be a list of words, got {shown(tokens)}")
+        raise ValueError(f"tokens must be a list of words, got {excerpt(tokens)}")
     if not all(is_utf8(each) for each in (text, *tokens)):
         raise ValueError("the caption holds half a surrogate pair; write it as UTF-8")
     return KarpathySentence(_value(entry, "sentid", int), text, tuple(tokens))
@@ -204,12 +204,12 @@ def _sentence(entry: Any) -> KarpathySentence:
 
 def _value(entry: Any, key: str, kind: type) -> Any:
     if not isinstance(entry, dict):
-        raise ValueError(f"expected an object, got {shown(entry)}")
+        raise ValueError(f"expected an object, got {excerpt(entry)}")
     if key not in entry:
         raise ValueError(f"lacks {key}")
     if type(entry[key]) is not kind:  # not isinstance: json's true is no number
         expected = {int: "a whole number", str: "text", list: "a list"}[kind]
-        raise ValueError(f"{key} must be {expected}, got {shown(entry[key])}")
+        raise ValueError(f"{key} must be {expected}, got {excerpt(entry[key])}")
     return entry[key]
 
 

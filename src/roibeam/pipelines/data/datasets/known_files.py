@@ -1,7 +1,7 @@
 """Kinds of common files, recognised by content, and the command or option that reads each.
 
 A command that reads several kinds calls `kind_of`; given a file of another kind, it raises an error with the words of
-`this_is`: what the file is and what to do with it. Only the first lines or entries are read.
+`describe_file`: what the file is and what to do with it. Only the first lines or entries are read.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _KNOWN = {
 }
 
 
-def this_is(path: str, *, but: Collection[str] = ()) -> str:
+def describe_file(path: str, *, but: Collection[str] = ()) -> str:
     """Description of a file or folder and of its reader; "" where it is unknown, or of the kinds `but`."""
     try:
         kind = kind_of(path)
@@ -114,7 +114,7 @@ def this_is(path: str, *, but: Collection[str] = ()) -> str:
 
 def refuse_others(path: str, kinds: Collection[str]) -> None:
     """Raises ValueError where a file or folder is known to be of another kind than these."""
-    if words := this_is(path, but=kinds):
+    if words := describe_file(path, but=kinds):
         raise ValueError(f"{path!r}: {words}")
 
 

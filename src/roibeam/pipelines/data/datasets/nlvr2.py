@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roibeam.pipelines.common.image_ids import is_utf8, path_below
-from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_lines
 
 _LABELS: dict[str | None, bool] = {"True": True, "False": False}
@@ -46,12 +46,12 @@ def read_nlvr2(path: str) -> Iterator[Nlvr2Statement]:
         identifier, sentence, label = row.get("identifier"), row.get("sentence"), row.get("label")
         if not isinstance(identifier, str) or len(identifier.split("-")) != 4 or not is_utf8(identifier):
             raise ValueError(
-                f"{where}: expected NLVR2's identifier, <split>-<set>-<pair>-<sentence>, got {shown(identifier)}"
+                f"{where}: expected NLVR2's identifier, <split>-<set>-<pair>-<sentence>, got {excerpt(identifier)}"
             )
         if not isinstance(sentence, str) or not is_utf8(sentence):
-            raise ValueError(f"{where}: sentence must be a text, got {shown(sentence)}")
+            raise ValueError(f"{where}: sentence must be a text, got {excerpt(sentence)}")
         if "label" in row and (not isinstance(label, str) or label not in _LABELS):
-            raise ValueError(f'{where}: label must be "True" or "False", got {shown(label)}')
+            raise ValueError(f'{where}: label must be "True" or "False", got {excerpt(label)}')
         split, *_ = identifier.split("-")
         pair = path_below(identifier.rpartition("-")[0])
         yield Nlvr2Statement(

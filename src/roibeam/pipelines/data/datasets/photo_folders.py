@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, UNREAD_EXTENSIONS, ImageRef
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.archives import Member, parse_location
 from roibeam.pipelines.common.image_ids import image_id_of, in_nfc
 from roibeam.pipelines.common.locations import location_exists
@@ -100,7 +100,7 @@ def world_of(place: str) -> Path | None:
     return next((folder for folder in (path, *path.parents)[:_LEVELS] if _is_drawn(folder)), None)
 
 
-def are_drawn(locations: Iterable[str]) -> bool:
+def are_toy_photos(locations: Iterable[str]) -> bool:
     """Whether all photos lie in such folders; False for none. Each folder is looked at once.
 
     Args:
@@ -184,19 +184,19 @@ class Listing(ABC):
         """Notes on what was left out, once the images have been taken."""
         found = []
         if self.unread:
-            photos, formats = counted(self.unread.total(), "photo"), ", ".join(sorted(self.unread))
+            photos, formats = plural(self.unread.total(), "photo"), ", ".join(sorted(self.unread))
             found.append(f"{photos} left out, whose format is not read ({formats}): convert to .jpg")
         if self.num_other_files:
-            found.append(f"{counted(self.num_other_files, 'file')} without an image extension left out")
+            found.append(f"{plural(self.num_other_files, 'file')} without an image extension left out")
         if self.num_folder_links:
-            links = counted(self.num_folder_links, "link to a folder", "links to folders")
+            links = plural(self.num_folder_links, "link to a folder", "links to folders")
             found.append(f"{links} not followed")
         return found + self.link_notes(IMAGE_EXTENSIONS)
 
     def link_notes(self, extensions: Iterable[str]) -> list[str]:
         """A line on the links that lead out of the folder, of files of these extensions; none for none."""
         count = sum(self.links_out[extension] for extension in extensions)
-        links = counted(count, "link to a file", "links to files")
+        links = plural(count, "link to a file", "links to files")
         return [f"{links} outside of the folder followed"] if count else []
 
 
@@ -394,19 +394,19 @@ class SampleNotes:
     def notes(self) -> list[str]:
         found = []
         if self.other_files:
-            found.append(f"{counted(self.other_files, 'file')} without an image extension left out")
+            found.append(f"{plural(self.other_files, 'file')} without an image extension left out")
         if self.bad_texts:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.bad_texts.items()))
             found.append(
-                f"{counted(self.bad_texts.total(), 'caption or label', 'captions or labels')} left out: {reasons}"
+                f"{plural(self.bad_texts.total(), 'caption or label', 'captions or labels')} left out: {reasons}"
             )
         if self.lone_texts:
             found.append(
-                f"{counted(self.lone_texts, 'caption or label', 'captions or labels')} left out: no image of that name "
+                f"{plural(self.lone_texts, 'caption or label', 'captions or labels')} left out: no image of that name "
                 f"is beside"
             )
         if self.masks:
-            found.append(f"{counted(self.masks, 'mask')} beside photos left out ({', '.join(_MASKS)} in the name)")
+            found.append(f"{plural(self.masks, 'mask')} beside photos left out ({', '.join(_MASKS)} in the name)")
         return found
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from roibeam.features.safe_pickle import load_pickle
 from roibeam.pipelines.common.image_ids import is_utf8
-from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, shown
+from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, excerpt
 from roibeam.pipelines.data.datasets.rows import BadRow, BadRows, read_json_list, read_json_members
 
 Entry = TypeVar("Entry")
@@ -117,7 +117,7 @@ def _sentences(ref: Any, where: str, instances: ReferInstances, source: str) -> 
         number, text = _fields(each, sent_id=int, sent=str)
         raw, tokens = each.get("raw", ""), each.get("tokens", [])
         if not _is_text(raw) or not isinstance(tokens, list) or not all(_is_text(token) for token in tokens):
-            raise ValueError(f"sentences: expected raw, a text, and tokens, a list, got {shown(each)}")
+            raise ValueError(f"sentences: expected raw, a text, and tokens, a list, got {excerpt(each)}")
         box = instances.objects[object_id].box
         found.append(ReferringSentence(where, number, ref_id, image_id, split, text, box, raw, tuple(tokens)))
     return found
@@ -219,10 +219,10 @@ class _Entries:
 
 def _box(value: list[Any], name: str) -> Box:
     if len(value) != 4 or not all(type(each) in (int, float) and math.isfinite(each) for each in value):
-        raise ValueError(f"{name} must be x, y, width, height, got {shown(value)}")
+        raise ValueError(f"{name} must be x, y, width, height, got {excerpt(value)}")
     x, y, width, height = map(float, value)
     if width < 0 or height < 0:
-        raise ValueError(f"{name} must be x, y, width, height, got a negative side in {shown(value)}")
+        raise ValueError(f"{name} must be x, y, width, height, got a negative side in {excerpt(value)}")
     return x, y, width, height
 
 
@@ -234,5 +234,5 @@ def _fields(entry: Any, **kinds: type) -> tuple[Any, ...]:
     for name, kind in kinds.items():
         value: Any = entry.get(name) if isinstance(entry, dict) else None
         if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
-            raise ValueError(f"expected {name}, of type {kind.__name__}, got {shown(value)}")
+            raise ValueError(f"expected {name}, of type {kind.__name__}, got {excerpt(value)}")
     return tuple(entry[name] for name in kinds)

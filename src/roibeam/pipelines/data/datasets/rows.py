@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
 
 
@@ -138,7 +138,7 @@ class BadRows:
         more = ", ..." if total > len(self._first) else ""
         # Half a surrogate pair in a json file is the entry's fault, not the encoding's.
         cure = [f"what is {NOT_UTF8} is {OTHER_ENCODING}"] if self._unit == "line" and NOT_UTF8 in self._reasons else []
-        return [f"{counted(total, self._what)} left out: {reasons} ({units}{places}{more})", *cure]
+        return [f"{plural(total, self._what)} left out: {reasons} ({units}{places}{more})", *cure]
 
     def _place(self, line: int) -> str:
         return f"{self._unit} {line}" if self._unit in _UNITS else f"{self._unit}[{line}]"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import check_regular_file
-from roibeam.messages import counted, name_hint, printable
+from roibeam.messages import name_hint, plural, printable
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.data.datasets.rows import (
     NOT_UTF8,
@@ -60,9 +60,7 @@ def read_strict_csv(path: str) -> Iterator[dict[str, str]]:
         if isinstance(row, BadRow):
             reason = row.reason
         elif len(fields) != len(names):
-            reason = (
-                f"{counted(len(fields), 'field')}, the header has {len(names)}; a text with commas stands in quotes"
-            )
+            reason = f"{plural(len(fields), 'field')}, the header has {len(names)}; a text with commas stands in quotes"
         elif not is_utf8("".join(fields)):
             reason = f"{NOT_UTF8}; {OTHER_ENCODING}"
         else:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.features.folders.durable_files import check_regular_file
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
 
 MATCHED, MISMATCHED = "dev_matched", "dev_mismatched"
@@ -120,7 +120,7 @@ class GlueCounts:
     def notes(self, split: str) -> list[str]:
         """Notes for the log."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
-        return [f"{split}: {counted(self.left_out.total(), 'row')} left out: {reasons}"] if reasons else []
+        return [f"{split}: {plural(self.left_out.total(), 'row')} left out: {reasons}"] if reasons else []
 
 
 def glue_files(folder: Path, task: GlueTask, split: str) -> tuple[Path, ...]:
@@ -210,7 +210,7 @@ def _tsv_rows(path: Path, task: GlueTask, split: str) -> Iterator[tuple[str, Map
             continue
         last = max(header.index(name) for name in {*task.texts, *({task.label} & set(header))})
         if len(fields) <= last:
-            yield where, f"with {counted(len(fields), 'field')} of {len(header)}"
+            yield where, f"with {plural(len(fields), 'field')} of {len(header)}"
             continue
         yield where, dict(zip(header, fields, strict=False))
 

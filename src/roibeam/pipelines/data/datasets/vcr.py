@@ -20,7 +20,7 @@ import numpy as np
 
 from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.data.datasets.class_names import read_class_names
-from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
+from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, excerpt, parse_boxes, parse_image_hw
 from roibeam.pipelines.data.datasets.rows import BadRow, read_json_lines, read_json_rows
 
 IMAGES_FOLDER = "vcr1images"
@@ -107,11 +107,11 @@ def read_vcr_labels(path: str) -> Iterator[VcrLabels]:
         annotation, image = row.get("annot_id"), row.get("img_fn")
         if not isinstance(annotation, str) or not isinstance(image, str):
             raise ValueError(
-                f"{where}: expected a VCR row with annot_id and img_fn, got {shown(annotation)} and {shown(image)}"
+                f"{where}: expected a VCR row with annot_id and img_fn, got {excerpt(annotation)} and {excerpt(image)}"
             )
         labels = [row.get(f"{kind}_label") for kind in ("answer", "rationale")]
         if not all(label is None or (type(label) is int and 0 <= label < NUM_CHOICES) for label in labels):
-            raise ValueError(f"{where}: labels must be in 0..{NUM_CHOICES - 1}, got {shown(labels)}")
+            raise ValueError(f"{where}: labels must be in 0..{NUM_CHOICES - 1}, got {excerpt(labels)}")
         yield VcrLabels(where, annotation, image, labels[0], labels[1])
 
 
@@ -148,7 +148,7 @@ def read_vcr_metadata(path: str) -> VcrMetadata:
     boxes = parse_boxes(content["boxes"], repr(path), columns=5)
     names, outlines = content.get("names", []), content.get("segms", [])
     if not isinstance(names, list) or not all(isinstance(each, str) and is_utf8(each) for each in names):
-        raise ValueError(f"{path!r}: names must be a list of names, got {shown(names)}")
+        raise ValueError(f"{path!r}: names must be a list of names, got {excerpt(names)}")
     if not isinstance(outlines, list) or len(outlines) != len(boxes) or (names and len(names) != len(boxes)):
         raise ValueError(f"{path!r}: expected names and segms for each of {len(boxes)} boxes")
     read = tuple(_outline(each, f"{path!r}, segms {number}") for number, each in enumerate(outlines))
@@ -217,7 +217,7 @@ def _metadata(path: str) -> dict[str, Any]:
 
 def _outline(polygons: Any, where: str) -> tuple[np.ndarray, ...]:
     if not isinstance(polygons, list) or not all(isinstance(polygon, list) and polygon for polygon in polygons):
-        raise ValueError(f"{where}: expected a list of polygons, got {shown(polygons)}")
+        raise ValueError(f"{where}: expected a list of polygons, got {excerpt(polygons)}")
     return tuple(
         parse_boxes(polygon, f"{where}, polygon {number}", columns=2) for number, polygon in enumerate(polygons)
     )
@@ -268,7 +268,7 @@ class VcrQuestion:
 
 
 @dataclass(frozen=True)
-class VcrAsked:
+class RawVcrQuestion:
     """A question as its file has it: objects by number.
 
     Attributes:
@@ -293,7 +293,7 @@ class VcrAsked:
     rationale: int | None
 
 
-def read_vcr_asked(path: str) -> Iterator[VcrAsked]:
+def read_raw_vcr(path: str) -> Iterator[RawVcrQuestion]:
     """The questions of an annotation file in its order, those of a test file too.
 
     Raises:
@@ -317,7 +317,7 @@ def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
         yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(raw), choices)
 
 
-def named_objects(raw: VcrAsked) -> tuple[int, ...]:
+def named_objects(raw: RawVcrQuestion) -> tuple[int, ...]:
     """Numbers of the objects that question, answers or rationales name, in their order; "everyone" names all people.
 
     All people where nothing is named (rowanz/r2c dataloaders/vcr.py). The same for all choices, so that they give no
@@ -364,7 +364,7 @@ def _named(row: dict[str, Any], where: str) -> tuple[str, str]:
     name, annotation = row.get("img_fn"), row.get("annot_id")
     if not isinstance(name, str) or not isinstance(annotation, str):
         raise ValueError(
-            f"{where}: expected a VCR row with img_fn and annot_id, got {shown(name)} and {shown(annotation)}"
+            f"{where}: expected a VCR row with img_fn and annot_id, got {excerpt(name)} and {excerpt(annotation)}"
         )
     try:
         return annotation, path_below(name)
@@ -372,32 +372,32 @@ def _named(row: dict[str, Any], where: str) -> tuple[str, str]:
         raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
 
 
-def _raw_question(row: dict[str, Any], where: str, annotation: str, image: str) -> VcrAsked:
+def _raw_question(row: dict[str, Any], where: str, annotation: str, image: str) -> RawVcrQuestion:
     objects = row.get("objects")
     if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
-        raise ValueError(f"{where}: objects must be a list of names, got {shown(objects)}")
+        raise ValueError(f"{where}: objects must be a list of names, got {excerpt(objects)}")
     question = _tokens(row.get("question"), objects, f"{where}: question")
     texts: list[tuple[VcrTokens, ...]] = []
     labels: list[int | None] = []
     for kind in ("answer", "rationale"):
         choices, label = row.get(f"{kind}_choices"), row.get(f"{kind}_label")
         if not isinstance(choices, list) or len(choices) != NUM_CHOICES:
-            raise ValueError(f"{where}: {kind}_choices must be a list of {NUM_CHOICES}, got {shown(choices)}")
+            raise ValueError(f"{where}: {kind}_choices must be a list of {NUM_CHOICES}, got {excerpt(choices)}")
         if not (label is None and "answer_label" not in row) and (
             type(label) is not int or not 0 <= label < NUM_CHOICES
         ):
-            raise ValueError(f"{where}: {kind}_label must be in 0..{NUM_CHOICES - 1}, got {shown(label)}")
+            raise ValueError(f"{where}: {kind}_label must be in 0..{NUM_CHOICES - 1}, got {excerpt(label)}")
         texts.append(tuple(_tokens(choice, objects, f"{where}: {kind}_choices") for choice in choices))
         labels.append(label)
     img_id = row.get("img_id", "")
     if not isinstance(img_id, str):
-        raise ValueError(f"{where}: img_id must be a name, got {shown(img_id)}")
-    return VcrAsked(
+        raise ValueError(f"{where}: img_id must be a name, got {excerpt(img_id)}")
+    return RawVcrQuestion(
         where, annotation, image, img_id, tuple(objects), question, texts[0], texts[1], labels[0], labels[1]
     )
 
 
-def _choices(raw: VcrAsked) -> Iterator[VcrChoice]:
+def _choices(raw: RawVcrQuestion) -> Iterator[VcrChoice]:
     """Choices of a question with labels."""
     context = list(raw.question)
     for choices, label in ((raw.answers, raw.answer), (raw.rationales, raw.rationale)):
@@ -417,10 +417,10 @@ def _tokens(value: Any, objects: Sequence[str], where: str) -> VcrTokens:
             is_tag = isinstance(token, list) and all(type(each) is int and 0 <= each < len(objects) for each in token)
             if not is_word and not is_tag:
                 raise ValueError(
-                    f"{where}: expected words and lists of object numbers below {len(objects)}, got {shown(token)}"
+                    f"{where}: expected words and lists of object numbers below {len(objects)}, got {excerpt(token)}"
                 )
         return value
-    raise ValueError(f"{where} must be a list of words and object numbers, got {shown(value)}")
+    raise ValueError(f"{where} must be a list of words and object numbers, got {excerpt(value)}")
 
 
 def _text(tokens: VcrTokens, names: Mapping[int, str]) -> VcrText:

@@ -28,9 +28,9 @@ from roibeam.pipelines.data.datasets.image_boxes import (
     NO_ATTRIBUTE,
     FileObjects,
     LabelledImage,
+    excerpt,
     label_image,
     read_annotation_xml,
-    shown,
     xml_number,
     xml_text,
 )
@@ -148,7 +148,7 @@ def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tup
         match = _IMAGE_URL.search(url) if isinstance(url, str) else None
         if match is None:
             expected = "expected a url that ends in VG_100K/<number>.jpg"
-            first_bad = first_bad or f"{path!r}, entry {number - 1}: {expected}, got {shown(url)}"
+            first_bad = first_bad or f"{path!r}, entry {number - 1}: {expected}, got {excerpt(url)}"
             yield BadRow(number, "no url that ends in VG_100K/<number>.jpg")
             continue
         is_usable = True
@@ -246,7 +246,7 @@ def read_genome_questions(questions: str, photos: str) -> Iterator[GenomeQuestio
     for index, entry in enumerate(read_json_list(questions, expected=QUESTIONS)):
         pairs = entry.get("qas") if isinstance(entry, dict) else None
         if not isinstance(pairs, list):
-            raise ValueError(f"{questions!r}, entry {index}: expected a photo with its qas, got {shown(entry)}")
+            raise ValueError(f"{questions!r}, entry {index}: expected a photo with its qas, got {excerpt(entry)}")
         for place, each in enumerate(pairs):
             where = f"{questions!r}, entry {index}, qas[{place}]"
             number, photo = _of_kind(each, "qa_id", int, where), _of_kind(each, "image_id", int, where)
@@ -263,12 +263,12 @@ def _photos(path: str) -> Iterator[tuple[int, tuple[str, int | None]]]:
         number, url = _of_kind(entry, "image_id", int, where), _of_kind(entry, "url", str, where)
         coco, found = entry.get("coco_id"), _URL.search(url)
         if found is None or not (coco is None or type(coco) is int):
-            raise ValueError(f"{where}: expected a url of VG_100K or VG_100K_2 and a coco_id, got {shown(entry)}")
+            raise ValueError(f"{where}: expected a url of VG_100K or VG_100K_2 and a coco_id, got {excerpt(entry)}")
         yield number, (found[1] if coco is None else f"{coco:012d}", coco)
 
 
 def _of_kind(entry: Any, name: str, kind: type, where: str) -> Any:
     value = entry.get(name) if isinstance(entry, dict) else None
     if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
-        raise ValueError(f"{where}: expected {name}, of type {kind.__name__}, got {shown(value)}")
+        raise ValueError(f"{where}: expected {name}, of type {kind.__name__}, got {excerpt(value)}")
     return value

@@ -28,7 +28,7 @@ from roibeam.features.exchange.npy_files import npy_value
 from roibeam.features.safe_pickle import load_pickle
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
-from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_members
 
 _SPLIT_IN_NAME = re.compile(r"_(train2014|val2014|test2015|test-dev2015)_")
@@ -73,7 +73,7 @@ class VqaLabels:
 
 
 @dataclass(frozen=True)
-class VqaAsked:
+class VqaInput:
     """A question by itself, as the test splits have them; fields as of `VqaQuestion` and `VqaLabels`."""
 
     where: str
@@ -151,7 +151,7 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
         raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
 
 
-def read_vqa_asked(path: str) -> Iterator[VqaAsked]:
+def read_vqa_inputs(path: str) -> Iterator[VqaInput]:
     """Questions of a file in its order, with or without answers.
 
     Raises:
@@ -162,7 +162,7 @@ def read_vqa_asked(path: str) -> Iterator[VqaAsked]:
         if name == QUESTIONS and index is not None:
             where, found = f"{path!r}, questions[{index}]", True
             number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-            yield VqaAsked(where, number, f"COCO_{split}_{image:012d}", text)
+            yield VqaInput(where, number, f"COCO_{split}_{image:012d}", text)
     if not found:
         raise ValueError(f"{path!r}: expected VQA's questions, got {EXPECTED} without one")
 
@@ -196,7 +196,7 @@ def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
     for name, kind in kinds.items():
         value = members.get(name)
         if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
-            raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {shown(value)}")
+            raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {excerpt(value)}")
         values.append(value)
     return tuple(values)
 

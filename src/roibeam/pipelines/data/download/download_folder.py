@@ -30,7 +30,7 @@ from roibeam.extraction.photos.decode import DecodeError, check_encoded, image_s
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
 from roibeam.features.folders.kept_work import KeptFile
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.dead_letters import write_letters
 from roibeam.pipelines.data.datasets.photo_folders import DOWNLOAD_NAME, DRAWN_WORLD, world_of
 from roibeam.pipelines.data.datasets.rows import BadRow
@@ -181,7 +181,7 @@ class FailedRow:
     detail: str
 
 
-Outcome = StoredImage | FailedRow
+RowOutcome = StoredImage | FailedRow
 
 
 class Journal:
@@ -214,7 +214,7 @@ class Journal:
     def is_known(self, row: int) -> bool:
         return self._offsets[row] != _UNKNOWN
 
-    def outcome(self, row: int) -> Outcome | None:
+    def outcome(self, row: int) -> RowOutcome | None:
         """Outcome of this row; None when nothing is known, or the list has no such row."""
         offset = self._offsets[row] if row < len(self._offsets) else _UNKNOWN
         if offset == _UNKNOWN:
@@ -239,7 +239,7 @@ class Journal:
             if offset != _UNKNOWN and self._is_stored[row] == stored:
                 yield row
 
-    def append(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+    def append(self, outcomes: Iterable[tuple[int, RowOutcome]]) -> None:
         """Writes outcomes of rows that have none, and waits until they are on the disk."""
         self._file.seek(0, os.SEEK_END)
         offset = self._file.tell()
@@ -283,7 +283,7 @@ class Journal:
         if damaged:
             logger.warning(
                 "%s: %s damaged, such as line %d; what is not in the others is done again", self._path,
-                counted(len(damaged), "line is", "lines are"), damaged[0],
+                plural(len(damaged), "line is", "lines are"), damaged[0],
             )  # fmt: skip
             self._mend(header)
 
@@ -326,7 +326,7 @@ class Journal:
         self._file = self._path.open("a+b")
         self._load(header)
 
-    def _parsed(self, line: bytes) -> tuple[int, Outcome] | None:
+    def _parsed(self, line: bytes) -> tuple[int, RowOutcome] | None:
         """The row of a line and what became of it; None for a damaged line."""
         entry, is_summed = _entry(line, self._seed)
         if entry is None or is_summed is False or (is_summed is None and self._needs_sums):
@@ -343,7 +343,7 @@ class Journal:
         except KeyError:
             return None
 
-    def _note(self, row: int, outcome: Outcome, offset: int) -> None:
+    def _note(self, row: int, outcome: RowOutcome, offset: int) -> None:
         self._offsets[row] = offset
         self._is_stored[row] = isinstance(outcome, StoredImage)
         if isinstance(outcome, StoredImage):
@@ -490,9 +490,9 @@ def summary_text(coverage: Coverage, out: Path) -> str:
     """The end of a download for the terminal, with the tree that was written."""
     share = 100 * coverage.captions / coverage.rows
     lines = [
-        f"{counted(coverage.images, 'image')} ({coverage.num_bytes / 1e6:,.1f} MB) of {counted(coverage.urls, 'URL')}, "
-        f"for {coverage.captions:,} of {counted(coverage.rows, 'row')} ({share:.1f} %); "
-        f"{counted(coverage.failures.total(), 'dead letter')}",
+        f"{plural(coverage.images, 'image')} ({coverage.num_bytes / 1e6:,.1f} MB) of {plural(coverage.urls, 'URL')}, "
+        f"for {coverage.captions:,} of {plural(coverage.rows, 'row')} ({share:.1f} %); "
+        f"{plural(coverage.failures.total(), 'dead letter')}",
         *(f"  {count:>9,} {reason}" for reason, count in coverage.failures.most_common()),
         "",
         f"{out}/",

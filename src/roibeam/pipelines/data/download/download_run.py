@@ -23,8 +23,8 @@ from aiohttp.abc import AbstractResolver
 
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_protocol import store_lock
-from roibeam.messages import counted
-from roibeam.pipelines.common.console.progress import Progress, Standing, waiting
+from roibeam.messages import plural
+from roibeam.pipelines.common.console.progress import Progress, ProgressState, waiting
 from roibeam.pipelines.data.datasets.photo_folders import DOWNLOAD_NAME
 from roibeam.pipelines.data.datasets.rows import UrlRow
 from roibeam.pipelines.data.datasets.tables import UrlColumns
@@ -34,7 +34,7 @@ from roibeam.pipelines.data.download.download_folder import (
     FailedRow,
     ImageFiles,
     Journal,
-    Outcome,
+    RowOutcome,
     StoredImage,
     remove_unfinished,
     write_outputs,
@@ -68,7 +68,7 @@ class DownloadOptions:
     seed: int = 0
     user_agent: str | None = None
     as_json: bool = False
-    asks_robots_txt: bool = False
+    reads_robots_txt: bool = False
     columns: UrlColumns = field(default_factory=UrlColumns)
 
     def __post_init__(self) -> None:
@@ -94,10 +94,10 @@ class OutageWatch:
     """
 
     def __init__(self) -> None:
-        self._held: deque[tuple[int, Outcome]] = deque()
+        self._held: deque[tuple[int, RowOutcome]] = deque()
         self._hosts = set[str]()
 
-    def note(self, row: int, url: str, outcome: Outcome) -> list[tuple[int, Outcome]]:
+    def note(self, row: int, url: str, outcome: RowOutcome) -> list[tuple[int, RowOutcome]]:
         """The outcomes to be written down now, of this row or earlier ones.
 
         Raises:
@@ -120,7 +120,7 @@ class OutageWatch:
             )
         return [self._held.popleft()]
 
-    def release(self) -> list[tuple[int, Outcome]]:
+    def release(self) -> list[tuple[int, RowOutcome]]:
         """Gives back all that is held back: the list is at its end."""
         held = list(self._held)
         self._held.clear()
@@ -150,7 +150,7 @@ class RowDownload:
         self._fetcher, self._files, self._limits = fetcher, files, limits
         self._checks, self._seed = checks, seed
 
-    async def run(self, row: int, url: str) -> Outcome:
+    async def run(self, row: int, url: str) -> RowOutcome:
         """
         Raises:
             LocalFaultError: if this machine is to blame.
@@ -246,12 +246,12 @@ class _Run:
         self._url_list, self._files, self._journal = url_list, files, journal
         self._rule, self._options, self._resolver = rule, options, resolver
         self._num_stored, self._failures = journal.num_stored, Counter(journal.failures)
-        self._unwritten: list[tuple[int, Outcome]] = []
+        self._unwritten: list[tuple[int, RowOutcome]] = []
         self._outage = OutageWatch()
 
-    def read(self) -> Standing:
+    def read(self) -> ProgressState:
         """State for the progress line, from its own thread."""
-        return Standing(self._num_stored, Counter(dict(self._failures)))
+        return ProgressState(self._num_stored, Counter(dict(self._failures)))
 
     async def download(self) -> None:
         """Fetches every row that has no outcome; what was done is in the journal also when it raises."""
@@ -262,7 +262,7 @@ class _Run:
         try:
             with ThreadPoolExecutor(_CHECK_THREADS, "check") as checks, ThreadPoolExecutor(1, "journal") as writer:
                 async with open_fetcher(
-                    limits, self._rule, user_agent=agent, asks_robots_txt=self._options.asks_robots_txt,
+                    limits, self._rule, user_agent=agent, reads_robots_txt=self._options.reads_robots_txt,
                     resolver=self._resolver,
                 ) as fetcher:  # fmt: skip
                     download = RowDownload(fetcher, self._files, limits, checks=checks, seed=self._options.seed)
@@ -354,7 +354,7 @@ def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
     if damaged:
         log.warning(
             "%s: %s other bytes than were fetched, such as %s; fetching again", files.folder,
-            counted(len(damaged), "image has", "images have"), damaged[0],
+            plural(len(damaged), "image has", "images have"), damaged[0],
         )  # fmt: skip
     for row in journal.rows(stored=True):
         if not is_there[row]:

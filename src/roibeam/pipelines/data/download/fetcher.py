@@ -26,7 +26,14 @@ from yarl import URL
 from roibeam.messages import printable
 from roibeam.pipelines.data.download.limits import AddressRule, DownloadLimits, PrivateAddressError
 from roibeam.pipelines.data.download.response import Body, DownloadError, LocalFaultError, Unpacker
-from roibeam.pipelines.data.download.robots import MAX_ROBOTS_BYTES, RobotsTxt, agent_names, refusal, said_of_use, shown
+from roibeam.pipelines.data.download.robots import (
+    MAX_ROBOTS_BYTES,
+    RobotsTxt,
+    agent_names,
+    refusal,
+    usage_directives,
+    with_source,
+)
 
 _SWEEP_AT = 4096  # hosts that are only remembered because of a pause
 _MOST_LONG = 5  # answers in a row with a pause over the limit, before a host is given up
@@ -107,7 +114,7 @@ async def open_fetcher(
     rule: AddressRule,
     *,
     user_agent: str,
-    asks_robots_txt: bool = False,
+    reads_robots_txt: bool = False,
     resolver: AbstractResolver | None = None,
 ) -> AsyncIterator[Fetcher]:
     """
@@ -133,7 +140,7 @@ async def open_fetcher(
         ),
     )
     async with session:
-        yield Fetcher(session, limits, agents=agent_names(user_agent), asks_robots_txt=asks_robots_txt)
+        yield Fetcher(session, limits, agents=agent_names(user_agent), reads_robots_txt=reads_robots_txt)
 
 
 class Fetcher:
@@ -149,12 +156,12 @@ class Fetcher:
         limits: DownloadLimits,
         *,
         agents: tuple[str, ...],
-        asks_robots_txt: bool,
+        reads_robots_txt: bool,
     ) -> None:
         self._session, self._limits, self._agents = session, limits, agents
         self._gates = HostGates(limits.per_host)
         self._places = asyncio.Semaphore(limits.connections)
-        self._robots = RobotsTxt(self._robots_text, agents) if asks_robots_txt else None
+        self._robots = RobotsTxt(self._robots_text, agents) if reads_robots_txt else None
 
     async def fetch(self, address: str, open_file: Callable[[], FileIO]) -> int:
         """Writes the body of the image at `address` into a file.
@@ -216,9 +223,9 @@ class Fetcher:
 
     async def _read(self, answer: aiohttp.ClientResponse, url: URL, open_file: Callable[[], FileIO]) -> Body | URL:
         """The body of an image, or where else to look."""
-        directives = said_of_use(lambda name: answer.headers.getall(name, ()))
+        directives = usage_directives(lambda name: answer.headers.getall(name, ()))
         if directive := refusal(directives, self._agents):
-            raise DownloadError("fetch", "opted out", shown(directive, "X-Robots-Tag"))
+            raise DownloadError("fetch", "opted out", with_source(directive, "X-Robots-Tag"))
         if answer.status in _REDIRECTS and "Location" in answer.headers:
             return _parse(answer.headers["Location"], base=url)
         if answer.status != 200:

@@ -47,7 +47,7 @@ def agent_names(user_agent: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((AGENT, *(() if found is None else (found[1].lower(),)))))
 
 
-def said_of_use(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
+def usage_directives(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
     """Directives in the headers of an answer, as `refusal` reads them.
 
     Args:
@@ -85,7 +85,7 @@ def refusal(values: Iterable[str], names: Iterable[str] = (AGENT,)) -> str | Non
     return None
 
 
-def shown(directive: str, where: str) -> str:
+def with_source(directive: str, where: str) -> str:
     """The directive with its source, such as "X-Robots-Tag", unless it names that itself."""
     return directive if ":" in directive else f"{where}: {directive}"
 

@@ -17,7 +17,7 @@ from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
-from roibeam.messages import byte_count, counted, on_a_line
+from roibeam.messages import byte_count, on_a_line, plural
 from roibeam.pipelines.common.compute import choose_device
 from roibeam.pipelines.common.console.progress import IMAGES, duration, waiting
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
@@ -129,10 +129,10 @@ class DryRun:
             without = " (--distribution top-20 or none takes less)"
         return [
             *(f"note: {note}" for note in found.notes),
-            f"dry run: nothing written; {counted(found.timed, 'photo')} timed {found.timed_on}",
+            f"dry run: nothing written; {plural(found.timed, 'photo')} timed {found.timed_on}",
             f"  images to extract   {found.images:,}",
             f"  speed               {IMAGES.rate(1 / max(found.seconds_per_image, 1e-9))} in one process",
-            f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
+            f"  shards              {found.num_shards:,} of at most {plural(found.shard_size, 'image')}",
             f"  shards at once      {self.slots.words}",
             f"  time                {self._time(found)}",
             f"  disk                {byte_count(found.images * found.bytes_per_image)}, "
@@ -160,11 +160,11 @@ class DryRun:
             return []
         if slots is None:
             size = max(1, found.images // _EXAMPLES[1])
-            few = f"{counted(found.num_shards, 'shard')}: no more can be in work at once"
+            few = f"{plural(found.num_shards, 'shard')}: no more can be in work at once"
             return [f"{few}; --shard-size {size} makes {-(-found.images // size):,}"] if found.num_shards == 1 else []
         if found.num_shards >= slots:
             return []
-        idle = f"{counted(found.num_shards, 'shard')} for {slots:,} at once: {slots - found.num_shards:,} would idle"
+        idle = f"{plural(found.num_shards, 'shard')} for {slots:,} at once: {slots - found.num_shards:,} would idle"
         if found.shard_size == 1:
             return [f"{idle}, there are no more images"]
         size = max(1, found.images // slots)
@@ -206,9 +206,7 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
     chosen = images[:: max(1, len(images) // MOST_PHOTOS)][:MOST_PHOTOS]
     timed = _time(chosen, timed_work)
     if chosen and not timed:
-        raise ValueError(
-            f"none of the {counted(len(chosen), 'image')} tried could be extracted; see the warnings above"
-        )
+        raise ValueError(f"none of the {plural(len(chosen), 'image')} tried could be extracted; see the warnings above")
     # The first one warms caches and kernels up; alone it must do.
     seconds = [seconds for seconds, _ in timed[1:] or timed]
     per_image = sum(seconds) / max(len(seconds), 1)

@@ -43,7 +43,7 @@ def warning_of_config(config: Mapping[str, Any], classes: Sequence[str] | None) 
     if not detector.get("weights"):  # written or imported: the detector is unknown
         return None
     # A recorded yes holds when the photos have moved; a "no" may be from before more folders were known.
-    drawn = config.get(DRAWN_WORLD) is True or is_drawn(source)
+    drawn = config.get(DRAWN_WORLD) is True or has_toy_photos(source)
     return warning_of(str(detector.get("weights", "")), classes, drawn=drawn)
 
 
@@ -57,10 +57,10 @@ def warning_of(weights: str, classes: Sequence[str] | None, *, drawn: bool) -> B
     """
     if weights.startswith("random:"):
         return RANDOM_WEIGHTS
-    return TOY_ON_PHOTOS if not drawn and knows_drawn_world(weights, classes) else None
+    return TOY_ON_PHOTOS if not drawn and is_toy_world_detector(weights, classes) else None
 
 
-def knows_drawn_world(weights: str, classes: Sequence[str] | None) -> bool:
+def is_toy_world_detector(weights: str, classes: Sequence[str] | None) -> bool:
     """Whether a detector was trained on the toy world: the shipped one, or another with exactly its classes."""
     path = PurePath(weights)
     return (path.parent.name, path.name) == (SHIPPED["toy"].name, WEIGHTS_NAME) or (
@@ -68,7 +68,7 @@ def knows_drawn_world(weights: str, classes: Sequence[str] | None) -> bool:
     )
 
 
-def is_drawn(source: Mapping[str, Any]) -> bool:
+def has_toy_photos(source: Mapping[str, Any]) -> bool:
     """Whether the photos of a source, as plans and manifests record it, lie in a toy world's folder."""
     place = source.get("image_root") or source.get("location")
     return isinstance(place, str) and world_of(place) is not None

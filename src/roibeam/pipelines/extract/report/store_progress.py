@@ -14,8 +14,8 @@ from typing import Any
 from roibeam.features.folders.folder_protocol import OutputFolder, is_locked
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
-from roibeam.messages import counted, on_a_line
-from roibeam.pipelines.common.console.progress import IMAGES, Standing, duration, failed
+from roibeam.messages import on_a_line, plural
+from roibeam.pipelines.common.console.progress import IMAGES, ProgressState, duration, failed
 from roibeam.pipelines.data.shard_plan import Plan, read_plan
 from roibeam.pipelines.extract.report.run_summary import last_end
 from roibeam.pipelines.extract.shard.run_progress import Beat, ProgressView, standing_of
@@ -42,7 +42,7 @@ class Status:
     """
 
     plan: Plan
-    standing: Standing
+    standing: ProgressState
     finished: int
     in_work: tuple[Beat, ...]
     is_complete: bool
@@ -168,7 +168,7 @@ def _rate(per_second: float) -> str:
 
 def _count(status: Status) -> str:
     """Done and total; rate and time left where there is a rate; failures by reason."""
-    parts = [f"{status.standing.images:,} of {IMAGES.counted(status.plan.num_images)}"]
+    parts = [f"{status.standing.images:,} of {IMAGES.plural(status.plan.num_images)}"]
     if status.images_per_second > 0:
         parts.append(IMAGES.rate(status.images_per_second))
         parts.append(f"{duration(status.eta_seconds)} left")
@@ -253,7 +253,7 @@ class SeveralStatus:
             return status_text(planned[0])
         states = {store: NOT_STARTED if status is None else status.state for store, status in self.looks.items()}
         counts = ", ".join(f"{count:,} {state}" for state, count in Counter(states.values()).most_common())
-        lines = [_sums(planned), f"{counted(len(self.looks), 'store')}: {counts}"]
+        lines = [_sums(planned), f"{plural(len(self.looks), 'store')}: {counts}"]
         others = [store for store, state in states.items() if state not in (RUNNING, FINISHED)]
         lines += [f"  {states[store]:<9}  {store}{_detail(self.looks[store])}" for store in others[:_LISTED_STORES]]
         if len(others) > _LISTED_STORES:
@@ -293,7 +293,7 @@ def _sums(planned: Sequence[Status]) -> str:
     """Done and total of all; rate, and time left of the run that ends last; failures by reason."""
     done, total = sum(status.standing.images for status in planned), sum(status.plan.num_images for status in planned)
     at_work = [status for status in planned if status.state == RUNNING]
-    parts = [f"{done:,} of {IMAGES.counted(total)}"]
+    parts = [f"{done:,} of {IMAGES.plural(total)}"]
     rate = sum(status.images_per_second for status in at_work)
     if rate > 0:
         longest = max(status.eta_seconds for status in at_work if status.eta_seconds is not None)
@@ -305,5 +305,5 @@ def _sums(planned: Sequence[Status]) -> str:
 def _detail(status: Status | None) -> str:
     if status is None:
         return ": no run has planned a store there yet"
-    found = f": {status.standing.images:,} of {IMAGES.counted(status.plan.num_images)}"
+    found = f": {status.standing.images:,} of {IMAGES.plural(status.plan.num_images)}"
     return found if status.error is None else f"{found}; {status.error}"

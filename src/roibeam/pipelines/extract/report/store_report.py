@@ -282,7 +282,7 @@ def write_run_report(
         with FeatureStore(folder.local_path) as opened:
             _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, (seconds, new_images))
     else:
-        with folder.written_aside(REPORT_NAME) as path:
+        with folder.atomic_path(REPORT_NAME) as path:
             _write(folder, path, plan, manifest, SampledRecords(folder, manifest), (seconds, new_images))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
 
-from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet
+from roibeam.pipelines.extract.shard.process_setup import silence_closed_connections
 
 _CONNECT_SECONDS = 10.0
 
@@ -102,9 +102,9 @@ def task_slots(master: str) -> int:
 
 
 @contextmanager
-def ended_with_the_run(options: PipelineOptions) -> Iterator[None]:
+def cancel_job_on_interrupt(options: PipelineOptions) -> Iterator[None]:
     """Cancels the job of `--runner flink` when Ctrl-C ends the block. The job gets a name that no other has."""
-    keep_hang_ups_quiet()
+    silence_closed_connections()
     named = options.view_as(GoogleCloudOptions)  # where Beam keeps the name of a job for any runner
     named.job_name = f"{named.job_name or 'roibeam'}-{secrets.token_hex(4)}"
     try:

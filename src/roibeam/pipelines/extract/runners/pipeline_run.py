@@ -18,10 +18,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from roibeam.pipelines.extract.runners.clusters import NOT_TAKEN, ended_with_the_run
+from roibeam.pipelines.extract.runners.clusters import NOT_TAKEN, cancel_job_on_interrupt
 from roibeam.pipelines.extract.runners.runner_options import check_cluster, pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
-from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet, stopping_with_the_caller
+from roibeam.pipelines.extract.shard.process_setup import silence_closed_connections, stop_shards_on_interrupt
 from roibeam.version import SCALA_VERSION, SPARK_VERSION
 
 STOP_SECONDS = 6.0  # for dropping the work in hand after Ctrl-C; a detector call is not waited for
@@ -82,7 +82,7 @@ def run_pipeline(
     options = _options(choice, preload, device, num_elements)
     run = functools.partial(_run, namespace)
     try:
-        with stopping_with_the_caller(STOP_SECONDS):
+        with stop_shards_on_interrupt(STOP_SECONDS):
             if choice.runner == "local" and choice.workers == 1:
                 # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
                 return run(build(options, FnApiRunner()))
@@ -93,10 +93,10 @@ def run_pipeline(
             elif choice.runner == "portable" and options.view_as(PortableOptions).environment_config is None:
                 return run_with_workers(lambda pool: run(_portable_pipeline(build, options, pool)), preload=preload)
             elif choice.runner == "flink":
-                with ended_with_the_run(options):
+                with cancel_job_on_interrupt(options):
                     return run(build(options, None))
             else:
-                keep_hang_ups_quiet()  # of Beam's threads, when its job server goes
+                silence_closed_connections()  # of Beam's threads, when its job server goes
                 return run(build(options, None))
     except Exception as error:
         raise _cause(error) from None

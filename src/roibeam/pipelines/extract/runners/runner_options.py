@@ -15,7 +15,7 @@ from pathlib import Path
 
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
-from roibeam.messages import counted, near_names
+from roibeam.messages import near_names, plural
 from roibeam.pipelines.extract.runners.clusters import (
     SPARK_OPTIONS,
     check_job_server,
@@ -210,7 +210,7 @@ def _check_slots(master: str | None, parallelism: str | None) -> None:
     if parallelism.isdigit() and slots < int(parallelism):
         log.warning(
             "--parallelism=%s, but the cluster at %s has %s now: the job waits until there are as many",
-            parallelism, master, counted(slots, "task slot"),
+            parallelism, master, plural(slots, "task slot"),
         )  # fmt: skip
 
 
@@ -291,12 +291,12 @@ def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str
         return _local_slots(workers, device, gpus)
     if runner == "portable":
         processes = _number(value.get("--sdk_worker_parallelism")) or 1
-        return Slots(processes, processes, counted(processes, "worker process", "worker processes"))
+        return Slots(processes, processes, plural(processes, "worker process", "worker processes"))
     if runner == "flink":
         slots = _number(value.get("--parallelism"))
         if slots is None:
             return Slots(None, None, "the cluster's task slots; say how many: -- --parallelism=N")
-        return Slots(slots, slots, f"{counted(slots, 'task slot')} (--parallelism), one on each TaskManager")
+        return Slots(slots, slots, f"{plural(slots, 'task slot')} (--parallelism), one on each TaskManager")
     if runner == "spark":
         return _spark_slots(value.get("--spark_master_url", ""))
     if runner == "dataflow":
@@ -304,14 +304,14 @@ def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str
         machines = _number(value.get(name))
         if machines is None:
             return Slots(None, None, "as many machines as Dataflow takes; say how many at most: -- --max_num_workers=N")
-        return Slots(machines, machines, f"{counted(machines, 'machine')} ({name}), one process on each")
+        return Slots(machines, machines, f"{plural(machines, 'machine')} ({name}), one process on each")
     workers_of_it = _number(value.get("--direct_num_workers"))
     words = f"{workers_of_it} (--direct_num_workers)" if workers_of_it else f"as many as {runner} takes"
     return Slots(workers_of_it, workers_of_it, words)
 
 
 def _local_slots(workers: int, device: str, gpus: int) -> Slots:
-    words = counted(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
+    words = plural(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
     if not device.startswith("cuda"):
         return Slots(workers, workers, words)
     there = 1 if ":" in device else max(gpus, 1)
@@ -319,9 +319,9 @@ def _local_slots(workers: int, device: str, gpus: int) -> Slots:
     if workers < there:
         words += f" on {workers} of {there} GPUs; --workers {there} takes all"
     elif workers > there:
-        words += f" that share {counted(there, 'GPU')}"
+        words += f" that share {plural(there, 'GPU')}"
     else:
-        words += f" on {counted(there, 'GPU')}"
+        words += f" on {plural(there, 'GPU')}"
     return Slots(workers, computing, words)
 
 
@@ -330,7 +330,7 @@ def _spark_slots(master: str) -> Slots:
     if local is None:
         return Slots(None, None, "cores of all executors, which Beam's options do not say")
     number = (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
-    return Slots(number, number, f"{counted(number, 'core')} ({master})")
+    return Slots(number, number, f"{plural(number, 'core')} ({master})")
 
 
 def _number(text: str | None) -> int | None:

@@ -31,10 +31,10 @@ from apache_beam.runners.worker.bundle_processor import DATA_INPUT_URN
 from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor
 
 from roibeam.extraction.engine.background_threads import start_thread
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, is_right, new_token
 from roibeam.pipelines.extract.runners.worker_process import STOP_SECONDS
-from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet
+from roibeam.pipelines.extract.shard.process_setup import silence_closed_connections
 
 log = logging.getLogger(__name__)
 HANG_UP_SECONDS = 60.0  # a runner that has met the worker sends nothing
@@ -264,7 +264,7 @@ def serve_worker_pool(preload: str, host: str, port: int, token: str | None = No
     with WorkerPool(preload, host, port, token=token) as pool:
         log.info("worker pool at %s%s; Ctrl-C ends it", pool.address, ", without a token" if token is None else "")
         ended.wait()
-        log.info("ending %s", counted(pool.num_workers, "worker"))
+        log.info("ending %s", plural(pool.num_workers, "worker"))
 
 
 def run_with_workers(run: Callable[[WorkerPool], _T], *, preload: str) -> _T:
@@ -295,7 +295,7 @@ def run_with_workers(run: Callable[[WorkerPool], _T], *, preload: str) -> _T:
         finally:
             ended.set()
 
-    keep_hang_ups_quiet()
+    silence_closed_connections()
     with WorkerPool(preload, token=new_token(), died=deaths.append) as pool:
         start_thread("run the pipeline", lambda: work(pool))
         while not ended.wait(LOOK_SECONDS) and not deaths:

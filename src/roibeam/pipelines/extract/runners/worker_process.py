@@ -17,8 +17,8 @@ import threading
 
 from roibeam.pipelines.common.console.command_files import refuse_pipes_and_devices
 from roibeam.pipelines.common.console.printable_streams import printable_streams
-from roibeam.pipelines.common.console.progress import show_our_logs
-from roibeam.pipelines.extract.shard.process_setup import keep_hang_ups_quiet, stop_running_shards, use_one_arena
+from roibeam.pipelines.common.console.progress import configure_logging
+from roibeam.pipelines.extract.shard.process_setup import silence_closed_connections, stop_running_shards, use_one_arena
 
 log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # for dropping the shards in work; a detector call is not waited for
@@ -32,7 +32,7 @@ def main() -> None:
     use_one_arena()
     refuse_pipes_and_devices()
     threading.Thread(target=_end_with_standard_input, name="watch-pool", daemon=True).start()
-    show_our_logs()
+    configure_logging()
     import grpc  # here, not above: Beam complains while it is imported
     from apache_beam.runners.worker import sdk_worker
 
@@ -40,7 +40,7 @@ def main() -> None:
     importlib.import_module(preload)
     # Beam prints the traceback of every failed bundle, beside sending it to the runner, which reports it.
     vars(sdk_worker)["print"] = lambda *words, **_: log.debug("%s", words)
-    keep_hang_ups_quiet()
+    silence_closed_connections()
     try:
         if provision:
             _take_options(provision, worker_id)

@@ -61,7 +61,7 @@ def stop_running_shards(seconds: float) -> bool:
 
 
 @contextmanager
-def stopping_with_the_caller(seconds: float) -> Iterator[None]:
+def stop_shards_on_interrupt(seconds: float) -> Iterator[None]:
     """Stops shards in work when Ctrl-C ends the block, and waits for them, at most so many seconds."""
     global _stopping
     _stopping = False
@@ -72,7 +72,7 @@ def stopping_with_the_caller(seconds: float) -> Iterator[None]:
         raise
 
 
-def keep_hang_ups_quiet() -> None:
+def silence_closed_connections() -> None:
     """Hides gRPC's errors of closed connections in threads; the watchers of workers and runners report them."""
     threading.excepthook = _report_unless_closed
 

@@ -26,7 +26,7 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.folders.object_folder import ObjectFolder
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
-from roibeam.pipelines.common.console.progress import Standing
+from roibeam.pipelines.common.console.progress import ProgressState
 from roibeam.pipelines.data.shard_plan import Plan
 
 log = logging.getLogger(__name__)
@@ -198,12 +198,12 @@ class ProgressView:
         self.in_work: list[Beat] = []
         self.heard_at = 0.0  # when a file of a run was written last, Unix seconds
 
-    def read(self) -> Standing:
+    def read(self) -> ProgressState:
         """Progress from finished shards and the heartbeats of the others."""
         with self._lock:
             return self._read()
 
-    def _read(self) -> Standing:
+    def _read(self) -> ProgressState:
         there = self._folder.listing()
         new = [name for name, number in self._names.items() if name in there and number not in self.finished]
         for name, data in self._folder.read_many(new):
@@ -241,7 +241,7 @@ def _finished(manifest: ShardManifest) -> FinishedShard:
     )  # fmt: skip
 
 
-def standing_of(finished: Iterable[FinishedShard], in_work: Iterable[Beat]) -> Standing:
+def standing_of(finished: Iterable[FinishedShard], in_work: Iterable[Beat]) -> ProgressState:
     """The images of finished shards and of those in work together."""
     records, failures = 0, Counter[str]()
     for shard in finished:
@@ -251,4 +251,4 @@ def standing_of(finished: Iterable[FinishedShard], in_work: Iterable[Beat]) -> S
     for beat in in_work:
         records += beat.records
         failures.update(beat.failures)
-    return Standing(records, failures)
+    return ProgressState(records, failures)

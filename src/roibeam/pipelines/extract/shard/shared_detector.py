@@ -44,10 +44,10 @@ def own_device(device: str) -> str:
         return device
     # Keyed by hardware names: processes may see different devices under one number.
     names = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-    return f"cuda:{take_seat(names)}"
+    return f"cuda:{claim_device(names)}"
 
 
-def take_seat(names: Sequence[str], folder: Path | None = None) -> int:
+def claim_device(names: Sequence[str], folder: Path | None = None) -> int:
     """Index of the device among `names` on which the fewest processes of this machine sit.
 
     Args:

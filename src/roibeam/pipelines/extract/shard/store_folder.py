@@ -35,7 +35,7 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.reader import ShardReader
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.data.captions.caption_files import planned_annotations
 from roibeam.pipelines.data.shard_plan import MEMBERS_START, PLAN_COPY_NAME, Plan, PlannedShard, read_plan
@@ -394,7 +394,7 @@ def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool
             done.append(ShardManifest.from_bytes(data, folder.where(name)))
             digests[name] = hashlib.sha256(data).hexdigest()
     if len(done) < len(plan.shards):
-        unfinished = counted(len(plan.shards) - len(done), "shard")
+        unfinished = plural(len(plan.shards) - len(done), "shard")
         raise ValueError(f"{folder}: {unfinished} unfinished; run the same command again")
     if keep and (published := _published(folder, digests)) is not None:
         return published

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from roibeam.features.store_comparison import ImageComparison, StoreComparison
-from roibeam.messages import counted, escaped, printable
+from roibeam.messages import escaped, plural, printable
 from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
 
@@ -167,7 +167,7 @@ def _pictures(found: StoreComparison, pictures: Sequence[ComparedImage]) -> Iter
 
 def _all_alike(found: StoreComparison) -> str:
     if found.equal:
-        return f"the {counted(found.num_common, 'image')} of both sides are equal within the tolerances"
+        return f"the {plural(found.num_common, 'image')} of both sides are equal within the tolerances"
     return "the images of both sides that were looked at are equal within the tolerances"
 
 
@@ -178,7 +178,7 @@ def _facts(figures: ImageComparison) -> list[str]:
         pixels += f" against {right_width} x {right_height} px"
     facts = [
         pixels,
-        f"{figures.num_left:,} and {counted(figures.num_right, 'region')}, {counted(figures.num_matched, 'pair')}",
+        f"{figures.num_left:,} and {plural(figures.num_right, 'region')}, {plural(figures.num_matched, 'pair')}",
         f"{figures.num_same_box} within 0.1 px",
     ]
     if figures.cosine_mean is not None and figures.cosine_min is not None:
@@ -210,10 +210,10 @@ def _side(which: str, name: str, side: ComparedSide) -> str:
     drawn = [_drawn(box, is_named=id(box) in named) for box in (*alone, *pairs)]
     drawn.sort(key=lambda box: not box.label)
     canvas = box_canvas(
-        drawn, side.image_hw, side.thumbnail_jpeg, description=f"{which}: {counted(len(side.boxes), 'region')}"
+        drawn, side.image_hw, side.thumbnail_jpeg, description=f"{which}: {plural(len(side.boxes), 'region')}"
     )
     missing = f'<p class="quiet"><bdi>{escaped(side.missing)}</bdi></p>' if side.missing else ""
-    caption = f"<b>{which}</b> <bdi>{escaped(name, 200)}</bdi>, {counted(len(side.boxes), 'region')}"
+    caption = f"<b>{which}</b> <bdi>{escaped(name, 200)}</bdi>, {plural(len(side.boxes), 'region')}"
     return f'<div class="side"><p class="which">{caption}</p>{canvas}{missing}</div>'
 
 
@@ -240,7 +240,7 @@ def _regions(picture: ComparedImage) -> str:
                 lines.append(("", *(("", box.name) if place else (box.name, "")), ""))
     body = "".join(f"<tr>{''.join(f'<td>{escaped(cell, 60)}</td>' for cell in line)}</tr>" for line in lines)
     return (
-        f"<details><summary>all regions: {counted(len(of_pair[0]), 'pair')}, "
+        f"<details><summary>all regions: {plural(len(of_pair[0]), 'pair')}, "
         f"{len(lines) - len(of_pair[0]):,} without a partner</summary><table class='regions'>"
         "<thead><tr><th>pair</th><th>left</th><th>right</th><th>moved, px</th></tr></thead>"
         f"<tbody>{body}</tbody></table></details>"

@@ -8,32 +8,32 @@ from pathlib import Path
 
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import is_at_url, output_folder
-from roibeam.features.reading.temporary_copy import borrowed_store
+from roibeam.features.reading.temporary_copy import local_store
 from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, borrowed_files
 
-Place = str | Path
+StoreLocation = str | Path
 
 
-def folder_at(place: Place, scratch: str | None = None) -> OutputFolder:
+def folder_at(place: StoreLocation, scratch: str | None = None) -> OutputFolder:
     """The folder of a store, to be read or written; `scratch` as of `output_folder`."""
     return output_folder(place if is_at_url(place) else Path(place), scratch)
 
 
-def resolved(place: Place) -> str:
+def resolved(place: StoreLocation) -> str:
     """The same text for the same place."""
     return str(place).rstrip("/") if is_at_url(place) else str(Path(place).resolve())
 
 
 @contextmanager
-def opened_source(place: Place, scratch: str | None = None) -> Iterator[RecordSource]:
-    """A store or feature file, to be compared: where it lies, or as `borrowed_store` and `borrowed_files` copy it."""
+def opened_source(place: StoreLocation, scratch: str | None = None) -> Iterator[RecordSource]:
+    """A store or feature file, to be compared: where it lies, or as `local_store` and `borrowed_files` copy it."""
     if not is_at_url(place):
         with RecordSource(place) as source:
             yield source
     elif folder_at(place).num_bytes(STORE_MANIFEST_NAME) is not None:
-        with borrowed_store(place, scratch=scratch) as store, RecordSource(place, store=store) as source:
+        with local_store(place, scratch=scratch) as store, RecordSource(place, store=store) as source:
             yield source
     else:
         with (
@@ -43,7 +43,7 @@ def opened_source(place: Place, scratch: str | None = None) -> Iterator[RecordSo
             yield source
 
 
-def check_scratch(scratch: str | None, places: Iterable[Place | None]) -> None:
+def check_scratch(scratch: str | None, places: Iterable[StoreLocation | None]) -> None:
     """Raises ValueError for a scratch folder that is not there, or that no place of a command needs."""
     if scratch is None:
         return

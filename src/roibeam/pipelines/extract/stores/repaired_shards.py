@@ -33,7 +33,7 @@ from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.features.verify import record_problem
 from roibeam.features.writing.partial_store import check_shard_file
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.common.locations import moved_location
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, read_members
@@ -216,9 +216,9 @@ class _NewAttempt:
         self._store, self._job = store, job
         self._fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest, job.given_boxes)
         self._state, self._shard = state, state.planned
-        self._chosen = wanted_images(state, retry=retry)
+        self._chosen = images_to_extract(state, retry=retry)
         self._members = read_members(store, state.planned)
-        self._inputs = asked_members(self._members, self._chosen, plan, job.image_root)
+        self._inputs = members_to_extract(self._members, self._chosen, plan, job.image_root)
         self._letters: list[DeadLetter] = []
         self._copied = 0
         self._old: dict[str, OldRecord] = {}
@@ -291,7 +291,7 @@ class _NewAttempt:
         self._store.put_bytes(waiting_name(manifest.shard), json_bytes(manifest.to_json()))
         log.info(
             "shard %d: %s extracted, %s copied",
-            self._shard.number, counted(len(self._inputs), "image"), counted(self._copied, "record"),
+            self._shard.number, plural(len(self._inputs), "image"), plural(self._copied, "record"),
         )  # fmt: skip
         return manifest
 
@@ -349,12 +349,12 @@ def _copy(reader: ShardReader, writer: ShardWriter, image_id: str) -> None:
     writer.put(reader.get(image_id, copy=False))
 
 
-def wanted_images(state: ShardState, *, retry: bool) -> set[str]:
+def images_to_extract(state: ShardState, *, retry: bool) -> set[str]:
     letters = state.manifest.dead_letters if retry and state.manifest is not None else ()
     return {*state.broken, *state.missing, *(letter.image_id for letter in letters)}
 
 
-def asked_members(members: list[ImageRef], image_ids: set[str], plan: Plan, images: str) -> list[ImageRef]:
+def members_to_extract(members: list[ImageRef], image_ids: set[str], plan: Plan, images: str) -> list[ImageRef]:
     """Members of these image ids, with the locations that they have below the folder `images`."""
     root = plan.source["image_root"]
     chosen = [member for member in members if member.image_id in image_ids]

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import output_folder
-from roibeam.features.reading.temporary_copy import borrowed_store
+from roibeam.features.reading.temporary_copy import local_store
 from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
-from roibeam.features.shard.lmdb_file import LmdbPages, ValuePlace
+from roibeam.features.shard.lmdb_file import LmdbPages, ValuePosition
 from roibeam.features.shard.manifest import (
     DEAD_LETTERS_NAME,
     PLAN_NAME,
@@ -40,11 +40,11 @@ from roibeam.features.shard.reader import ShardReader, shard_digests
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import Problem, record_problem, verify_store
 from roibeam.pipelines.common.console.progress import RECORDS, Progress
-from roibeam.pipelines.common.console.termination import tell_what_is_kept
+from roibeam.pipelines.common.console.termination import set_resume_hint
 from roibeam.pipelines.common.dead_letters import dead_letters_file
 from roibeam.pipelines.data.captions.caption_files import annotation_problem
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, members_name, read_members, read_plan
-from roibeam.pipelines.extract.stores.locations import Place, folder_at
+from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
 
 log = logging.getLogger(__name__)
 _NEITHER = "the plan names it, the store has neither a record nor a dead letter of it"
@@ -130,7 +130,7 @@ class StoreDamage:
         return sum(state.num_dead_letters for state in self.shards)
 
 
-def find_damage(place: Place | OutputFolder) -> StoreDamage:
+def find_damage(place: StoreLocation | OutputFolder) -> StoreDamage:
     """Reads everything, like a deep `verify_store`, and finds the images that it concerns.
 
     Args:
@@ -301,7 +301,7 @@ class _Shard:
 
     def _manifest_of_entry(self, entry: ShardEntry) -> tuple[ShardManifest, bool]:
         """The lost manifest again, as far as its data file, the store manifest and dead_letters.parquet know it."""
-        page_size, num_pages, index = 0, 0, ValuePlace(b"", 0, 0)
+        page_size, num_pages, index = 0, 0, ValuePosition(b"", 0, 0)
         is_readable = True
         if entry.data_file is not None:
             try:
@@ -334,7 +334,7 @@ class _Shard:
         )
         return manifest, is_readable
 
-    def _pages_of(self, entry: ShardEntry, path: Path) -> tuple[int, int, ValuePlace]:
+    def _pages_of(self, entry: ShardEntry, path: Path) -> tuple[int, int, ValuePosition]:
         """Page size and count of a data file, and the place of its index; sizes are compared before it is mapped."""
         if not path.is_file():
             raise FileNotFoundError(f"{path}: is missing")
@@ -408,7 +408,7 @@ _MAX_PLAN_PROBLEMS = 20
 
 
 def check_store(
-    store: Place, *, deep: bool = False, shards: str | None = None, scratch: str | None = None
+    store: StoreLocation, *, deep: bool = False, shards: str | None = None, scratch: str | None = None
 ) -> list[Problem]:
     """
     Args:
@@ -431,10 +431,10 @@ def check_store(
     except KeyboardInterrupt:
         if deep:
             shard = shard_of_record(folder, progress.done)
-            tell_what_is_kept(f"the shards before {shard:,} are read, and nothing is changed", shards=f"{shard}-")
+            set_resume_hint(f"the shards before {shard:,} are read, and nothing is changed", shards=f"{shard}-")
         raise
     if deep and not problems:
-        with borrowed_store(store, scratch=scratch) as opened:
+        with local_store(store, scratch=scratch) as opened:
             entry, what = opened.manifest.annotations, annotation_problem(opened)
         if entry is not None and what is not None:
             problems.append(Problem(entry.file, what, "run the command that wrote the store again"))

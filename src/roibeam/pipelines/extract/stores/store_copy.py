@@ -21,7 +21,7 @@ from typing import Any
 
 from roibeam.features.annotations import write_annotations
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
-from roibeam.features.reading.temporary_copy import borrowed_store, unfinished_lines
+from roibeam.features.reading.temporary_copy import local_store, unfinished_lines
 from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import (
     IMPORTED_PREFIX,
@@ -34,7 +34,7 @@ from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
 from roibeam.features.shard.publish import (
     Outcome,
-    ShardPlace,
+    ShardOutput,
     ShardSequence,
     num_outcomes,
     publish_store,
@@ -49,16 +49,16 @@ from roibeam.features.writing.partial_store import (
     remove_unfinished,
     work_folder,
 )
-from roibeam.messages import counted, on_a_line, printable
+from roibeam.messages import on_a_line, plural, printable
 from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
 from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.common.image_ids import in_nfc
 from roibeam.pipelines.data.captions.caption_files import merged_annotations
-from roibeam.pipelines.data.id_lists import AskedIds
+from roibeam.pipelines.data.id_lists import IdSelection
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import ImportedClasses, added_names
-from roibeam.pipelines.extract.stores.locations import Place, folder_at, resolved
+from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at, resolved
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class CopySummary:
         failed = self.failures.total() + (0 if self.is_without else self.num_missing)
         return failed / max(self.manifest.num_records + failed, 1)
 
-    def to_json(self, out: Place) -> dict[str, Any]:
+    def to_json(self, out: StoreLocation) -> dict[str, Any]:
         manifest = self.manifest
         return {
             "store": str(out), "records": manifest.num_records, "regions": manifest.num_regions,
@@ -210,21 +210,21 @@ class CopySummary:
             "feature_space": manifest.fingerprint.feature_space, "seconds": round(self.seconds, 3),
         }  # fmt: skip
 
-    def text(self, out: Place) -> str:
+    def text(self, out: StoreLocation) -> str:
         """Result for the terminal."""
         manifest = self.manifest
         lines = [
-            f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')} in "
-            f"{counted(len(manifest.shards), 'shard')}, {counted(manifest.num_dead_letters, 'dead letter')}; "
-            f"{counted(self.num_repeats, 'equal repeat')} left out"
+            f"{out}: {plural(manifest.num_records, 'record')} with {plural(manifest.num_regions, 'region')} in "
+            f"{plural(len(manifest.shards), 'shard')}, {plural(manifest.num_dead_letters, 'dead letter')}; "
+            f"{plural(self.num_repeats, 'equal repeat')} left out"
         ]
         if self.num_kept_shards == len(manifest.shards):
             lines.append("  all of it was there already; nothing to do")
-        lines += [f"  not copied    {counted(count, 'record')}: {why}" for why, count in sorted(self.failures.items())]
+        lines += [f"  not copied    {plural(count, 'record')}: {why}" for why, count in sorted(self.failures.items())]
         if self.num_missing:
             names = ", ".join(printable(image_id) for image_id in self.first_missing)
             more = ", ..." if self.num_missing > len(self.first_missing) else ""
-            lines.append(f"  in no source  {counted(self.num_missing, 'id')}: {names}{more}")
+            lines.append(f"  in no source  {plural(self.num_missing, 'id')}: {names}{more}")
         return "\n".join([*map(on_a_line, lines), f"  content       {manifest.content_digest}"])
 
 
@@ -243,7 +243,7 @@ class CopyOptions:
     """
 
     change: RecordChange = field(default_factory=RecordChange)
-    selection: AskedIds | None = None
+    selection: IdSelection | None = None
     shard_size: int = 4000
     shard_bytes: int | None = None
     drop_damaged: bool = False
@@ -251,11 +251,15 @@ class CopyOptions:
 
 
 def copy_store(
-    sources: Sequence[Place], out: Place, options: CopyOptions | None = None, *, scratch: str | None = None
+    sources: Sequence[StoreLocation],
+    out: StoreLocation,
+    options: CopyOptions | None = None,
+    *,
+    scratch: str | None = None,
 ) -> CopySummary:
     """Writes the records of `sources` to the folder `out`, in key order; what is copied is checked.
 
-    Any of them may be at a URL. Shards then lie in a scratch folder on their way: see `borrowed_store` for sources; of
+    Any of them may be at a URL. Shards then lie in a scratch folder on their way: see `local_store` for sources; of
     `out` one shard, which is uploaded when it is whole.
 
     A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters,
@@ -276,7 +280,7 @@ def copy_store(
     folder = folder_at(out, scratch)
     with ExitStack() as opened:
         stores = [
-            opened.enter_context(borrowed_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
+            opened.enter_context(local_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
             for source in sources
         ]
         if selection is not None:
@@ -338,7 +342,7 @@ def _without_examples(config: Any) -> Any:
     return [_without_examples(value) for value in config] if isinstance(config, list) else config
 
 
-def _check_paths(sources: Sequence[Place], out: Place, vocab: str | None) -> None:
+def _check_paths(sources: Sequence[StoreLocation], out: StoreLocation, vocab: str | None) -> None:
     places, own = list(map(resolved, sources)), resolved(out)
     if len(set(places)) < len(places):
         raise ValueError("a source is named twice; name each store once")
@@ -375,19 +379,19 @@ def _ids_in_stores(stores: Sequence[FeatureStore], ids: frozenset[str]) -> froze
     return (ids - unknown).union(*(stored[in_nfc(each)] or {each} for each in unknown))
 
 
-def _check_some_are_there(stores: Sequence[FeatureStore], selection: AskedIds | None) -> None:
+def _check_some_are_there(stores: Sequence[FeatureStore], selection: IdSelection | None) -> None:
     """Raises ValueError where a list names no image of any store: ids of another form, most often."""
     if selection is None or any(image_id in store for store in stores for image_id in selection.ids):
         return
     own = next((image_id for store in stores for image_id in store.ids()), None)
     if own is not None:
         raise ValueError(
-            f"{selection.origin}: none of its {counted(len(selection.ids), 'id')} is in a store to copy; an id there "
+            f"{selection.origin}: none of its {plural(len(selection.ids), 'id')} is in a store to copy; an id there "
             f"is {printable(own)!r}; roibeam store ids STORE lists all"
         )
 
 
-def _refuse_forms(stores: Sequence[FeatureStore], selection: AskedIds | None) -> None:
+def _refuse_forms(stores: Sequence[FeatureStore], selection: IdSelection | None) -> None:
     """Raises ValueError where a merge would have two images whose ids are equal in NFC: captions would meet either."""
     if len(stores) == 1:
         return
@@ -444,7 +448,7 @@ def _write_shards(
     planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
     outcomes = _Outcomes(stores, options)
     sequence = ShardSequence(
-        ShardPlace(out, work),
+        ShardOutput(out, work),
         fingerprint=fingerprint,
         source=plan,
         shard_size=options.shard_size,

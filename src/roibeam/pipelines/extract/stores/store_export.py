@@ -14,13 +14,13 @@ from roibeam.features.exchange.check_report import NO_REGIONS, CheckReport
 from roibeam.features.exchange.formats import FeatureFormat, format_named
 from roibeam.features.folders.durable_files import scratch_folder
 from roibeam.features.folders.local_folder import is_at_url
-from roibeam.features.reading.temporary_copy import borrowed_store
+from roibeam.features.reading.temporary_copy import local_store
 from roibeam.features.record.fingerprint import ABSENT, has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.console.progress import RECORDS, Progress
-from roibeam.pipelines.extract.stores.locations import Place
+from roibeam.pipelines.extract.stores.locations import StoreLocation
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ExportSummary:
 
 
 def export_store(
-    store: Place, out: Place, *, format_name: str, layout: str | None = None, scratch: str | None = None
+    store: StoreLocation, out: StoreLocation, *, format_name: str, layout: str | None = None, scratch: str | None = None
 ) -> ExportSummary:
     """Writes the records of `store`, in the store's order, to the new file or folder `out`; then reads it back.
 
@@ -75,7 +75,7 @@ def export_store(
     Args:
         format_name: a name in `roibeam.features.exchange.formats.FORMATS`.
         layout: one of the format's; None: its default.
-        scratch: parent of the scratch folders that URLs need: for shards of `store` (see `borrowed_store`), and for the
+        scratch: parent of the scratch folders that URLs need: for shards of `store` (see `local_store`), and for the
             whole of `out`, which is uploaded once it was read back. None for the machine's temporary folder.
     Raises:
         ValueError: when `out` exists, a record is damaged or does not fit the format, or what was written cannot be
@@ -85,7 +85,7 @@ def export_store(
     found = format_named(format_name)
     if layout is not None and layout not in found.layouts:
         raise ValueError(f"--layout {layout!r}: {format_name} has {', '.join(found.layouts)}")
-    with _written_to(out, found, scratch) as path, borrowed_store(store, scratch=scratch) as opened:
+    with _written_to(out, found, scratch) as path, local_store(store, scratch=scratch) as opened:
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
         with Progress("writing", len(opened), RECORDS) as progress:
@@ -99,7 +99,7 @@ def export_store(
     return summary
 
 
-def _require_whole(summary: ExportSummary, out: Place) -> None:
+def _require_whole(summary: ExportSummary, out: StoreLocation) -> None:
     expected = summary.num_records - summary.left_out.get(NO_REGIONS, 0)
     read_back = summary.read_back
     if read_back.records != expected or read_back.problems:
@@ -111,7 +111,7 @@ def _require_whole(summary: ExportSummary, out: Place) -> None:
 
 
 @contextmanager
-def _written_to(out: Place, found: FeatureFormat, scratch: str | None) -> Iterator[Path]:
+def _written_to(out: StoreLocation, found: FeatureFormat, scratch: str | None) -> Iterator[Path]:
     """Path to write the export to: its own, or a scratch folder that it is uploaded from when the block ends well."""
     if not is_at_url(out):
         yield Path(out)

@@ -10,7 +10,7 @@ from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, UnfinishedRun
 from roibeam.features.store import FeatureStore
-from roibeam.messages import byte_count, counted, printable
+from roibeam.messages import byte_count, plural, printable
 from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
 from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 
@@ -145,9 +145,9 @@ def _annotations_row(manifest: StoreManifest) -> str:
     entry = manifest.annotations
     if entry is None:
         return "none"
-    kinds = [counted(entry.captions, "caption")] if entry.captions else []
-    kinds += [counted(entry.labels, "label")] if entry.labels else []
-    return f"{' and '.join(kinds)} of {counted(entry.rows, 'image')}, in {entry.file}"
+    kinds = [plural(entry.captions, "caption")] if entry.captions else []
+    kinds += [plural(entry.labels, "label")] if entry.labels else []
+    return f"{' and '.join(kinds)} of {plural(entry.rows, 'image')}, in {entry.file}"
 
 
 def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, which: str) -> str | None:

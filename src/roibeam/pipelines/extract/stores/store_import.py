@@ -21,7 +21,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
 from roibeam.features.shard.publish import (
     Repeat,
-    ShardPlace,
+    ShardOutput,
     ShardSequence,
     num_outcomes,
     publish_store,
@@ -34,14 +34,14 @@ from roibeam.features.writing.partial_store import (
     remove_unfinished,
     work_folder,
 )
-from roibeam.messages import counted
-from roibeam.pipelines.common.console.command_files import BorrowedFiles, NamedFiles, borrowed_files
+from roibeam.messages import plural
+from roibeam.pipelines.common.console.command_files import NamedFiles, TemporaryCopies, borrowed_files
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
 from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import imported_classes
-from roibeam.pipelines.extract.stores.locations import Place, folder_at
+from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
@@ -75,8 +75,8 @@ class ImportSummary:
 
 
 def import_features(
-    source: Place,
-    out: Place,
+    source: StoreLocation,
+    out: StoreLocation,
     *,
     format_name: str | None = None,
     dtype: str = "float16",
@@ -140,7 +140,7 @@ def import_features(
 class _Request:
     """Source and form of an import."""
 
-    files: BorrowedFiles
+    files: TemporaryCopies
     dtype: str
     shard_size: int
     num_classes: int | None
@@ -173,7 +173,7 @@ def _imported(
     manifests = finished_shards(folder)
     remove_unfinished(folder, manifests)
     sequence = ShardSequence(
-        ShardPlace(folder, work),
+        ShardOutput(folder, work),
         fingerprint=fingerprint,
         source=plan,
         shard_size=shard_size,
@@ -218,14 +218,14 @@ def _write_shards(
     """
     done = sum(map(num_outcomes, manifests))
     if manifests:
-        log.info("reading over the %s that are written", counted(done, "entry", "entries"))
+        log.info("reading over the %s that are written", plural(done, "entry", "entries"))
     with Progress("importing", num_entries, ENTRIES) as progress:
         counted_outcomes = progress.counting(outcomes)
         deque(islice(counted_outcomes, done), maxlen=0)
         manifests.extend(write_shard_sequence(counted_outcomes, sequence))
 
 
-def _plan_digest(fingerprint: Fingerprint, files: BorrowedFiles, shard_size: int, names: str | None) -> str:
+def _plan_digest(fingerprint: Fingerprint, files: TemporaryCopies, shard_size: int, names: str | None) -> str:
     """The same for two runs exactly when they write the same store, if files that change get another time.
 
     Args:

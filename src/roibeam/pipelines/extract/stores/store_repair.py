@@ -25,7 +25,7 @@ from roibeam.features.folders.local_folder import is_at_url
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, space_difference
 from roibeam.features.shard.manifest import DeadLetter, StoreManifest
 from roibeam.features.shard.publish import publish_shard
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.compute import check_device, check_device_name, choose_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.locations import location_exists
@@ -35,14 +35,14 @@ from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.report.store_report import write_run_report
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import StoreText, publish_run, tidy_store
-from roibeam.pipelines.extract.stores.locations import Place, folder_at
+from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
 from roibeam.pipelines.extract.stores.repaired_shards import (
     Comparison,
     RepairCounts,
-    asked_members,
+    images_to_extract,
+    members_to_extract,
     redo_shards,
     waiting_name,
-    wanted_images,
 )
 from roibeam.pipelines.extract.stores.store_check import ShardState, StoreDamage, find_damage
 
@@ -99,7 +99,7 @@ class RepairSummary:
 
 
 def repair_store(
-    place: Place, source: RepairSource, *, retry_dead_letters: bool = False, scratch: str | None = None
+    place: StoreLocation, source: RepairSource, *, retry_dead_letters: bool = False, scratch: str | None = None
 ) -> RepairSummary:
     """Extracts what is broken or missing, and publishes new attempts of the shards that held it.
 
@@ -163,7 +163,7 @@ def _check_compared(store: OutputFolder, compared: Comparison) -> None:
         return
     image_id, why = next(iter(compared.other.items()))
     raise ValueError(
-        f"{store}: {counted(len(compared.other), 'photo is', 'photos are')} not what the broken records were made of, "
+        f"{store}: {plural(len(compared.other), 'photo is', 'photos are')} not what the broken records were made of, "
         f"the first {printable(image_id)!r}: {why}; nothing was published: name the folder of the right photos. An "
         f"image whose photo you take away becomes a dead letter"
     )
@@ -263,13 +263,13 @@ def _check_photos(
     first = None
     for state in states:
         assert state.planned is not None
-        to_extract = wanted_images(state, retry=retry)
+        to_extract = images_to_extract(state, retry=retry)
         if not to_extract:
             continue
         members = read_members(store, state.planned)
         others = {member.image_id for member in members} - to_extract
         for ids in (to_extract, others):
-            for member in asked_members(members, ids, plan, images)[:_PROBED_PHOTOS]:
+            for member in members_to_extract(members, ids, plan, images)[:_PROBED_PHOTOS]:
                 if location_exists(member.location):
                     return
                 first = first or member.location
@@ -286,7 +286,7 @@ def _check_photos(
 _LISTED = 20  # images, and files; the JSON lists all
 
 
-def damage_json(store: Place, damage: StoreDamage) -> dict[str, Any]:
+def damage_json(store: StoreLocation, damage: StoreDamage) -> dict[str, Any]:
     """All that is broken or missing."""
     shards = [
         {
@@ -303,7 +303,7 @@ def damage_json(store: Place, damage: StoreDamage) -> dict[str, Any]:
     return {"store": str(store), **whole, **counts, "shards": shards}
 
 
-def damage_text(store: Place, damage: StoreDamage) -> str:
+def damage_text(store: StoreLocation, damage: StoreDamage) -> str:
     """The first of it for the terminal, and what to do."""
     files = [line for state in damage.damaged for line in state.files]
     lines = [printable(line, 300) for line in files[:_LISTED]]
@@ -315,23 +315,23 @@ def damage_text(store: Place, damage: StoreDamage) -> str:
     ]
     more = sum(1 for _ in found)
     if more:
-        lines.append(f"... and {counted(more, 'more image', 'more images')}; --json tells all")
+        lines.append(f"... and {plural(more, 'more image', 'more images')}; --json tells all")
     unnamed = sum(state.num_unnamed for state in damage.damaged)
     if unnamed:
-        lines.append(f"{counted(unnamed, 'lost record')} whose ids only the source knows: the store has no plan")
+        lines.append(f"{plural(unnamed, 'lost record')} whose ids only the source knows: the store has no plan")
     if damage.is_stale:
         lines.append("manifest.json does not list the shards as they are; a repair writes it again")
     if damage.annotations:
         lines.append(printable(damage.annotations, 300))
-    letters = counted(damage.num_dead_letters, "dead letter")
+    letters = plural(damage.num_dead_letters, "dead letter")
     if damage.is_whole:
-        return f"{store}: whole; {counted(damage.manifest.num_records, 'record')}, {letters}"
-    counts = f"{counted(damage.num_broken, 'broken image')}, {counted(damage.num_missing, 'missing image')}, {letters}"
+        return f"{store}: whole; {plural(damage.manifest.num_records, 'record')}, {letters}"
+    counts = f"{plural(damage.num_broken, 'broken image')}, {plural(damage.num_missing, 'missing image')}, {letters}"
     lines.append(f"{store}: {counts}; {_advice(store, damage)}")
     return "\n".join(lines)
 
 
-def _advice(store: Place, damage: StoreDamage) -> str:
+def _advice(store: StoreLocation, damage: StoreDamage) -> str:
     if damage.plan is None:
         return "it has no plan of its images: import or copy it again from its source"
     again = f"`roibeam store repair {store} --photos {damage.plan.source['image_root']}`"
@@ -340,7 +340,7 @@ def _advice(store: Place, damage: StoreDamage) -> str:
     return f"{again} extracts the images again"
 
 
-def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
+def repair_json(store: StoreLocation, summary: RepairSummary) -> dict[str, Any]:
     """Result of a repair as JSON."""
     return {
         "store": str(store),
@@ -363,7 +363,7 @@ def repair_json(store: Place, summary: RepairSummary) -> dict[str, Any]:
     }
 
 
-def repair_text(store: Place, summary: RepairSummary) -> str:
+def repair_text(store: StoreLocation, summary: RepairSummary) -> str:
     """Result of a repair for the terminal."""
     lost = [
         f"lost     {printable(letter.image_id, 100)}: {letter.reason} ({printable(letter.detail, 200)})"
@@ -378,17 +378,17 @@ def repair_text(store: Place, summary: RepairSummary) -> str:
     if len(summary.compared.doubtful) > _LISTED:
         doubtful.append(f"... and {len(summary.compared.doubtful) - _LISTED:,} more; --json tells all")
     done = (
-        f"{store}: {counted(summary.num_shards, 'shard')} written anew: {counted(summary.num_extracted, 'image')} "
-        f"extracted, {counted(summary.num_copied, 'record')} copied"
+        f"{store}: {plural(summary.num_shards, 'shard')} written anew: {plural(summary.num_extracted, 'image')} "
+        f"extracted, {plural(summary.num_copied, 'record')} copied"
     )
     if summary.annotations_again:
         done += ", the table of captions and labels too"
     if summary.num_retried:
-        done += f", {counted(summary.num_retried, 'dead letter')} now a record"
+        done += f", {plural(summary.num_retried, 'dead letter')} now a record"
     content = "its content digest is what it was" if summary.is_as_before else "its content digest is another one now"
     found = summary.compared
     compared = [
-        f"{counted(count, 'record')} {what}"
+        f"{plural(count, 'record')} {what}"
         for count, what in (
             (found.same, "extracted with the digest that it had before"),
             (
@@ -399,6 +399,6 @@ def repair_text(store: Place, summary: RepairSummary) -> str:
         )
         if count
     ]
-    records = counted(summary.manifest.num_records, "record")
-    letters = counted(summary.manifest.num_dead_letters, "dead letter")
+    records = plural(summary.manifest.num_records, "record")
+    letters = plural(summary.manifest.num_dead_letters, "dead letter")
     return "\n".join([*lost, *doubtful, done, *compared, f"{records}, {letters}; {content}"])

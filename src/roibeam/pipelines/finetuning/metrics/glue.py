@@ -287,7 +287,7 @@ _RULES = ("an index that is missing, doubled or unknown is an error", "of severa
 
 def _by_index(rows: list[GlueRow], predictions: list[IndexedPrediction], where: str, rules: str) -> dict[str, str]:
     ids = [row.id for row in rows]
-    check_row_ids(where, [index for index, _ in predictions], ids, unit="row", allow_doubled=rules == OFFICIAL)
+    check_row_ids(where, [index for index, _ in predictions], ids, unit="row", allow_duplicates=rules == OFFICIAL)
     return dict(predictions)
 
 

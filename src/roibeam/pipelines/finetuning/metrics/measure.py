@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.statistics.verdict import Bootstrap, Figure, mean_figure, whole_figure
 
 
@@ -226,7 +226,7 @@ def check_row_ids(
     expected: Collection[Hashable],
     *,
     unit: str,
-    allow_doubled: bool = False,
+    allow_duplicates: bool = False,
     allow_unknown: bool = False,
     allow_missing: bool = False,
 ) -> None:
@@ -242,15 +242,15 @@ def check_row_ids(
     """
     wanted, given = set(expected), Counter(ids)
     missing = [] if allow_missing else [each for each in expected if each not in given]
-    doubled = [] if allow_doubled else [each for each, times in given.items() if times > 1]
+    doubled = [] if allow_duplicates else [each for each, times in given.items() if times > 1]
     unknown = [] if allow_unknown else [each for each in given if each not in wanted]
     problems = [
-        f"{counted(len(found), unit)} {what} (first: {printable(str(found[0]))})"
+        f"{plural(len(found), unit)} {what} (first: {printable(str(found[0]))})"
         for found, what in ((missing, "without a row"), (doubled, "with several rows"), (unknown, "not in the split"))
         if found
     ]
     if problems:
-        message = f"{source}: {'; '.join(problems)}; expected one row for each of {counted(len(wanted), unit)}"
+        message = f"{source}: {'; '.join(problems)}; expected one row for each of {plural(len(wanted), unit)}"
         raise RowsError(message, len(missing), len(doubled), len(unknown))
 
 

@@ -110,7 +110,7 @@ def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str
         given.append((cells[0], word))
     ids = [identifier for identifier, _ in given]
     check_row_ids(
-        source, ids, identifiers, unit="statement", allow_doubled=is_official, allow_unknown=is_official
+        source, ids, identifiers, unit="statement", allow_duplicates=is_official, allow_unknown=is_official
     )  # fmt: skip
     return dict(given)
 

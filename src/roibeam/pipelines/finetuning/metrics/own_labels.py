@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.folders.durable_files import naming_file, write_bytes_atomically
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole, drawn_balanced
 
 ACCURACY, BALANCED = "accuracy", "balanced accuracy"
@@ -106,7 +106,7 @@ def check_texts(ids: Sequence[str], labels: Sequence[str]) -> None:
         longest = max(map(len, texts), default=0)
         if 4 * longest * len(texts) > max(_PADDED_BYTES, _MOST_PADDING * sum(map(len, texts))):
             raise ValueError(
-                f"--scores: numpy would take {longest:,} letters for each of {counted(len(texts), name)}, as many as "
+                f"--scores: numpy would take {longest:,} letters for each of {plural(len(texts), name)}, as many as "
                 f"the longest has; shorten it, or leave --scores out: {printable(max(texts, key=len), 40)}"
             )
 
@@ -122,7 +122,7 @@ def write_label_scores(
     """
     described = json.dumps({"format": FORMAT, **about})
     with (
-        written_aside(file, replaces=True) as aside,
+        atomic_path(file, replaces=True) as aside,
         naming_file(file),
         zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED, allowZip64=True) as packed,
     ):

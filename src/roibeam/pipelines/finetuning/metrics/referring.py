@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.refer import ReferringSentence
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
@@ -217,18 +217,18 @@ def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
         key = key or found
         number, box = fields.get(found), fields.get("box")
         if found != key or type(number) is not int:
-            raise ValueError(f"{where}: expected a whole number as {key}, as in the first entry, got {shown(entry)}")
+            raise ValueError(f"{where}: expected a whole number as {key}, as in the first entry, got {excerpt(entry)}")
         if box is None and "box" in fields:
             records.append((number, None))
             continue
         if not isinstance(box, list) or len(box) != 4 or not all(_is_number(each) for each in box):
-            raise ValueError(f"{where}: box must be a list of 4 numbers, got {shown(box)}")
+            raise ValueError(f"{where}: box must be a list of 4 numbers, got {excerpt(box)}")
         first, second, third, fourth = map(float, box)
         if key == BY_REFERENCE:
             third, fourth = third - first, fourth - second
         if third < 0 or fourth < 0:
             raise ValueError(
-                f"{where}: box {shown(box)} ends before it starts; with sent_id a box is x, y, width, height"
+                f"{where}: box {excerpt(box)} ends before it starts; with sent_id a box is x, y, width, height"
             )
         records.append((number, (first, second, third, fourth)))
     return PredictedBoxes(key or BY_SENTENCE, records)

@@ -16,7 +16,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from roibeam.pipelines.data.datasets.image_boxes import shown
+from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.data.datasets.vqa import VqaLabels
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, check_row_ids
@@ -214,13 +214,13 @@ def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, 
         number, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
         if isinstance(number, str) and number.isdecimal():
             raise ValueError(
-                f"{source}, entry {index}: question_id is the text {shown(number)}, and VQA's ids are whole numbers; "
+                f"{source}, entry {index}: question_id is the text {excerpt(number)}, and VQA's ids are whole numbers; "
                 f"take the quotes away, as int(...) does in Python"
             )
         if type(number) is not int or not isinstance(answer, str):
             raise ValueError(
                 f"{source}, entry {index}: expected a whole number as question_id and a text as answer, "
-                f"got {shown(number)} and {shown(answer)}"
+                f"got {excerpt(number)} and {excerpt(answer)}"
             )
         yield number, answer
 
@@ -231,8 +231,8 @@ def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
         name, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
         if type(name) not in (str, int) or not isinstance(answer, str):
             raise ValueError(
-                f"{path!r}, entry {index}: expected texts as question_id and answer, got {shown(name)} and "
-                f"{shown(answer)}"
+                f"{path!r}, entry {index}: expected texts as question_id and answer, got {excerpt(name)} and "
+                f"{excerpt(answer)}"
             )
         yield str(name), answer
 
@@ -247,7 +247,7 @@ def answers_by_question(
     """
     given = list(rows)
     numbers = [number for number, _ in given]
-    check_row_ids(source, numbers, questions, unit="question", allow_doubled=rules == OFFICIAL)
+    check_row_ids(source, numbers, questions, unit="question", allow_duplicates=rules == OFFICIAL)
     return dict(given)
 
 

@@ -169,7 +169,7 @@ class TaskRecipe:
             parts were trained along.
         detector: of such a run, the preset of its network; "" for the usual one.
         encoder: of such a run, fields of `EncoderOptions`.
-        photos: of such a run, fields of `TaskPhotos`.
+        photos: of such a run, fields of `PhotoRequest`.
         photo_options: of such a run, fields of `options` that runs on stored features have no place for.
         edges: of its photos, short and long edge, pixels; () for those of the encoder.
         judged_by: measure of the evaluations that the run is judged by, for the rule "release-plateau", and `patience`.

@@ -19,8 +19,8 @@ from roibeam.features.store import FeatureStore
 from roibeam.messages import check_lists
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
-from roibeam.pipelines.data.record_photos import tells_photos
-from roibeam.pipelines.finetuning.trained_photos import HeldOutWords
+from roibeam.pipelines.data.record_photos import has_photo_locations
+from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions
 from roibeam.pipelines.training.model_files.encoder_settings import (
     DEFAULT_ENCODER,
     EncoderOptions,
@@ -62,7 +62,7 @@ class EncoderRequest:
 
 
 @dataclass(frozen=True)
-class TaskPhotos:
+class PhotoRequest:
     """Options of batches from photos.
 
     Attributes:
@@ -115,10 +115,10 @@ def encoder_sections(request: EncoderRequest, start: str, whole_image: str) -> d
             )
         sizes, choices = own.config, own.choices
         options = EncoderOptions(frozen_stages=own.frozen_stages, mask_channels=own.mask_channels)
-    return dict(zip(SECTIONS, (sizes, options, TaskPhotos(), choices), strict=True))
+    return dict(zip(SECTIONS, (sizes, options, PhotoRequest(), choices), strict=True))
 
 
-def asked_encoder(request: EncoderRequest, start: str, published: str) -> EncoderRequest:
+def resolve_encoder(request: EncoderRequest, start: str, published: str) -> EncoderRequest:
     """The request, with the published run's encoder where neither the user nor the start has one.
 
     Args:
@@ -143,9 +143,9 @@ def joint_start(start: str) -> JointSettings | None:
     return read_joint_settings(config) if "end_to_end" in read_json_object(config) else None
 
 
-def check_tells_photos(store: FeatureStore, photos: str | None) -> None:
+def check_photo_places(store: FeatureStore, photos: str | None) -> None:
     """Raises ValueError if neither the user nor the store gives the place of the photos."""
-    if photos is None and not tells_photos(store):
+    if photos is None and not has_photo_locations(store):
         raise ValueError(
             f"--end-to-end reads photos, and {store.path} does not say where its photos lie; name their folder with "
             f"--photos"
@@ -208,7 +208,7 @@ class FinetuneRequest:
     resume: bool | None = None
     end_to_end: bool = False
     encoder: EncoderRequest = field(default_factory=EncoderRequest)
-    held_out: HeldOutWords = field(default_factory=HeldOutWords)
+    held_out: HeldOutOptions = field(default_factory=HeldOutOptions)
     command: str = ""
 
     def __post_init__(self) -> None:

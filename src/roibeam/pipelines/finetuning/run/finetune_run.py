@@ -23,24 +23,24 @@ from roibeam.features.reading.temporary_copy import unfinished_lines
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.record.region_record import BOX_NUMBERS
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import is_main_process, num_processes
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.statistics.verdict import Figure, Judged, judged_line
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest, asked_encoder
+from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest, resolve_encoder
 from roibeam.pipelines.finetuning.run.finetune_settings import (
     FinetuneData,
-    begun_notes,
     check_finetune,
-    evaluated_as_begun,
-    evaluation_pause,
+    evaluation_interval,
     evaluation_words,
     published_encoder,
     recipe_of,
+    resume_notes,
     sections_of,
     steps_for,
+    with_recorded_evaluation,
     without_evaluations,
 )
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
@@ -65,8 +65,8 @@ from roibeam.pipelines.finetuning.run.task_data import (
 )
 from roibeam.pipelines.finetuning.run.task_start import TaskStart, chosen_encoder, start_of, task_encoder
 from roibeam.pipelines.finetuning.scored_tasks import digest_of_task, is_own, task_name
-from roibeam.pipelines.finetuning.systems.options import OURS, WORDS
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
+from roibeam.pipelines.finetuning.systems.options import UNIFORM_HEAD, WORDS
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.task import DownstreamTask, check_best_by
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.training.encoder_change import EncoderChange
@@ -87,7 +87,7 @@ from roibeam.pipelines.training.model_files.tokenizer import (
 from roibeam.pipelines.training.run_folder.files import checkpoint_step, latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
 from roibeam.pipelines.training.run_folder.report_page import write_training_page
-from roibeam.pipelines.training.run_folder.run_summary import RunSummary, write_summary
+from roibeam.pipelines.training.run_folder.run_summary import TrainingSummary, write_summary
 from roibeam.pipelines.training.run_folder.training_data import write_trained_images
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -170,7 +170,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
     recipe, named = recipe_of(request), task_named(request.task)
     if request.end_to_end and recipe is not None:
         request = replace(
-            request, encoder=asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+            request, encoder=resolve_encoder(request.encoder, request.start, published_encoder(request, recipe))
         )
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
@@ -191,7 +191,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         leaks: list[str] = []
         if store is not None:
             data, leaks = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
-        resumed = begun_notes(request, named.options, recipe)
+        resumed = resume_notes(request, named.options, recipe)
         notes = [*resumed, *choices, *_start_notes(recipe, request, start, task), *data.notes, *leaks]
         for note in notes:
             logger.warning("%s", note)
@@ -199,7 +199,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         step_groups = _step_groups(sections)
         steps = steps_for(recipe, request, groups, step_groups)
         if request.epochs is not None and steps is not None:
-            words = f"{request.epochs:g} epochs of {counted(groups, 'group')} are {counted(steps, 'step')}"
+            words = f"{request.epochs:g} epochs of {plural(groups, 'group')} are {plural(steps, 'step')}"
             logger.info("%s", f"{words} of {step_groups:,}")
         judged = min(len(data.evaluated), sections["data"].validation_groups or len(data.evaluated))
         sections = sections_of(
@@ -207,7 +207,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
             named.options,
             recipe,
             steps=steps,
-            evaluate_every=evaluation_pause(steps or sections["train"].steps, step_groups, judged),
+            evaluate_every=evaluation_interval(steps or sections["train"].steps, step_groups, judged),
             whole_image=start.system.photo_whole_image,
         )
         return _trained(request, resume, sections, start, task, source, data, notes)
@@ -260,7 +260,7 @@ def _trained(
     tokenizer, unknown = _tokenizer(request, resume, start, data)
     task, data = _with_draws(task, data, source, request.out)
     config, judged = _validation_plan(request, sections, task, data)
-    output = AskedForm(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
+    output = OutputSpec(task.form, len(task.labels) or 1, task.num_images, task.whole_image, task.num_heads)
     loss = loss_named(task.form, task.loss, task.region_targets, task.label_weights)
     torch.manual_seed(config.seed)
     with waiting("building the model"):
@@ -276,7 +276,7 @@ def _trained(
             sections["head"].kind,
             source=start.source,
             beside=task.beside,
-            num_told_classes=0 if task.input_classes is None else task.input_classes.num_classes,
+            num_input_classes=0 if task.input_classes is None else task.input_classes.num_classes,
             grounding=task.grounding,
         )
         notes = [*notes, *_init_head_and_dropout(network, sections, start, output, task.labels, tokenizer)]
@@ -314,7 +314,7 @@ def _trained(
             "task_options": defaults_of(sections[task_name(request.task)]),
             "model": _model_defaults(network.encoder_config),
         },
-        recorded={**_recorded(request, start, task, source, data, notes), "start_tells_images": start.tells_images},
+        recorded={**_recorded(request, start, task, source, data, notes), "start_tells_images": start.knows_images},
         resume=resume,
     )
     evaluation = result.evaluation
@@ -370,7 +370,7 @@ def _result(run_dir: Path, training: TrainResult, last: Judged, evaluated: int, 
         figures = tuple(replace(figure, chance=each.chance, items=each.items) for figure, each in kept)
     if figures and is_main_process():
         words = f"{evaluated:,} of the validation split" + (f", the best checkpoint, step {step:,}" if best else "")
-        summary = RunSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
+        summary = TrainingSummary.of_figures(figures, system="", asked=words, held_out=True, question=_QUESTION)
         write_summary(run_dir, summary)
         best_step = None if training.best is None else checkpoint_step(training.best)
         write_training_page(run_dir, best_step=best_step, ended_early=training.ended_early)
@@ -394,7 +394,7 @@ def _validation_plan(
     if not judged:
         logger.info("no evaluations: beside %s nothing is left to be judged on", task.train)
         return without_evaluations(sections["train"]), judged
-    config = evaluated_as_begun(sections["train"], request.out, request.settings)
+    config = with_recorded_evaluation(sections["train"], request.out, request.settings)
     check_best_by(task, judged, config.best_by)
     if config.evaluate_every and latest_checkpoint(request.out) is None:
         words = evaluation_words(config, _step_groups(sections), len(judged), len(data.evaluated))
@@ -411,7 +411,7 @@ def _init_head_and_dropout(
     network: TaskNetwork,
     sections: Mapping[str, Any],
     start: TaskStart,
-    output: AskedForm,
+    output: OutputSpec,
     labels: Sequence[str],
     tokenizer: CaptionTokenizer,
 ) -> list[str]:
@@ -419,7 +419,7 @@ def _init_head_and_dropout(
     dropout, notes = sections["model"].dropout, list[str]()
     if dropout is not None:
         set_dropout(network, dropout)
-    if output.num_heads > 1 and sections["head"].kind != OURS:
+    if output.num_heads > 1 and sections["head"].kind != UNIFORM_HEAD:
         notes = [f"heads {output.num_heads} change nothing: the head of the release is one; add --set head.kind=ours"]
         logger.warning("%s", notes[0])
     from_words = sections["head"].start == WORDS
@@ -474,7 +474,7 @@ def _build_train_task(
     network: TaskNetwork,
     batches: GroupBatches,
     task: DownstreamTask,
-    output: AskedForm,
+    output: OutputSpec,
     loss: TaskLoss,
     data: TaskData,
     options: FinetuneData,

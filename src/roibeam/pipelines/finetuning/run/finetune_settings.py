@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import check_device, is_main_process, num_processes
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides, refuse_two_values
@@ -23,10 +23,10 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.run.finetune_request import (
     NEW,
     FinetuneRequest,
-    asked_encoder,
-    check_tells_photos,
+    check_photo_places,
     encoder_sections,
     joint_start,
+    resolve_encoder,
 )
 from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, refuse_images
 from roibeam.pipelines.finetuning.scored_tasks import task_name
@@ -43,8 +43,8 @@ from roibeam.pipelines.training.model_files.model_folder import (
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
-    begun_steps,
     check_run_folder,
+    recorded_steps,
     saved_config,
     with_saved,
 )
@@ -133,7 +133,7 @@ def sections_of(
     Args:
         options: dataclass of the task's settings.
         steps: of a recipe or a request that counts in epochs, once the groups are counted.
-        evaluate_every: result of `evaluation_pause`, then; a recipe or a setting may overrule it.
+        evaluate_every: result of `evaluation_interval`, then; a recipe or a setting may overrule it.
         whole_image: see `TaskSystem`, where the system is known.
     Raises:
         ValueError: for an unknown setting.
@@ -149,7 +149,7 @@ def sections_of(
         task_name(request.task): _task_options(request, options, recipe),
     }
     if request.end_to_end:
-        encoder = asked_encoder(request.encoder, request.start, published_encoder(request, recipe))
+        encoder = resolve_encoder(request.encoder, request.start, published_encoder(request, recipe))
         sections |= encoder_sections(encoder, request.start, whole_image)
         if recipe is not None:
             sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
@@ -204,7 +204,7 @@ def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) ->
     return found
 
 
-def begun_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
+def resume_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
     """Notes on settings that a resumed run keeps and its recipe has changed since; arguments as `sections_of`."""
     kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
     return [
@@ -257,7 +257,7 @@ def steps_for(recipe: TaskRecipe | None, request: FinetuneRequest, num_groups: i
     return max(1, round(recipe.epochs * num_groups / recipe.batch_size))
 
 
-def evaluation_pause(steps: int, step_groups: int, evaluated: int) -> int:
+def evaluation_interval(steps: int, step_groups: int, evaluated: int) -> int:
     """Default number of steps between evaluations.
 
     Args:
@@ -276,7 +276,7 @@ def evaluation_words(config: TrainConfig, step_groups: int, evaluated: int, of: 
         step_groups: groups of a step.
         evaluated, of: groups of an evaluation, of the whole split.
     """
-    every, pause = config.evaluate_every, counted(config.evaluate_every, "step")
+    every, pause = config.evaluate_every, plural(config.evaluate_every, "step")
     count = 1 + -(-config.steps // every)
     share = f"{evaluated:,}" if evaluated == of else f"{evaluated:,} of {of:,}"
     words = f"{count:,} evaluations of {share} groups: before the first step, every {pause}, at the end"
@@ -288,7 +288,7 @@ def evaluation_words(config: TrainConfig, step_groups: int, evaluated: int, of: 
     )
 
 
-def evaluated_as_begun(config: TrainConfig, run: Path, settings: Sequence[str]) -> TrainConfig:
+def with_recorded_evaluation(config: TrainConfig, run: Path, settings: Sequence[str]) -> TrainConfig:
     """The evaluation settings that a resumed run recorded, unless a setting overrules them: evaluations at the same
     steps if the number of steps is the same, and no patience if it had none.
 
@@ -313,7 +313,7 @@ def _train_config(
     steps: int | None,
     evaluate_every: int | None,
 ) -> TrainConfig:
-    unnamed = _NOT_COUNTED if request.epochs is not None else begun_steps(request.out) or _unnamed_steps(request)
+    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or _unnamed_steps(request)
     given = request.steps or steps or unnamed
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
@@ -395,7 +395,7 @@ def check_finetune(request: FinetuneRequest) -> None:
         return
     with FeatureStore(request.store) as store:
         if request.end_to_end:
-            check_tells_photos(store, request.encoder.photos)
+            check_photo_places(store, request.encoder.photos)
         elif found is not None:
             check_feature_space(found, store)
 

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.model.common.masking import mask_words
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.data.batches.image_batch import PhotoInput
 from roibeam.pipelines.data.batches.sample import (
-    AskedImage,
+    ImageWithTargets,
     SharedRows,
     as_float32,
     as_tensor,
@@ -47,20 +47,20 @@ from roibeam.pipelines.finetuning.rows import (
 )
 from roibeam.pipelines.finetuning.run.group_images import (
     GroupPhotos,
+    ImageInput,
     RegionChoice,
-    ShownImage,
-    ShownRegions,
-    asked_beside,
+    RegionCrops,
+    auxiliary_targets,
     flags_of,
     joined_pieces,
-    told_classes,
+    with_input_classes,
     with_whole_region,
 )
 from roibeam.pipelines.finetuning.run.losses import TaskLoss, real_scores
-from roibeam.pipelines.finetuning.run.task_data import NoRegions, StorePair
+from roibeam.pipelines.finetuning.run.task_data import EmptyRecords, StorePair
 from roibeam.pipelines.finetuning.systems.options import ALL, BEFORE_SEP, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import (
-    AskedForm,
+    OutputSpec,
     Pieces,
     RowText,
     TaskSystem,
@@ -115,7 +115,7 @@ _SPECIAL = 3  # [CLS] context [SEP] choice [SEP]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PhotoSide(AskedImage):
+class PhotoSide(ImageWithTargets):
     """An image of a batch whose photo a thread reads; its features are empty, (R, 0)."""
 
     photo: Future[PhotoInput]
@@ -142,7 +142,7 @@ class GroupBatches:
         config: Any,
         tokenizer: CaptionTokenizer,
         options: LayoutOptions,
-        output: AskedForm,
+        output: OutputSpec,
         store: FeatureStore | StorePair | Mapping[str, RegionRecord] | None,
         *,
         loss: TaskLoss | None,
@@ -181,7 +181,7 @@ class GroupBatches:
             image_id: of an image of the store; rows without regions have its size.
         """
         made = copy.copy(self)
-        record = NoRegions.like(self._read(image_id))
+        record = EmptyRecords.like(self._read(image_id))
         made._regions = RegionChoice(record, self._task, self._options)
         made._read, made._blind = record.__getitem__, True
         return made
@@ -236,7 +236,7 @@ class GroupBatches:
         if not cut:
             return []
         (whole, left), longest = max(cut, key=lambda each: (each[0], each[1].id))
-        note, name = f"{counted(len(cut), f'{what} text')} longer than a row", printable(longest.id, 80)
+        note, name = f"{plural(len(cut), f'{what} text')} longer than a row", printable(longest.id, 80)
         if self._task is not None and self._task.lengths is not None:
             note += f": of the longest, {whole} pieces, {left} are read ({name})"
         else:
@@ -257,9 +257,9 @@ class GroupBatches:
         place = "where that stood, [SEP] or a region, as by VisualBERT's release"
         place = place if self._reads_cut_phrases else "at the last piece that is left"
         notes = [
-            f"{counted(phrases, f'{what} phrase')} whose word is cut: read {place}; in loss and accuracy they count",
-            f"{counted(naming, f'{what} word')} that name a box cut: no piece tells the model of the box",
-            f"{counted(masks, f'{what} text')} without the [MASK] that is read (layout.cut): another piece is read",
+            f"{plural(phrases, f'{what} phrase')} whose word is cut: read {place}; in loss and accuracy they count",
+            f"{plural(naming, f'{what} word')} that name a box cut: no piece tells the model of the box",
+            f"{plural(masks, f'{what} text')} without the [MASK] that is read (layout.cut): another piece is read",
         ]
         return [note for number, note in zip((phrases, naming, masks), notes, strict=True) if number]
 
@@ -362,12 +362,12 @@ class GroupBatches:
         images = [self._input_image(group, number) for number in range(len(group.images))]
         if self._task is not None and self._task.input_classes is not None:
             classes = self._task.input_classes.of(group)
-            images = [told_classes(each, classes) for each in images]
+            images = [with_input_classes(each, classes) for each in images]
         beside = None if self._task is None else self._task.beside
         generator = None
         if beside is not None and group.draws:
             generator = np.random.default_rng(group.draws)
-            images = [asked_beside(each, group, beside, generator) for each in images]
+            images = [auxiliary_targets(each, group, beside, generator) for each in images]
         for row, parts in zip(group.rows, self._parts(group), strict=True):
             if len(row.images) != self._output.num_images:
                 raise ValueError(
@@ -417,7 +417,7 @@ class GroupBatches:
             return places_of_phrases(row.phrases, text)
         return places_in_row(row.phrases, self._text(row.parts, 1, whole=True), len(text.ids), num_regions)
 
-    def _input_image(self, group: TaskGroup, number: int) -> ShownImage:
+    def _input_image(self, group: TaskGroup, number: int) -> ImageInput:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._read(group.images[number])
         chosen = self._regions.of(group, number, record, from_photos=self._photos is not None)
@@ -427,7 +427,7 @@ class GroupBatches:
         boxes = record.boxes[regions]
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
             boxes = mirrored_boxes(boxes, record.width)
-        image = ShownImage(
+        image = ImageInput(
             record, regions, named, chosen.num_boxes, boxes, whole=chosen.whole, mirrored=group.mirrored,
             swapped=group.swapped,
         )  # fmt: skip
@@ -435,14 +435,14 @@ class GroupBatches:
             return image
         return with_whole_region(image, self._whole_image(image))
 
-    def _image(self, images: Sequence[ShownImage]) -> AskedImage:
+    def _image(self, images: Sequence[ImageInput]) -> ImageWithTargets:
         """The image of a row, or several that are read together."""
         several = len(images) > 1
         boxes = np.concatenate([_boxes_in_first(images[0], each) for each in images])
         nothing = np.zeros(len(boxes), bool)
         classes = [each.classes for each in images if each.classes is not None]
         input_classes = [each.input_classes for each in images if each.input_classes is not None]
-        side = AskedImage(
+        side = ImageWithTargets(
             features=self._features(images),
             boxes=boxes,
             masked=flags_of([each.hidden for each in images], nothing),
@@ -460,18 +460,18 @@ class GroupBatches:
         if self._photos is None or self._blind:
             return side
         (one,) = images
-        cut = ShownRegions(one.record, one.regions, boxes, side.masked)
+        cut = RegionCrops(one.record, one.regions, boxes, side.masked)
         return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
 
-    def _no_image(self) -> AskedImage:
+    def _no_image(self) -> ImageWithTargets:
         """Empty image of a row of text alone."""
         nothing, width = np.zeros(0, bool), self._config.region_feature_size
         boxes = np.zeros((0, 4), np.float32)
-        return AskedImage(
+        return ImageWithTargets(
             features=torch.zeros(0, width), boxes=boxes, masked=nothing, predicted=nothing, height=1, width=1
         )
 
-    def _features(self, images: Sequence[ShownImage]) -> torch.Tensor:
+    def _features(self, images: Sequence[ImageInput]) -> torch.Tensor:
         """(R, D) features of images that are read together; (R, 0) where the encoder makes them of photos."""
         if self._photos is not None:
             count = sum(len(each.regions) for each in images)
@@ -485,7 +485,7 @@ class GroupBatches:
         features = torch.cat(parts) if len(parts) > 1 else parts[0]
         return torch.zeros_like(features) if self._blind else features
 
-    def _aligned(self, name: str, text: RowText, image: ShownImage) -> np.ndarray | None:
+    def _aligned(self, name: str, text: RowText, image: ImageInput) -> np.ndarray | None:
         """`PretrainSample.aligned_words` of a row; a word names a box by its number, of those that the task gives, else
         of the record's regions.
 
@@ -509,7 +509,7 @@ class GroupBatches:
         rows = [each + [-1] * (most - len(each)) for each in words]
         return np.array(rows, np.int64).reshape(len(words), most)
 
-    def _whole_image(self, image: ShownImage) -> torch.Tensor | None:
+    def _whole_image(self, image: ImageInput) -> torch.Tensor | None:
         """(D,), see `LayoutOptions.whole_image`; None where it is made of the input regions."""
         if self._photos is not None:  # the encoder makes it; a blind model that reads it gets zeros
             hidden = self._blind and self._photos.has_whole_image
@@ -539,7 +539,7 @@ def _no_record(image_id: str) -> RegionRecord:
     raise AssertionError(f"a task of texts alone needs the image {image_id}")
 
 
-def _boxes_in_first(first: ShownImage, image: ShownImage) -> np.ndarray:
+def _boxes_in_first(first: ImageInput, image: ImageInput) -> np.ndarray:
     """(R, 4) boxes of an image, in pixels of the first image of the row: a row has one size."""
     boxes, own, other = image.boxes, image.record, first.record
     if (own.width, own.height) == (other.width, other.height):

@@ -22,19 +22,19 @@ from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.extraction.region_encoder import RegionEncoder, place_boxes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.pipelines.common.archives import parse_location
 from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
-from roibeam.pipelines.data.record_photos import PhotoPlace, RecordPhotos
+from roibeam.pipelines.data.record_photos import PhotoLocation, RecordPhotos
 from roibeam.pipelines.data.record_regions import regions_at_boxes, strongest_regions
 from roibeam.pipelines.finetuning.rows import PartPieces, TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos
-from roibeam.pipelines.finetuning.run.task_data import BoxRecords, NoRegions, StorePair, boxes_alone
+from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest
+from roibeam.pipelines.finetuning.run.task_data import BoxRecords, EmptyRecords, StorePair, boxes_alone
 from roibeam.pipelines.finetuning.systems.options import IN_FILE, LayoutOptions
-from roibeam.pipelines.finetuning.task import BesideTask, DownstreamTask, JoinedImage
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, JoinedImage
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class RegionChoice:
 
     def __init__(
         self,
-        store: FeatureStore | BoxRecords | NoRegions | StorePair | Mapping[str, RegionRecord] | None,
+        store: FeatureStore | BoxRecords | EmptyRecords | StorePair | Mapping[str, RegionRecord] | None,
         task: DownstreamTask | None,
         options: LayoutOptions,
     ) -> None:
@@ -106,7 +106,7 @@ class RegionChoice:
         """
         if self._store is None:
             return
-        assert not isinstance(self._store, BoxRecords | NoRegions | Mapping), "only stores have boxes to check"
+        assert not isinstance(self._store, BoxRecords | EmptyRecords | Mapping), "only stores have boxes to check"
         light = boxes_alone(self._store)
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()
@@ -156,7 +156,7 @@ def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class ShownImage:
+class ImageInput:
     """An image of a group.
 
     Attributes:
@@ -202,7 +202,9 @@ def joined_pieces(parts: Sequence[PartPieces]) -> PartPieces:
     )
 
 
-def asked_beside(image: ShownImage, group: TaskGroup, beside: BesideTask, generator: np.random.Generator) -> ShownImage:
+def auxiliary_targets(
+    image: ImageInput, group: TaskGroup, beside: AuxiliaryTargets, generator: np.random.Generator
+) -> ImageInput:
     """The image with its auxiliary targets: classes of its boxes, and the boxes that are hidden."""
     if beside.classes is None or not beside.class_names:
         return image
@@ -217,7 +219,7 @@ def asked_beside(image: ShownImage, group: TaskGroup, beside: BesideTask, genera
     return replace(image, classes=classes, predicted=hidden, hidden=hidden)
 
 
-def told_classes(image: ShownImage, classes: np.ndarray) -> ShownImage:
+def with_input_classes(image: ImageInput, classes: np.ndarray) -> ImageInput:
     """The image with the class of each region as an input; 0 for a region that is no box of the task.
 
     Args:
@@ -230,7 +232,7 @@ def told_classes(image: ShownImage, classes: np.ndarray) -> ShownImage:
     return replace(image, input_classes=input_classes)
 
 
-def with_whole_region(image: ShownImage, feature: torch.Tensor | None) -> ShownImage:
+def with_whole_region(image: ImageInput, feature: torch.Tensor | None) -> ImageInput:
     """The image with the whole of it as its first region, which no word names and whose class is 0.
 
     In the record it stands last, so that numbers of regions stay what they are.
@@ -274,7 +276,7 @@ def flags_of(given: Sequence[np.ndarray | None], nothing: np.ndarray) -> np.ndar
 Outlines = Callable[[str, RegionRecord, int], np.ndarray]
 
 
-class ShownRegions(NamedTuple):
+class RegionCrops(NamedTuple):
     """Regions that are cut out of a photo.
 
     Attributes:
@@ -309,7 +311,7 @@ class GroupPhotos:
         folder: str | None,
         encoder: RegionEncoder,
         choices: EndToEndChoices,
-        options: TaskPhotos,
+        options: PhotoRequest,
         *,
         outlines: Outlines | None = None,
     ) -> None:
@@ -318,7 +320,7 @@ class GroupPhotos:
         if missing := self._photos.missing():
             image_id, why = next(iter(missing.items()))
             raise ValueError(
-                f"{counted(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; name "
+                f"{plural(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; name "
                 f"their folder with --photos"
             )
         # Looked up at once: processes that make batches ahead cannot share the table.
@@ -362,14 +364,14 @@ class GroupPhotos:
             return max(len(boxes) for boxes in group.boxes)
         return max(self._store.meta(image).num_regions for image in group.images)
 
-    def coming(self, crops: ShownRegions, *, mirrored: bool) -> Future[PhotoInput]:
+    def coming(self, crops: RegionCrops, *, mirrored: bool) -> Future[PhotoInput]:
         """Starts reading a photo in a thread.
 
         Args:
             mirrored: whether the photo is mirrored left to right, and boxes and masks with it.
         """
         record = crops.record
-        place = PhotoPlace(record.image_id, self._locations[record.image_id], (record.height, record.width))
+        place = PhotoLocation(record.image_id, self._locations[record.image_id], (record.height, record.width))
         return self._threads().submit(self._cut, place, crops, mirrored)
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
@@ -401,7 +403,7 @@ class GroupPhotos:
             found.append(replace(group, target=right, whole_image=whole[0] if whole else None))
         return found
 
-    def _cut(self, place: PhotoPlace, crops: ShownRegions, mirrored: bool) -> PhotoInput:
+    def _cut(self, place: PhotoLocation, crops: RegionCrops, mirrored: bool) -> PhotoInput:
         pixels, masks = self._photos.read(place), self._masks(place.location, crops)
         try:
             return prepare_input(
@@ -411,7 +413,7 @@ class GroupPhotos:
         except ValueError as error:
             raise ValueError(f"image {place.image_id!r}: {error}") from None
 
-    def _masks(self, location: str, crops: ShownRegions) -> np.ndarray | None:
+    def _masks(self, location: str, crops: RegionCrops) -> np.ndarray | None:
         if self._outlines is None:
             return None
         if parse_location(location) is not None or is_url(location):

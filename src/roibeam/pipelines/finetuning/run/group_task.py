@@ -24,8 +24,8 @@ from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches, TaskBatch
 from roibeam.pipelines.finetuning.run.losses import TaskLoss, group_scores, real_scores, scored_boxes
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm
-from roibeam.pipelines.finetuning.task import NOTHING_SAID, DownstreamTask, DrawGroup, Prediction, logged_name
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
+from roibeam.pipelines.finetuning.task import NO_PREDICTION, DownstreamTask, DrawGroup, Prediction, logged_name
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.parameter_groups import ParameterGroup, with_scaled_part
 from roibeam.pipelines.training.processes import shared_out
@@ -60,7 +60,7 @@ class GroupTask:
         network: TaskNetwork,
         batches: GroupBatches,
         task: DownstreamTask,
-        output: AskedForm,
+        output: OutputSpec,
         loss: TaskLoss,
         train: Sequence[TaskGroup],
         validation: Sequence[TaskGroup],
@@ -72,7 +72,7 @@ class GroupTask:
         self._batches, self._task = batches, task
         self._output, self._loss, self._train, self._data = output, loss, train, data
         beside = task.beside
-        self._beside: Any = None if beside is None else _reading_features(network.module)  # as `TaskModelBeside`
+        self._beside: Any = None if beside is None else _reading_features(network.module)  # as `AuxiliaryTaskModel`
         self._weights = {} if beside is None else {REGION_CLASSES: beside.region_weight, WORDS: beside.word_weight}
         self._validation = validation[: data.validation_groups or None]
         self._chances: dict[str, float | None] = {}  # by measure; the same in each evaluation
@@ -287,7 +287,7 @@ def predicted(
             chosen = groups[start : start + batch_size]
             predictions = _predict_batch(model, batches, [group for group in chosen if group.is_open], form, device)
             for group in chosen:
-                yield next(predictions) if group.is_open else NOTHING_SAID
+                yield next(predictions) if group.is_open else NO_PREDICTION
     model.train(was_training)
 
 

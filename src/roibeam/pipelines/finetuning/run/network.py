@@ -17,12 +17,12 @@ from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.common.heads import DroppedLinear
 from roibeam.model.common.transformer import Attention
 from roibeam.model.end_to_end import EndToEndModel
-from roibeam.model.task_heads import HEADS, MatchModel, TaskModel, TaskModelBeside, TextTaskModel
+from roibeam.model.task_heads import HEADS, AuxiliaryTaskModel, MatchModel, TaskModel, TextTaskModel
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE
 from roibeam.pipelines.finetuning.systems.options import MATCH, RELEASE, RELEASE_MT
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm, ReleaseHead, TaskSystem
-from roibeam.pipelines.finetuning.task import BesideTask
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, ReleaseHead, TaskSystem
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets
 from roibeam.pipelines.training.model_files.joint_checkpoint import describe_joint, load_joint, region_encoder_of
 from roibeam.pipelines.training.model_files.model_checkpoint import WEIGHTS, build_model, config_class_of, naming_model
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, TASK_MODEL
@@ -50,12 +50,12 @@ _BESIDE = "region_class_head."  # parameters that no prediction reads
 def started_network(
     system: TaskSystem,
     model: Any,
-    output: AskedForm,
+    output: OutputSpec,
     head: str,
     *,
     source: object,
-    beside: BesideTask | None = None,
-    num_told_classes: int = 0,
+    beside: AuxiliaryTargets | None = None,
+    num_input_classes: int = 0,
     grounding: str = AUTO,
 ) -> TaskNetwork:
     """A network that starts from a pre-trained model; its head is drawn from torch's random state.
@@ -65,7 +65,7 @@ def started_network(
         head: one of `HEAD_KINDS`.
         source: where the model came from, for people.
         beside: auxiliary targets.
-        num_told_classes: classes of regions, as inputs of the model; 0 for none.
+        num_input_classes: classes of regions, as inputs of the model; 0 for none.
         grounding: one of `GROUNDINGS`.
     Raises:
         ValueError: when system or model have no such head or no place for classes, grounding or auxiliary targets, or
@@ -78,13 +78,13 @@ def started_network(
         fields, state = system.pair_start(model)
         if any(getattr(model.config, name) != value for name, value in fields.items()):
             model = changed_model(model, fields, source=source, state=state)
-    if num_told_classes:
-        if system.told_classes is None:
+    if num_input_classes:
+        if system.class_input_start is None:
             raise ValueError(f"told_classes: {system.name} has no place for classes of regions; leave it at false")
-        fields, state = system.told_classes(model, num_told_classes)
+        fields, state = system.class_input_start(model, num_input_classes)
         if any(getattr(model.config, name) != value for name, value in fields.items()):
             model = changed_model(model, fields, source=source, state=state)
-    elif system.is_told_classes(model.config):
+    elif system.reads_input_classes(model.config):
         raise ValueError(
             f"{source}: this model reads the class of each region, and the task has none; "
             "start from the model that it was fine-tuned from"
@@ -145,7 +145,7 @@ def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEnd
     return TaskNetwork(joint, network.encoder_config, describe_joint(joint, network.described))
 
 
-def read_network(folder: Path, system: TaskSystem, output: AskedForm) -> TaskNetwork:
+def read_network(folder: Path, system: TaskSystem, output: OutputSpec) -> TaskNetwork:
     """The network of a fine-tuning checkpoint, in evaluation mode; of a run from photos with its encoder.
 
     Args:
@@ -171,7 +171,7 @@ def read_network(folder: Path, system: TaskSystem, output: AskedForm) -> TaskNet
 
 
 def _new_match_network(
-    system: TaskSystem, model: Any, output: AskedForm, beside: BesideTask | None, source: object
+    system: TaskSystem, model: Any, output: OutputSpec, beside: AuxiliaryTargets | None, source: object
 ) -> TaskNetwork:
     if output.form != CHOICE or output.num_images > 1 or beside is not None:
         raise ValueError("head.kind 'match' scores pairs of a text and an image: of retrieval; set it to 'ours'")
@@ -184,7 +184,7 @@ def _new_match_network(
 def _network(
     settings: Mapping[str, Any],
     system: TaskSystem,
-    output: AskedForm,
+    output: OutputSpec,
     build: Callable[[Callable[[], Any]], Any],
     folder: Path,
 ) -> TaskNetwork:
@@ -210,7 +210,7 @@ def _network(
     return _task_network(module, system)
 
 
-def _model_class(output: AskedForm) -> type[TaskModel]:
+def _model_class(output: OutputSpec) -> type[TaskModel]:
     return TaskModel if output.num_images else TextTaskModel
 
 
@@ -222,10 +222,10 @@ def _release_network(module: Any, release: ReleaseHead, system: TaskSystem) -> T
     return TaskNetwork(module, module.config, described)
 
 
-def _auxiliary_model(system: TaskSystem, model: Any, head: Any, beside: BesideTask) -> TaskModelBeside:
+def _auxiliary_model(system: TaskSystem, model: Any, head: Any, beside: AuxiliaryTargets) -> AuxiliaryTaskModel:
     every = bool(beside.class_names) and not beside.hidden_regions
-    return TaskModelBeside(
-        model, head, num_classes=len(beside.class_names), with_whole_image=every and system.tells_whole_image,
+    return AuxiliaryTaskModel(
+        model, head, num_classes=len(beside.class_names), with_whole_image=every and system.classifies_whole_image,
         with_words=beside.hidden_words > 0,
     )  # fmt: skip
 

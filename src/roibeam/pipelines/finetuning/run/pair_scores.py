@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.folders.durable_files import naming_file
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.inputs import VLBatch
 from roibeam.model.task_heads import MatchModel
 from roibeam.model.vilbert.encoder import Stream
@@ -178,7 +178,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PairPlan:
     """
     Attributes:
         parts: of all folds.
@@ -200,7 +200,7 @@ class Plan:
 
 def plan_pairs(
     batches: GroupBatches, captions: Sequence[TaskGroup], images: Sequence[TaskGroup], folds: Sequence[FoldPairs]
-) -> Plan:
+) -> PairPlan:
     """Plans the parts of all pairs.
 
     Args:
@@ -220,7 +220,7 @@ def plan_pairs(
         order = np.argsort(regions, kind="stable")
         of_fold.append([images[fold.images[place]] for place in order])
         columns.append(order)
-    return Plan(parts, of_fold, columns)
+    return PairPlan(parts, of_fold, columns)
 
 
 class PairParts:
@@ -236,7 +236,7 @@ class PairParts:
         self,
         scorer: TaskPairScorer,
         batches: GroupBatches,
-        plan: Plan,
+        plan: PairPlan,
         *,
         at_once: int,
         device: torch.device,
@@ -273,7 +273,7 @@ class PairParts:
     def _write(self, left: Sequence[int]) -> None:
         total = sum(self._plan.pairs_of(self._plan.parts[number]) for number in left)
         logger.info(
-            "retrieval: %s in %s, about %s", counted(total, "pair"), counted(len(left), "part"),
+            "retrieval: %s in %s, about %s", plural(total, "pair"), plural(len(left), "part"),
             duration(total * self.seconds_per_pair()),
         )  # fmt: skip
         done = 0
@@ -325,7 +325,7 @@ class PairParts:
         """Waits for the parts of all processes, and writes OUT from them, a part in memory at a time."""
         self._parts.wait()
         shape = (num_captions, max(len(columns) for columns in self._plan.columns))
-        with written_aside(self._out, replaces=True) as aside:
+        with atomic_path(self._out, replaces=True) as aside:
             scores = np.lib.format.open_memmap(aside, "w+", np.float32, shape)
             with naming_file(self._out), aside.open("r+b") as file:
                 # A full disk is an error here; later, in a file with holes, it would end the process.

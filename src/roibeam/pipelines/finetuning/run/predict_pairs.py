@@ -20,12 +20,12 @@ import torch
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, escaped
+from roibeam.messages import escaped, plural
 from roibeam.pipelines.common.charts import CANVAS_STYLE, box_canvas
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, folded, note, page_start, table
-from roibeam.pipelines.data.batches.image_batch import Shown, stored_photos
+from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
 from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.retrieval import (
@@ -48,9 +48,9 @@ from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, Pred
 from roibeam.pipelines.finetuning.run.predict_run import PredictResult, TrainedTask, card_facts, model_facts
 from roibeam.pipelines.finetuning.run.result_parts import result_lock
 from roibeam.pipelines.finetuning.run.task_data import StoreImages, check_ids
-from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
-from roibeam.pipelines.training.train_config import FLOAT32, computing_in, precision_of
+from roibeam.pipelines.training.train_config import FLOAT32, autocast_to, precision_of
 
 TOP = 5
 _QUERIES = 6  # of a section
@@ -97,7 +97,7 @@ def write_retrieval_page(
     """
     numbers = retrieval_numbers(scores)
     summary = (
-        f"{counted(len(scores.captions), 'caption')} with {counted(len(scores.images), 'image')}"
+        f"{plural(len(scores.captions), 'caption')} with {plural(len(scores.images), 'image')}"
         f"{'' if scores.folds == 1 else f' in {scores.folds} parts'}: "
         f"{', '.join(f'{name} {measure.percent:.1f} %' for name, measure in measures.items())}; "
         f"{', '.join(f'{name} {value:,.1f}' for name, value in numbers.items())}."
@@ -157,7 +157,7 @@ def _sections(
     scores: PairScores,
     ids: Mapping[str, str],
     store: FeatureStore,
-    photos: Mapping[str, Shown],
+    photos: Mapping[str, PhotoOrReason],
 ) -> Iterator[str]:
     room = _MOST_BYTES
     yield '<p class="quiet">The five pictures that score best, the best first; the right one has a frame.</p>\n'
@@ -169,7 +169,7 @@ def _sections(
             markup = "".join(_query(query, scores, ids, store, photos))
             room -= len(markup.encode("utf-8"))
             if room < 0:
-                left = counted(len(of_section) - place, "caption")
+                left = plural(len(of_section) - place, "caption")
                 yield f'<p class="quiet">{left} left out: the page would be too large.</p>\n'
                 break
             yield markup
@@ -177,7 +177,7 @@ def _sections(
 
 
 def _query(
-    query: _Query, scores: PairScores, ids: Mapping[str, str], store: FeatureStore, photos: Mapping[str, Shown]
+    query: _Query, scores: PairScores, ids: Mapping[str, str], store: FeatureStore, photos: Mapping[str, PhotoOrReason]
 ) -> Iterator[str]:
     yield (
         f'<article class="query"><p class="question"><bdi>{escaped(query.text, 600)}</bdi></p>\n'
@@ -235,7 +235,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
             f"{request.run} was trained end to end, and all pairs are scored on stored features: extract a store with "
             f"its encoder, and fine-tune on that"
         )
-    request = replace(request, split=trained.task.asked_split(request.split))
+    request = replace(request, split=trained.task.resolve_split(request.split))
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with FeatureStore(store_path) as store:
@@ -245,14 +245,14 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         folds = folds_of([group.id for group in captions], [_image_name(group) for group in images], request.folds)
         batches = GroupBatches(
             trained.system, trained.network.encoder_config, trained.tokenizer(),
-            trained.layout, trained.asked, store, loss=None, task=trained.task, blind=request.blind,
+            trained.layout, trained.output, store, loss=None, task=trained.task, blind=request.blind,
         )  # fmt: skip
         batches.check(captions[0])
         weights = weights_digest(trained.network.module.state_dict())
         precision = precision_of(request.precision, FLOAT32, device.name)
         contents = [weights, store.manifest.content_digest, *([] if precision == FLOAT32 else [precision])]
         with result_lock(request.out, request.page):
-            with computing_in(precision, device.name):
+            with autocast_to(precision, device.name):
                 digest = _digest(request, contents, captions)
                 made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
             if is_main_process():
@@ -295,7 +295,7 @@ def _joined(
         check_ids(trained.task, read.groups, what)
         groups = [replace(each, facts={**each.facts, "called": each.images[0]}) for each in read.groups]
         joined = StoreImages(store).join(_chosen(groups, request), what, min_match=1.0)
-    seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
+    seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutOptions(), store, joined.called))
     captions = list(joined.groups)
     images = list({_image_name(group): group for group in reversed(captions)}.values())[::-1]
     return captions, images, [*read.notes, *seen.notes(trained.run, request.split)], seen
@@ -329,8 +329,8 @@ def _scored(
     with waiting("laying out captions and images"):
         plan = plan_pairs(batches, captions, images, folds)
     logger.info(
-        "%s with %s in %s: %s", counted(len(captions), "caption"), counted(len(images), "image"),
-        counted(len(folds), "fold"), counted(plan.num_pairs, "pair"),
+        "%s with %s in %s: %s", plural(len(captions), "caption"), plural(len(images), "image"),
+        plural(len(folds), "fold"), plural(plan.num_pairs, "pair"),
     )  # fmt: skip
     module = trained.network.module.to(device)
     parts = PairParts(

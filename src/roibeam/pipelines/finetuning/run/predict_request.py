@@ -16,11 +16,11 @@ from roibeam.pipelines.common.page_layout import check_page_file
 from roibeam.pipelines.finetuning.metrics.own_labels import check_scores_file
 from roibeam.pipelines.finetuning.prediction_card import card_path
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
-from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds, check_tells_photos
+from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds, check_photo_places
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, MAX_CONFIG_BYTES, FoundModel, model_folder
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
-from roibeam.pipelines.training.run_folder.folder import asked_checkpoint, saved_config
+from roibeam.pipelines.training.run_folder.folder import best_checkpoint_or_folder, saved_config
 from roibeam.pipelines.training.train_config import check_precision
 
 FINETUNING = "finetuning"  # kind of a run, in its configuration
@@ -92,7 +92,7 @@ class PredictRequest:
 
     def checkpoint_notes(self) -> list[str]:
         """Notes on the chosen checkpoint of each run with `train.best_by`."""
-        notes = [asked_checkpoint(best_of_seeds(run))[1] for run in self._runs()]
+        notes = [best_checkpoint_or_folder(best_of_seeds(run))[1] for run in self._runs()]
         return [line for line in notes if line]
 
     def _runs(self) -> list[Path]:
@@ -105,7 +105,7 @@ def task_checkpoint(run: Path) -> FoundModel:
     Raises:
         ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
     """
-    found = model_folder(asked_checkpoint(best_of_seeds(run))[0])[0]
+    found = model_folder(best_checkpoint_or_folder(best_of_seeds(run))[0])[0]
     config = found.parent / "config.json"
     saved = read_json_object(config, max_bytes=MAX_CONFIG_BYTES) if config.is_file() else {}
     task, recorded = saved.get("task"), saved.get("recorded")
@@ -146,7 +146,7 @@ def check_predict(request: PredictRequest) -> None:
         named.look(lambda: check_page_file("--page", page))
     named.check()
     assert found is not None
-    if not asks_pairs(request) and (request.max_images or request.folds != 1):
+    if not predicts_pairs(request) and (request.max_images or request.folds != 1):
         raise ValueError("--max-images and --folds are of retrieval; leave them out")
     saved = [saved_config(each.source.parent) for each in found]
     described = [each["task"] for each in saved]
@@ -170,7 +170,7 @@ def check_predict(request: PredictRequest) -> None:
     with FeatureStore(request.store) as store:
         from_photos = [reads_photos(each) for each in found]
         if any(from_photos):
-            check_tells_photos(store, request.photos)
+            check_photo_places(store, request.photos)
         elif request.photos is not None:
             raise ValueError(
                 f"--photos: {request.run} was trained on stored features and reads no photos; leave it out"
@@ -180,7 +180,7 @@ def check_predict(request: PredictRequest) -> None:
                 check_feature_space(each, store)
 
 
-def asks_pairs(request: PredictRequest) -> bool:
+def predicts_pairs(request: PredictRequest) -> bool:
     """Whether the task of a run scores all texts with all images. Raises as `PredictRequest.checkpoints`."""
     task = saved_config(request.checkpoints()[0].source.parent)["task"]["task"]
     return task in TASKS and TASKS[task].all_pairs

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from roibeam.extraction.network.state import weights_digest
-from roibeam.features.exchange.export_output import written_aside
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.feature_settings import boxes_words
@@ -34,7 +34,7 @@ from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import TaskPhotos, seeds_of
+from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest, seeds_of
 from roibeam.pipelines.finetuning.run.finetune_run import digest_of_labels
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_images import GroupPhotos
@@ -44,28 +44,28 @@ from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, che
 from roibeam.pipelines.finetuning.run.prediction_page import (
     joined_parts,
     probability_of,
-    told_part,
+    summarize_predictions,
     write_prediction_page,
 )
 from roibeam.pipelines.finetuning.run.result_parts import ResultParts, result_lock
 from roibeam.pipelines.finetuning.run.task_data import (
     JoinedGroups,
+    MissingImages,
     StoreImages,
     StorePair,
-    Unseen,
     check_annotated,
     check_ids,
     check_num_boxes,
     opened_store,
-    with_unseen,
+    with_missing,
 )
-from roibeam.pipelines.finetuning.scored_tasks import asked_task
+from roibeam.pipelines.finetuning.scored_tasks import resolve_task
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.finetuning.trained_photos import HeldOutWords, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.model_files.model_checkpoint import naming_model
 from roibeam.pipelines.training.model_files.model_folder import FoundModel, check_model_sums
@@ -73,7 +73,7 @@ from roibeam.pipelines.training.model_files.provenance import check_feature_spac
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.run_folder.folder import saved_config
 from roibeam.pipelines.training.run_folder.run_summary import origins
-from roibeam.pipelines.training.train_config import FLOAT32, computing_in, learned_in, precision_of
+from roibeam.pipelines.training.train_config import FLOAT32, autocast_to, precision_of, trained_precision
 from roibeam.version import __version__
 
 
@@ -95,7 +95,7 @@ def model_facts(
         "model": {
             "folder": str(found.source), "weights": weights, "step": trained_with(found).step,
             "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds,
-            "trained_on": recorded.get("data"), "precision": precision, "learned_in": learned_in(saved["train"]),
+            "trained_on": recorded.get("data"), "precision": precision, "learned_in": trained_precision(saved["train"]),
             **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
             "started_from": "; ".join(f"{words}" for words in origins(saved).values()),
         },
@@ -193,11 +193,11 @@ class TrainedTask:
     found: FoundModel
     network: TaskNetwork
     system: TaskSystem
-    asked: AskedForm
+    output: OutputSpec
     layout: LayoutOptions
     task: DownstreamTask
     run: Path
-    photos: TaskPhotos | None = None
+    photos: PhotoRequest | None = None
 
     @classmethod
     def read(cls, found: FoundModel, data: Path, task_file: str | None = None) -> TrainedTask:
@@ -214,13 +214,13 @@ class TrainedTask:
         described, labels = saved["task"], saved["recorded"].get("labels", [])
         if digest_of_labels(labels) != described["labels"]:
             raise ValueError(f"{config}: its labels are not those that the model learned")
-        named = task_named(asked_task(described, task_file))
+        named = task_named(resolve_task(described, task_file))
         with naming_model(config):
             options, layout = named.options(**described["task_options"]), LayoutOptions(**described["layout"])
             system = SYSTEMS[described["system"]]
-            photos = TaskPhotos(**described["photos"]) if reads_photos(found) else None
+            photos = PhotoRequest(**described["photos"]) if reads_photos(found) else None
         task = named.open(data, options, labels or None)
-        output = AskedForm(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
+        output = OutputSpec(described["form"], len(labels) or 1, described["num_images"], task.whole_image)
         network = read_network(found.source, system, output)
         return cls(found, network, system, output, layout, task, found.source.parents[2], photos)
 
@@ -258,8 +258,8 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         torch.set_num_threads(request.threads)
     trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
     task, chosen = trained[0].task, request.checkpoint_notes()
-    _check_problems([each.task.tells for each in trained])
-    request = replace(request, split=task.asked_split(request.split))
+    _check_problems([each.task.problems for each in trained])
+    request = replace(request, split=task.resolve_split(request.split))
     device = choose_device(request.device)
     logger.info("%s", device.words)
     summary: dict[str, Any] = {}
@@ -295,7 +295,7 @@ class _Predicted(NamedTuple):
     notes: Sequence[str]
     weights: str
     seen: SeenBefore
-    unseen: Unseen
+    unseen: MissingImages
     precision: str
 
 
@@ -308,7 +308,7 @@ class _Ready(NamedTuple):
     notes: Sequence[str]
     seen: SeenBefore
     contents: Sequence[str]  # digests of what the stores hold
-    unseen: Unseen
+    unseen: MissingImages
     without: GroupBatches  # of those groups
 
 
@@ -332,17 +332,17 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     if request.scores is not None:
         check_texts([group.id for group in read.groups], task.labels)
     own = joined.groups  # those whose images are there
-    groups, unseen = with_unseen(read.groups, joined) if joined.missing else (own, Unseen())
+    groups, unseen = with_missing(read.groups, joined) if joined.missing else (own, MissingImages())
     notes += [unseen.note(f"{task.name}, {request.split}")] if unseen.ids else []
     seen = SeenBefore(0, ())
     if store is not None:
-        seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutWords(), store, joined.called))
+        seen = seen_before(trained.run, joined.image_ids(), photo_names(HeldOutOptions(), store, joined.called))
     notes += seen.notes(trained.run, request.split)
     if request.permute_images:  # then all are there
         groups = own = _permuted(own, request.seed)
     batches = GroupBatches(
         trained.system, trained.network.encoder_config, trained.tokenizer(),
-        trained.layout, trained.asked, source, loss=None, blind=request.blind, task=task,
+        trained.layout, trained.output, source, loss=None, blind=request.blind, task=task,
     )  # fmt: skip
     if trained.photos is not None and store is not None:
         batches = trained.from_photos(batches, store, own, request.photos)
@@ -378,7 +378,7 @@ def _joined(
 
 def _predict(request: PredictRequest, ready: _Ready, device: str) -> _Predicted:
     trained, groups = ready.trained, ready.groups
-    learned = learned_in(saved_config(trained.found.source.parent)["train"])
+    learned = trained_precision(saved_config(trained.found.source.parent)["train"])
     precision, notes = precision_of(request.precision, learned, device), list(ready.notes)
     if precision != learned:
         notes.append(f"computed in {precision}; the run learned and judged itself in {learned}")
@@ -387,7 +387,7 @@ def _predict(request: PredictRequest, ready: _Ready, device: str) -> _Predicted:
     digest = _digest(request, weights, ready.contents, trained.task, groups, precision)
     count = -(-len(groups) // PART_GROUPS)
     parts = ResultParts(request.out, digest, count, has_array=request.scores is not None)
-    with computing_in(precision, device):
+    with autocast_to(precision, device):
         made = _write_parts(request, ready, parts, count)
     trained.network.module.to("cpu")
     return _Predicted([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
@@ -412,7 +412,7 @@ def _write_card(
         if request.page is None:
             return
         runs = " and ".join(each.run.name for each in trained)
-        judged, unjudged = counted(summary["judged"], "row"), counted(summary["unjudged"], "row")
+        judged, unjudged = plural(summary["judged"], "row"), plural(summary["unjudged"], "row")
         if not summary["judged"]:
             figure, more = unjudged, " The right answers are not known, so nothing is judged."
         else:
@@ -448,7 +448,7 @@ def _write_parts(request: PredictRequest, ready: _Ready, parts: ResultParts, cou
             with waiting(f"predicting, part {number + 1} of {count}"):
                 answers = _answers(request, ready, chosen)
                 entries = list(task.answers(chosen, answers))
-                summary = ready.unseen.without_images(told_part(task, chosen, answers))
+                summary = ready.unseen.without_images(summarize_predictions(task, chosen, answers))
             scores = None
             if request.scores is not None:
                 scores = np.stack([each.scores for each in answers]).astype("<f4")
@@ -458,7 +458,7 @@ def _write_parts(request: PredictRequest, ready: _Ready, parts: ResultParts, cou
 
 def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]) -> list[Prediction]:
     """The prediction of each group; without regions where the store lacks the images."""
-    module, form = ready.trained.network.module, ready.trained.asked.form
+    module, form = ready.trained.network.module, ready.trained.output.form
     predictions: dict[bool, Iterator[Prediction]] = {}
     for is_unseen, batches in ((False, ready.batches), (True, ready.without)):
         chosen = [group for group in groups if (group.id in ready.unseen.ids) == is_unseen]
@@ -479,7 +479,7 @@ def _join_parts(request: PredictRequest, trained: TrainedTask, results: Sequence
         }  # fmt: skip
         write_label_scores(request.scores, results[0].ids, trained.task.labels, results[0].parts.arrays, about)
     read = [part for each in results for part in each.parts.facts()]
-    with written_aside(request.out, replaces=True) as aside:
+    with atomic_path(request.out, replaces=True) as aside:
         trained.task.write(aside, [entry for part in read for entry in part["entries"]])
     return joined_parts(part["told"] for part in read)
 
@@ -494,11 +494,11 @@ def _digest(
 ) -> str:
     """Twelve hexadecimal digits of the digest of weights, request, inputs and labels."""
     inputs: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
-    inputs += [request.permute_images, request.seed, request.batch_size, task.tells]
+    inputs += [request.permute_images, request.seed, request.batch_size, task.problems]
     inputs += [] if precision == FLOAT32 else [precision]
     found = hashlib.sha256(repr(inputs).encode())
     for group in groups:
-        right = task.right_words(group) if task.right_words is not None and task.is_told(group) else ""
+        right = task.right_words(group) if task.right_words is not None and task.has_label(group) else ""
         texts = [[part.text for part in row.parts] for row in group.rows]
         found.update(repr((group.id, group.images, texts, right)).encode())
     return found.hexdigest()[:12]

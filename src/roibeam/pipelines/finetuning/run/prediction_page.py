@@ -19,10 +19,10 @@ import numpy as np
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, escaped, printable
+from roibeam.messages import escaped, plural, printable
 from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.common.page_layout import PAGE_END, Banner, banner_html, folded, note, page_start, table
-from roibeam.pipelines.data.batches.image_batch import Shown, stored_photos
+from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.finetuning.metrics.measure import Measure, Whole
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, TaskGroup, TaskRow, TaskText
@@ -40,7 +40,9 @@ UPPER_BOUND = "upper bound"
 _AND = " and "  # between the measures of several problems
 
 
-def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> dict[str, Any]:
+def summarize_predictions(
+    task: DownstreamTask, groups: Sequence[TaskGroup], predictions: Sequence[Prediction]
+) -> dict[str, Any]:
     """Summary of groups and predictions: counts, sums of the main measure, and rows that may be displayed.
 
     Each of several problems of a task is judged by itself. Groups without a label are counted as "unjudged", and have
@@ -49,7 +51,7 @@ def told_part(task: DownstreamTask, groups: Sequence[TaskGroup], predictions: Se
     problems: dict[tuple[str, bool], list[tuple[TaskGroup, Prediction]]] = {}
     for group, each in zip(groups, predictions, strict=True):
         problem = "" if task.turns is None else task.turns(group)
-        problems.setdefault((problem, task.is_told(group)), []).append((group, each))
+        problems.setdefault((problem, task.has_label(group)), []).append((group, each))
     return joined_parts(
         _labelled_problem(task, pairs, problem) if labelled else _unjudged(task, pairs, problem)
         for (problem, labelled), pairs in problems.items()
@@ -119,7 +121,7 @@ def _phrases(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> 
     that a region covers best; None if unknown."""
     caption = group.rows[0].parts[0]
     boxes = np.zeros((0, 4)) if prediction.boxes is None else prediction.boxes
-    rights = group.target if task.is_told(group) else [None] * len(group.facts["phrases"])
+    rights = group.target if task.has_label(group) else [None] * len(group.facts["phrases"])
     for place, (phrase, right) in enumerate(zip(group.facts["phrases"], rights, strict=True)):
         overlaps = [_overlaps(boxes, each).max(initial=0.0) for each in (() if right is None else right)]
         text = TaskText((caption.text,)), TaskText((f"phrase: {phrase.text}",))
@@ -389,7 +391,7 @@ def _page(
             markup = "".join(_row(row, images))
             room -= len(markup.encode("utf-8"))
             if room < 0:
-                left = counted(len(rows) - place, "row")
+                left = plural(len(rows) - place, "row")
                 yield f'<p class="quiet">{left} left out: the page would be too large.</p>\n'
                 break
             yield markup
@@ -419,7 +421,7 @@ def _row(row: Mapping[str, Any], images: str) -> Iterator[str]:
     yield f'<div class="canvases">{images}</div></article>\n'
 
 
-def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Shown]) -> Iterator[str]:
+def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, PhotoOrReason]) -> Iterator[str]:
     for number, image_id in enumerate(row["images"]):
         record = store.get(image_id, copy=False, check=True)
         jpeg, why = photos.get(image_id, (None, "the store has no such image"))
@@ -429,7 +431,7 @@ def _images(row: Mapping[str, Any], store: FeatureStore, photos: Mapping[str, Sh
             boxes = list(_named_boxes(row["tags"], record))
         else:
             boxes = list(_best_boxes(record, Names(store.vocabulary["classes"] or ())))
-        described = f"image {number + 1} of {row['id']}, with {counted(len(boxes), 'box', 'boxes')}"
+        described = f"image {number + 1} of {row['id']}, with {plural(len(boxes), 'box', 'boxes')}"
         canvas = box_canvas(boxes, (record.height, record.width), jpeg, description=described)
         unseen = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
         yield f'<div>{canvas}<p class="quiet id">{escaped(image_id, 200)}</p>{unseen}</div>'

@@ -19,7 +19,7 @@ import numpy as np
 from roibeam.features.record.fingerprint import meaning_difference
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.corpus import reader
 from roibeam.pipelines.data.datasets.rows import MissingFileError
@@ -67,8 +67,8 @@ class JoinedGroups:
             return []
         names = ", ".join(printable(name, 60) for name in self.missing[:_NAMED])
         return [
-            f"{what}: {counted(self.left_out, 'group')} left out: the store lacks {len(self.missing):,} of "
-            f"{counted(self.num_images, 'image')}, such as {names}"
+            f"{what}: {plural(self.left_out, 'group')} left out: the store lacks {len(self.missing):,} of "
+            f"{plural(self.num_images, 'image')}, such as {names}"
         ]
 
     def without(self, image_ids: Iterable[str]) -> JoinedGroups:
@@ -114,7 +114,7 @@ class StoreImages:
         if not kept or found < min_match * len(names):
             named = ", ".join(printable(name, 60) for name in missing[:_NAMED])
             raise ValueError(
-                f"{what}: store {self._store.path} has {found:,} of {counted(len(names), 'image')}; missing are "
+                f"{what}: store {self._store.path} has {found:,} of {plural(len(names), 'image')}; missing are "
                 f"{named}; extract them too{hint}"
             )
         return joined
@@ -151,7 +151,7 @@ def check_labels(groups: Sequence[TaskGroup], has_label: Callable[[TaskGroup], b
     unlabelled = [group.id for group in groups if not has_label(group)]
     if unlabelled:
         raise ValueError(
-            f"{what}: no label for {counted(len(unlabelled), 'row')} of {len(groups):,} (first: "
+            f"{what}: no label for {plural(len(unlabelled), 'row')} of {len(groups):,} (first: "
             f"{printable(unlabelled[0], 80)}), and this split is {use}"
         )
 
@@ -286,7 +286,7 @@ def check_annotated(task: DownstreamTask, annotated: object, *, from_photos: boo
         raise ValueError(f"--annotated-store: with these settings {task.name} reads one store; leave it out")
 
 
-class Unseen(NamedTuple):
+class MissingImages(NamedTuple):
     """
     Attributes:
         ids: of groups that lack images in the store.
@@ -300,8 +300,8 @@ class Unseen(NamedTuple):
         """A line for people."""
         names = ", ".join(printable(name, 60) for name in self.images[:_NAMED])
         return (
-            f"{what}: {counted(len(self.ids), 'row')} answered without regions: the store lacks "
-            f"{counted(len(self.images), 'image')}, such as {names}"
+            f"{what}: {plural(len(self.ids), 'row')} answered without regions: the store lacks "
+            f"{plural(len(self.images), 'image')}, such as {names}"
         )
 
     def described(self) -> dict[str, Any]:
@@ -311,7 +311,7 @@ class Unseen(NamedTuple):
         return {"unseen": {"rows": len(self.ids), "images": len(self.images), "such_as": list(self.images[:_NAMED])}}
 
     def without_images(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """The summary of a part (`told_part`), without images of such rows."""
+        """The summary of a part (`summarize_predictions`), without images of such rows."""
         rows = {
             name: [{**row, "images": []} if row["id"] in self.ids else row for row in own]
             for name, own in summary["rows"].items()
@@ -320,13 +320,13 @@ class Unseen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NoRegions:
+class EmptyRecords:
     """Stands in for a store: every image has this record, which has no region."""
 
     record: RegionRecord
 
     @classmethod
-    def like(cls, record: RegionRecord) -> NoRegions:
+    def like(cls, record: RegionRecord) -> EmptyRecords:
         """Records of the size of `record`, with features of its width."""
         return cls(
             RegionRecord(
@@ -345,7 +345,7 @@ class NoRegions:
         return self.record
 
 
-def with_unseen(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[TaskGroup], Unseen]:
+def with_missing(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[TaskGroup], MissingImages]:
     """All groups in their order, those that a store has with its ids; and those that lack images.
 
     Args:
@@ -354,7 +354,7 @@ def with_unseen(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list
     found = {group.id: group for group in joined.groups}
     unseen = frozenset(group.id for group in groups if group.id not in found)
     every = [found.get(group.id) or replace(group, swapped=True) for group in groups]
-    return every, Unseen(unseen, joined.missing)
+    return every, MissingImages(unseen, joined.missing)
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ def joined_data(
             read = task.read(split)
             files[split] = read.files
             check_ids(task, read.groups, what)
-            has_label, use = (has_target, "trained on") if split == task.train else (task.is_told, "judged")
+            has_label, use = (has_target, "trained on") if split == task.train else (task.has_label, "judged")
             check_labels(read.groups, has_label, what, use)
             groups = [group for group in read.groups if group.is_open or split != task.train]
             if images is None:
@@ -436,7 +436,7 @@ def guarded_data(
     if report is not None and report.leaked:
         before = len(data.train.groups)
         data = replace(data, train=data.train.without(report.leaked))
-        notes.append(f"{counted(before - len(data.train.groups), 'group')} of held-out images left out")
+        notes.append(f"{plural(before - len(data.train.groups), 'group')} of held-out images left out")
         trained = data.train.image_ids()
     notes += _validation_leaks(data, names, start, allowed=allowed)
     rule = task.reported_by or request.task
@@ -470,7 +470,7 @@ def _validation_leaks(data: TaskData, names: PhotoNames, start: TaskStart, *, al
         return []
     validation = data.validation.image_ids()
     shared = shared_images(data.train.image_ids(), validation)
-    words = f"{len(shared):,} of {counted(len(validation), 'validation image')}" if shared else ""
+    words = f"{len(shared):,} of {plural(len(validation), 'validation image')}" if shared else ""
     if shared and not allowed:
         raise ValueError(
             f"{words} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "

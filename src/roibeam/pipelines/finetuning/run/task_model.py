@@ -12,13 +12,13 @@ from torch import nn
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import check_list, counted
+from roibeam.messages import check_list, plural
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_task import predicted
 from roibeam.pipelines.finetuning.run.predict_request import reads_photos, task_checkpoint
 from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
-from roibeam.pipelines.finetuning.task import AskedDirectly
+from roibeam.pipelines.finetuning.task import QuestionRows
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import saved_config
@@ -52,7 +52,7 @@ class LoadedTaskModel:
         source: folder of its weights.
     """
 
-    def __init__(self, trained: TrainedTask, directly: AskedDirectly, tokenizer: CaptionTokenizer) -> None:
+    def __init__(self, trained: TrainedTask, directly: QuestionRows, tokenizer: CaptionTokenizer) -> None:
         self._trained, self._directly = trained, directly
         self.model: nn.Module = trained.network.module.eval()
         self.tokenizer = tokenizer
@@ -61,7 +61,7 @@ class LoadedTaskModel:
         self.source = trained.found.source
 
     def __repr__(self) -> str:
-        labels = counted(len(self.labels), "label")
+        labels = plural(len(self.labels), "label")
         return f"LoadedTaskModel({self.task}, {self.system}, {labels}, from {str(self.source)!r})"
 
     def check_store(self, store: FeatureStore) -> list[str]:
@@ -102,9 +102,9 @@ class LoadedTaskModel:
             batches.check(group)
         for note in batches.notes_of_cuts(groups, "input"):
             logger.warning("%s", note)
-        predictions = list(predicted(self.model, batches, groups, self._trained.asked.form, batch_size))
+        predictions = list(predicted(self.model, batches, groups, self._trained.output.form, batch_size))
         answers = []
-        for label, each in zip(self._directly.said(predictions), predictions, strict=True):
+        for label, each in zip(self._directly.labels_of(predictions), predictions, strict=True):
             scores = zip(self.labels, each.scores.tolist(), strict=False)
             answers.append(TaskAnswer(label, dict(sorted(scores, key=lambda pair: -pair[1]))))
         return answers
@@ -116,7 +116,7 @@ class LoadedTaskModel:
                 raise ValueError(f"{self.task} is a task of texts alone and shows no image; leave regions out")
             return [()] * len(texts)
         if len(regions) != len(texts):
-            raise ValueError(f"{counted(len(texts), 'text')} and regions of {len(regions)}; each question has its own")
+            raise ValueError(f"{plural(len(texts), 'text')} and regions of {len(regions)}; each question has its own")
         return regions
 
     def _group(
@@ -127,7 +127,7 @@ class LoadedTaskModel:
         for found, wanted, what in ((parts, self.num_texts, "text"), (given, self.num_images, "image")):
             if len(found) != wanted:
                 raise ValueError(
-                    f"question {place}: {counted(len(found), what)}; {self.task} has {counted(wanted, what)}"
+                    f"question {place}: {plural(len(found), what)}; {self.task} has {plural(wanted, what)}"
                 )
         names = tuple(f"question {place}, image {number}" for number in range(len(given)))
         records.update(zip(names, given, strict=True))
@@ -136,7 +136,7 @@ class LoadedTaskModel:
     def _batches(self, records: Mapping[str, RegionRecord]) -> GroupBatches:
         trained = self._trained
         return GroupBatches(
-            trained.system, trained.network.encoder_config, self.tokenizer, trained.layout, trained.asked,
+            trained.system, trained.network.encoder_config, self.tokenizer, trained.layout, trained.output,
             records if self.num_images else None, loss=None, task=trained.task,
         )  # fmt: skip
 

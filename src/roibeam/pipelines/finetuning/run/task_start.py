@@ -27,7 +27,7 @@ from roibeam.pipelines.finetuning.run.finetune_request import NEW, EncoderReques
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
-from roibeam.pipelines.finetuning.systems.task_system import AskedForm, TaskSystem
+from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, TaskSystem
 from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER, EncoderOptions, choose_encoder
 from roibeam.pipelines.training.model_files.joint_checkpoint import (
     JointCheckpoint,
@@ -45,7 +45,7 @@ from roibeam.pipelines.training.model_files.model_start import (
 )
 from roibeam.pipelines.training.model_files.provenance import check_tokenizer
 from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.training.run_folder.training_data import is_told
+from roibeam.pipelines.training.run_folder.training_data import has_trained_images
 
 _MODEL = "model."
 _UNLIKE = ("transformers_version", "dropout", "initializer_range")  # of heads that give the same scores
@@ -60,7 +60,7 @@ class FirstTask:
         labels: digest of them.
         described: config.json of the model with its head.
         state: all of its parameters, without those of a region encoder.
-        tells_images: whether the training images of its start are known.
+        knows_images: whether the training images of its start are known.
     """
 
     name: str
@@ -68,7 +68,7 @@ class FirstTask:
     labels: str
     described: Mapping[str, Any]
     state: Mapping[str, Tensor]
-    tells_images: bool
+    knows_images: bool
 
     @classmethod
     def of(cls, found: ModelCheckpoint) -> FirstTask | None:
@@ -89,7 +89,7 @@ class FirstTask:
         images_known = bool(saved.get("recorded", {}).get("start_tells_images"))
         return cls(task["task"], (task["form"], task["num_images"]), task["labels"], described, state, images_known)
 
-    def go_on(self, network: TaskNetwork, system: TaskSystem, output: AskedForm, labels: str, *, keeps: bool) -> str:
+    def go_on(self, network: TaskNetwork, system: TaskSystem, output: OutputSpec, labels: str, *, keeps: bool) -> str:
         """Loads what this model learned into a new network.
 
         Args:
@@ -122,7 +122,7 @@ class FirstTask:
             else f"{before}: its head goes on too"
         )
 
-    def _difference(self, network: TaskNetwork, output: AskedForm, labels: str) -> str:
+    def _difference(self, network: TaskNetwork, output: OutputSpec, labels: str) -> str:
         """Difference between the tasks; "" for none."""
         if self.form != (output.form, output.num_images):
             return "this task has another form"
@@ -198,11 +198,11 @@ class TaskStart:
         return region_encoder_of(self.found.joint) if isinstance(self.found, JointCheckpoint) else None
 
     @property
-    def tells_images(self) -> bool:
+    def knows_images(self) -> bool:
         """Whether the images that the model was trained on are known; new weights have none."""
         if self.found is None:
             return True
-        return self.run is not None and is_told(self.run) and (self.first is None or self.first.tells_images)
+        return self.run is not None and has_trained_images(self.run) and (self.first is None or self.first.knows_images)
 
     def model(self, *, vocab_size: int, width: int | None) -> Any:
         """The model; a new one is drawn from torch's random state.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from roibeam.pipelines.data.compatibility import check_choice
 
-OURS, RELEASE, RELEASE_MT, MATCH = "ours", "release", "release-mt", "match"
-HEAD_KINDS = (OURS, RELEASE, RELEASE_MT, MATCH)
+UNIFORM_HEAD, RELEASE, RELEASE_MT, MATCH = "ours", "release", "release-mt", "match"
+HEAD_KINDS = (UNIFORM_HEAD, RELEASE, RELEASE_MT, MATCH)
 DRAWN, WORDS = "drawn", "words"
 HEAD_STARTS = (DRAWN, WORDS)
 
@@ -23,7 +23,7 @@ class HeadOptions:
             on VQA, with the head of its release).
     """
 
-    kind: str = OURS
+    kind: str = UNIFORM_HEAD
     start: str = DRAWN
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ from roibeam.pipelines.finetuning.rows import (
     TaskText,
 )
 from roibeam.pipelines.finetuning.systems.options import BEFORE_SEP, LAST, LONGEST, RELEASE_CUT
-from roibeam.pipelines.finetuning.task import BesideTask
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
@@ -221,7 +221,7 @@ TextRules = Callable[[Pieces, Sequence[TaskText | PartPieces], str, int], list[S
 
 
 @dataclass(frozen=True)
-class AskedForm:
+class OutputSpec:
     """Output of a task for each row.
 
     Attributes:
@@ -256,7 +256,7 @@ class ReleaseHead:
         head: prefix of the names of the head's parameters, where the network has heads that are not read; those and the
             model's are trained.
         beside: configuration of the pre-trained model and auxiliary targets -> that of a network with their heads,
-            called as `TaskModelBeside`; None for a release without auxiliary targets.
+            called as `AuxiliaryTaskModel`; None for a release without auxiliary targets.
     """
 
     network: type[nn.Module]
@@ -264,7 +264,7 @@ class ReleaseHead:
     config: Callable[[Any, int], Any]
     start: Callable[[Mapping[str, Tensor], Sequence[str]], Mapping[str, Tensor]]
     head: str = ""
-    beside: Callable[[Any, BesideTask], Any] | None = None
+    beside: Callable[[Any, AuxiliaryTargets], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class TaskSystem:
         pair_reads: the same of a row with two images.
         joins_images: whether two images stand in one row; else each is in a row of its own with the text.
         joins_context: whether the parts before a choice stand together, without a [SEP] between.
-        tells_whole_image: whether its whole image has a class too, where classes of regions are learned.
+        classifies_whole_image: whether its whole image has a class too, where classes of regions are learned.
         grounding: one of `GROUNDINGS` but "auto" -> fields of the configuration that a model of choices must have to
             read which words name a region (`VLBatch.aligned_words`), or not to. Empty for a system without a place for
             them; "auto" is "words" for the others.
@@ -289,10 +289,10 @@ class TaskSystem:
         classifier: of the head for labels, of `CLASSIFIERS`.
         pair_start: pre-trained model -> fields of the configuration, and the state, of one that reads two images in a
             row; None if they are the same.
-        told_classes: pre-trained model and number of classes -> the same of a model that reads the class of each
+        class_input_start: pre-trained model and number of classes -> the same of a model that reads the class of each
             region; None for a system that has no place for them.
-        is_told_classes: configuration -> whether the model reads the class of each region.
-        release_heads: by kind of head ("release", "release-mt"), then by `AskedForm.of_head`.
+        reads_input_classes: configuration -> whether the model reads the class of each region.
+        release_heads: by kind of head ("release", "release-mt"), then by `OutputSpec.of_head`.
         parts: prefixes of the names of parameters of model and pooler, without pre-training heads; () for the class's
             `base_model_prefix`.
         photo_whole_image: where a feature of the whole image comes from in a run from photos, see `EndToEndChoices`.
@@ -311,13 +311,13 @@ class TaskSystem:
     pair_reads: str = "pooled"
     joins_images: bool = False
     joins_context: bool = False
-    tells_whole_image: bool = False
+    classifies_whole_image: bool = False
     grounding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reads_cut_phrases: bool = False
     classifier: str = "linear"
     pair_start: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
-    told_classes: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
-    is_told_classes: Callable[[Any], bool] = lambda config: False
+    class_input_start: Callable[[Any, int], tuple[Mapping[str, Any], Mapping[str, Tensor]]] | None = None
+    reads_input_classes: Callable[[Any], bool] = lambda config: False
     release_heads: Mapping[str, Mapping[str, ReleaseHead]] = field(default_factory=dict)
     photo_whole_image: str = "model"
     has_whole_image: Callable[[Any], bool] = lambda config: True
@@ -335,7 +335,7 @@ class TaskSystem:
         """The spans of one or two texts without an image, as BERT reads them: [CLS] first [SEP] second [SEP]."""
         return parts_with_separators(pieces, parts, last_segment=self.second_segment)
 
-    def needed_fields(self, output: AskedForm, grounding: str) -> Mapping[str, Any]:
+    def needed_fields(self, output: OutputSpec, grounding: str) -> Mapping[str, Any]:
         """Fields of the configuration that a model must have for an output.
 
         Args:
@@ -352,11 +352,11 @@ class TaskSystem:
             return self.alone
         return self.grounding.get(GROUNDED if grounding == AUTO else grounding, {}) if output.form == CHOICE else {}
 
-    def rows_for(self, output: AskedForm) -> int:
+    def rows_for(self, output: OutputSpec) -> int:
         """Number of rows of a batch for one row of a task."""
         return 1 if self.joins_images else output.num_images
 
-    def release_head(self, kind: str, config: BertSizes, output: AskedForm) -> ReleaseHead:
+    def release_head(self, kind: str, config: BertSizes, output: OutputSpec) -> ReleaseHead:
         """The head of a release for an output, for a model of this configuration.
 
         Raises:
@@ -378,7 +378,7 @@ class TaskSystem:
                 )
         return found
 
-    def written_head(self, official: str, output: AskedForm) -> ReleaseHead:
+    def written_head(self, official: str, output: OutputSpec) -> ReleaseHead:
         """The head of the release whose checkpoints are of the class `official`.
 
         Raises:
@@ -390,7 +390,7 @@ class TaskSystem:
                 return found
         raise ValueError(f"{official} has no head of {self.name}'s releases for the form {output.of_head}")
 
-    def check_whole_image(self, config: BertSizes, output: AskedForm) -> None:
+    def check_whole_image(self, config: BertSizes, output: OutputSpec) -> None:
         """Raises ValueError where the image as a whole is a candidate and the model has no state of it."""
         if output.whole_image and not self.has_whole_image(config):
             raise ValueError(
@@ -398,7 +398,7 @@ class TaskSystem:
                 f"leave it at none, or take vlbert, vilbert or interbert"
             )
 
-    def new_head(self, config: BertSizes, output: AskedForm) -> TaskHead:
+    def new_head(self, config: BertSizes, output: OutputSpec) -> TaskHead:
         """A new head of roibeam's own kind for a model of this configuration.
 
         Raises:

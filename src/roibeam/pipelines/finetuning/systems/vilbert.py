@@ -29,7 +29,7 @@ from roibeam.model.vilbert.single_stream import (
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, PartPieces, TaskText
 from roibeam.pipelines.finetuning.systems.options import RELEASE, RELEASE_MT
 from roibeam.pipelines.finetuning.systems.task_system import (
-    AskedForm,
+    OutputSpec,
     Pieces,
     ReleaseHead,
     Span,
@@ -150,7 +150,7 @@ def _without_classifier(config: ViLbertConfig, _: int) -> ViLbertConfig:
 
 _MULTI_TASK = {
     LABEL: _multi_task_head(MultiTaskAnswers, _multi_task, "answer_head."),
-    AskedForm(LABEL, num_images=2).of_head: _multi_task_head(MultiTaskImagePairs, _image_pairs, "image_pair_head."),
+    OutputSpec(LABEL, num_images=2).of_head: _multi_task_head(MultiTaskImagePairs, _image_pairs, "image_pair_head."),
     CHOICE: _multi_task_head(MultiTaskChoices, _without_classifier, "pair_score."),
     REGION: _multi_task_head(MultiTaskRegions, _without_classifier, "region_score."),
 }

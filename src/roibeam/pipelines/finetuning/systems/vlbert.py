@@ -22,7 +22,7 @@ from torch import Tensor
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.pretraining import count_true
-from roibeam.model.task_heads import REGION_CLASSES, ScoresBeside, reading
+from roibeam.model.task_heads import REGION_CLASSES, AuxiliaryScores, reading
 from roibeam.model.vlbert.checkpoint import task_start
 from roibeam.model.vlbert.config import PRE_TRAINING_FIELDS, VLBertConfig, VLBertTaskConfig, vlbert_base, vlbert_small
 from roibeam.model.vlbert.fields import REGION_SEGMENT
@@ -45,7 +45,7 @@ from roibeam.pipelines.finetuning.systems.task_system import (
     TaskSystem,
     parts_with_separators,
 )
-from roibeam.pipelines.finetuning.task import BesideTask
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets
 
 _ANSWER = 1  # segment
 
@@ -58,17 +58,17 @@ class VLBertAnswers(VLBertForVqa):
 
 
 class VLBertChoices(VLBertForVcr):
-    """Maps a batch to (B, 1) scores; with `beside` to the classes of regions too, as `TaskModelBeside`."""
+    """Maps a batch to (B, 1) scores; with `beside` to the classes of regions too, as `AuxiliaryTaskModel`."""
 
-    def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | ScoresBeside:  # type: ignore[override]
+    def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | AuxiliaryScores:  # type: ignore[override]
         output = super().forward(batch if beside else reading(batch, "pooled"))
         scores = self.choice_head(output.pooled)
         if not beside:
             return scores
-        return ScoresBeside(scores, {REGION_CLASSES: self.object_loss(batch, output, _classes(batch))}, {})
+        return AuxiliaryScores(scores, {REGION_CLASSES: self.object_loss(batch, output, _classes(batch))}, {})
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """`TaskModelBeside.loss_counts`."""
+        """`AuxiliaryTaskModel.loss_counts`."""
         has_whole = self.config.object_loss == "all" and self.config.whole_image_element
         return {REGION_CLASSES: count_true(batch.region_target_mask) + has_whole * batch.batch_size}
 
@@ -119,7 +119,7 @@ def _regions_config(config: VLBertConfig, num_labels: int) -> VLBertTaskConfig:
     return _task_config(config, **_UNMASKED, answer_dropout=0.0, with_pooler=False)
 
 
-def _choices_beside(config: VLBertConfig, beside: BesideTask) -> VLBertTaskConfig:
+def _choices_beside(config: VLBertConfig, beside: AuxiliaryTargets) -> VLBertTaskConfig:
     """Settings of choices with classes: of all regions as in the release, or of hidden ones as in the paper."""
     if beside.hidden_words:
         raise ValueError("hidden_words: the head of VL-BERT's release learns none; set head.kind to 'ours'")
@@ -164,10 +164,10 @@ SYSTEM = TaskSystem(
     pair_reads="mask_piece",
     joins_images=True,
     pair_start=_pair_start,
-    told_classes=_class_tokens,
-    is_told_classes=lambda config: config.num_region_tokens > 1,
+    class_input_start=_class_tokens,
+    reads_input_classes=lambda config: config.num_region_tokens > 1,
     joins_context=True,
-    tells_whole_image=True,
+    classifies_whole_image=True,
     grounding={GROUNDED: {"text_visual": "grounded"}, UNGROUNDED: {"text_visual": "whole_image"}},
     photo_whole_image="box",
     has_whole_image=lambda config: config.whole_image_element,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.tables import TableRow, read_table, table_of
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
@@ -25,7 +25,7 @@ from roibeam.pipelines.finetuning.metrics.own_labels import (
 )
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, OwnTask, ScoredTask, find_file, opened_rows
-from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, NamedTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import DownstreamTask, Kept, NamedTask, Prediction, QuestionRows, TaskSplit
 
 EQUAL, BALANCED_LOSS = "equal", "balanced"
 WEIGHTS = (EQUAL, BALANCED_LOSS)
@@ -202,9 +202,9 @@ def _labels_task(
         labels=chosen,
         label_weights=balanced_weights(list(counts.values())) if weights == BALANCED_LOSS else (),
         splits=splits,
-        is_told=lambda group: group.facts["label"] is not None,
+        has_label=lambda group: group.facts["label"] is not None,
         right_words=lambda group: str(group.facts["label"]),
-        directly=AskedDirectly(lambda texts: text_row(*texts), words),
+        directly=QuestionRows(lambda texts: text_row(*texts), words),
     )
 
 
@@ -223,7 +223,7 @@ def _labels(path: Path, rows: Rows, min_occurrence: int) -> dict[str, int]:
     counts = Counter(row.label for row in rows(path) if row.label is not None)
     found = sorted(label for label, times in counts.items() if times >= min_occurrence)
     if len(found) < 2:
-        raise ValueError(f"{str(path)!r}: {counted(len(found), 'label')} in its column label; expected at least 2")
+        raise ValueError(f"{str(path)!r}: {plural(len(found), 'label')} in its column label; expected at least 2")
     return {label: counts[label] for label in found}
 
 
@@ -245,7 +245,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
             groups.append(TaskGroup(row.id, (row.image,), (text_row(row.text),), target, facts={"label": row.label}))
     has = "has" if unknown == 1 else "have"
     words = "of a label that is too rare: left out" if is_trained else f"{has} a label that nothing is trained on"
-    notes = [f"{split}: {counted(unknown, 'row')} {words}"] * bool(unknown)
+    notes = [f"{split}: {plural(unknown, 'row')} {words}"] * bool(unknown)
     labels = Counter(row.label for row in rows if row.label is not None)
     if labels and unknown == labels.total():
         some, known = (printable(", ".join(sorted(each)[:4]), 120) for each in (labels, places))
@@ -257,7 +257,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
         # The accuracy of always one label: accuracy means little without it.
         (commonest, times), *_ = labels.most_common(1)
         notes.append(
-            f"{split}: {counted(len(labels), 'label')}; the commonest, {printable(commonest, 60)!r}, is that of "
+            f"{split}: {plural(len(labels), 'label')}; the commonest, {printable(commonest, 60)!r}, is that of "
             f"{100 * times / labels.total():.1f} % of the rows"
         )
     return TaskSplit(groups, (path,), tuple(notes))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.entities import OWN, RELEASE, EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.data.datasets.text_sets import (
@@ -43,10 +43,10 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import (
     NUMBER_LOSS,
-    AskedDirectly,
     DownstreamTask,
     NamedTask,
     Prediction,
+    QuestionRows,
     TaskSplit,
 )
 
@@ -106,7 +106,7 @@ def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> Do
         num_images=0,
         splits=tuple(task.rows),
         right_words=lambda group: str(group.facts["label"]),
-        directly=AskedDirectly(text_row, lambda predictions: _words(task, predictions), len(task.texts)),
+        directly=QuestionRows(text_row, lambda predictions: _words(task, predictions), len(task.texts)),
     )
 
 
@@ -209,7 +209,7 @@ def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
         raise ValueError(f"--data {str(folder)!r}: no caption of {split} has a phrase with a box")
     left = counts.sentences - len(groups)
     notes = [f"{split}: {line}" for line in counts.lines()]
-    notes += [f"{split}: {counted(left, 'caption')} without a phrase that has a box left out"] if left else []
+    notes += [f"{split}: {plural(left, 'caption')} without a phrase that has a box left out"] if left else []
     return TaskSplit(groups, (folder / f"{split}.txt",), tuple(notes))
 
 
@@ -239,7 +239,7 @@ def _scores(group: TaskGroup, prediction: Prediction) -> np.ndarray:
     if broken:
         raise ValueError(
             f"{group.id}: the model's scores are no numbers (NaN) for {broken} of its "
-            f"{counted(len(prediction.scores), 'phrase')}; its weights or features are broken"
+            f"{plural(len(prediction.scores), 'phrase')}; its weights or features are broken"
         )
     return prediction.scores
 

@@ -25,7 +25,7 @@ from roibeam.pipelines.finetuning.metrics.nlvr2 import (
 )
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import find_file
-from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, QuestionRows, TaskSplit
 
 SPLITS = ("train", "dev", "test1", "test2")
 LABELS = ("False", "True")  # by their numbers
@@ -74,7 +74,7 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         return judged_lines(groups, predictions)
 
     def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
-        return shown_regions(record.class_scores, options)
+        return input_regions(record.class_scores, options)
 
     return DownstreamTask(
         name="nlvr2",
@@ -90,7 +90,7 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         num_images=2,
         splits=SPLITS,
         regions=regions,
-        directly=AskedDirectly(lambda texts: statement_row(*texts), said_labels),
+        directly=QuestionRows(lambda texts: statement_row(*texts), predicted_labels),
     )
 
 
@@ -99,7 +99,7 @@ def statement_row(sentence: str) -> TaskRow:
     return TaskRow((TaskText((sentence,)),), images=(0, 1))
 
 
-def said_labels(predictions: Sequence[LabelScores]) -> list[str]:
+def predicted_labels(predictions: Sequence[LabelScores]) -> list[str]:
     """One of `LABELS` for each statement; the first of them where both score alike."""
     return [LABELS[int(each.scores.argmax())] for each in predictions]
 
@@ -132,7 +132,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
     return groups
 
 
-def shown_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray:
+def input_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray:
     """(n,) int64, the input regions of an image, in the order of the file.
 
     Args:

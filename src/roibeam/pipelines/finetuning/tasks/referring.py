@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.refer import (
     Box,
@@ -393,7 +393,7 @@ def missed_objects(groups: Sequence[TaskGroup], options: ReferringOptions) -> st
     )
     if not missed:
         return ""
-    return f"no candidate hits the object of {counted(missed, 'sentence')} of {len(groups):,} ({rule.words})"
+    return f"no candidate hits the object of {plural(missed, 'sentence')} of {len(groups):,} ({rule.words})"
 
 
 class _Photo(NamedTuple):

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from roibeam.features.folders.durable_files import naming_file
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import is_main_process
 from roibeam.pipelines.common.console.progress import IMAGES, Progress
 from roibeam.pipelines.data.captions.corpus import RecordStore, reader
@@ -128,7 +128,7 @@ class Distractors:
     ) -> None:
         captions = {group.images[0]: tuple(group.facts["captions"]) for group in groups}
         if len(captions) < 2:
-            raise ValueError(f"retrieval: {counted(len(captions), 'image')}; wrong pairs need two or more")
+            raise ValueError(f"retrieval: {plural(len(captions), 'image')}; wrong pairs need two or more")
         self._images, self._captions = list(captions), list(captions.values())
         self._number = {image: place for place, image in enumerate(self._images)}
         self._mixes, self._neighbours, self._draws_caption = mixes, neighbours, draws_caption
@@ -243,7 +243,7 @@ def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *,
     alone = [image_ids[place] for place, each in enumerate(found) if not len(each)]
     if alone:
         raise ValueError(
-            f"hard distractors: {counted(len(alone), 'image')} such as {alone[0]} have the same mean feature as all "
+            f"hard distractors: {plural(len(alone), 'image')} such as {alone[0]} have the same mean feature as all "
             f"others; are these features? Take distractors without hard ones"
         )
     if is_main_process():

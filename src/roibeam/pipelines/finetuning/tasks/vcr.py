@@ -16,7 +16,7 @@ import numpy as np
 
 from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.data.compatibility import check_choice
-from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, VcrAsked, VcrTokens, named_objects, read_vcr_asked
+from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, RawVcrQuestion, VcrTokens, named_objects, read_raw_vcr
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vcr import (
     ChosenRow,
@@ -52,15 +52,15 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     EntryNames,
     NameRule,
     PieceRules,
+    box_selection,
     joined_image,
     name_rule,
     read_people_names,
     region_masks,
     row_lengths,
     row_pieces,
-    shown_boxes,
-    vcr_beside,
-    vcr_told_classes,
+    vcr_auxiliary_targets,
+    vcr_input_classes,
 )
 
 ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
@@ -189,26 +189,28 @@ class VcrQuestionFacts(NamedTuple):
     rationale: int | None
 
 
-def read_vcr_groups(path: str, options: VcrOptions, *, told: bool = True) -> Iterator[TaskGroup]:
+def read_vcr_groups(path: str, options: VcrOptions, *, labelled: bool = True) -> Iterator[TaskGroup]:
     """The groups of an annotation file, in its order.
 
     Args:
-        told: whether its labels are used; without them every file is as a test file.
+        labelled: whether its labels are used; without them every file is as a test file.
     Raises:
         ValueError: for a file that is not in VCR's format, or options that do not fit it.
     """
     people = read_people_names(options.people)
-    return vcr_groups(read_vcr_asked(path), options, name_rule(options.names, people, seed=options.seed), told=told)
+    return vcr_groups(
+        read_raw_vcr(path), options, name_rule(options.names, people, seed=options.seed), labelled=labelled
+    )
 
 
 def vcr_groups(
-    questions: Iterable[VcrAsked], options: VcrOptions, names: NameRule, *, told: bool = True
+    questions: Iterable[RawVcrQuestion], options: VcrOptions, names: NameRule, *, labelled: bool = True
 ) -> Iterator[TaskGroup]:
     """Groups of questions that are read, by a rule for names; see `read_vcr_groups`."""
     for question in questions:
         names.question(question.objects)
-        answer = question.answer if told else None
-        rationale = question.rationale if told else None
+        answer = question.answer if labelled else None
+        rationale = question.rationale if labelled else None
         boxes = named_objects(question) if options.boxes == NAMED else tuple(range(len(question.objects)))
         facts = VcrQuestionFacts(
             options.problem, question.objects, boxes, question.image, question.img_id, answer, rationale
@@ -296,7 +298,7 @@ def _given(options: VcrOptions, answer: int | None) -> Sequence[int | None]:
     return range(NUM_CHOICES) if answer is None else (answer,)
 
 
-def _rows(question: VcrAsked, given: int | None, options: VcrOptions, names: NameRule) -> Iterator[TaskRow]:
+def _rows(question: RawVcrQuestion, given: int | None, options: VcrOptions, names: NameRule) -> Iterator[TaskRow]:
     context = [question.question] if given is None else [question.question, question.answers[given]]
     choices = question.answers if given is None else question.rationales
     named: EntryNames = names.entry(question.objects, [token for part in context for token in part], choices)
@@ -333,7 +335,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
     and judged for the right one.
     """
     check_vcr(options)
-    beside, input_classes = vcr_beside(options), vcr_told_classes(options)
+    beside, input_classes = vcr_auxiliary_targets(options), vcr_input_classes(options)
     of_boxes = (None if beside is None else beside.classes, None if input_classes is None else input_classes.of)
 
     def read(split: str) -> TaskSplit:
@@ -374,9 +376,9 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         judge=judge_vcr,
         answers=answers,
         write=write_vcr_entries,
-        is_told=lambda group: _right(group) is not None and group.facts[ANSWER] is not None,
+        has_label=lambda group: _right(group) is not None and group.facts[ANSWER] is not None,
         judged_rows=judged_rows,
-        regions=None if has_two_stores else shown_boxes(options.max_boxes),
+        regions=None if has_two_stores else box_selection(options.max_boxes),
         joined=joined_image(options.max_boxes) if has_two_stores else None,
         num_boxes=lambda group: len(group.facts["objects"]),
         pieces=pieces if is_cut else None,
@@ -386,7 +388,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         updates=options.updates,
         loss_scales=dict(zip((ANSWER, RATIONALE), options.loss_scales, strict=True)),
         judged=rows_of_right_answer,
-        tells=options.problems,
+        problems=options.problems,
         beside=beside,
         whole_region=options.whole_region,
         grounding=options.grounding,
@@ -454,10 +456,10 @@ def write_vcr_entries(
 
 def _groups(path: Path, options: VcrOptions, split: str) -> list[TaskGroup]:
     """Groups of one problem."""
-    groups = list(read_vcr_groups(str(path), options, told=True))
+    groups = list(read_vcr_groups(str(path), options, labelled=True))
     if options.problem == ANSWER or split == TRAIN:
         return groups
-    every = read_vcr_groups(str(path), options, told=False)
+    every = read_vcr_groups(str(path), options, labelled=False)
     return [replace(group, facts=labelled.facts) for labelled, group in zip(groups, every, strict=True)]
 
 

@@ -29,7 +29,7 @@ from roibeam.pipelines.data.datasets.vcr import (
 )
 from roibeam.pipelines.data.record_regions import masks_of_regions
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup, TaskText
-from roibeam.pipelines.finetuning.task import BesideTask, BoxClasses, JoinedImage
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets, BoxClasses, JoinedImage
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
 NAME_RULES = (BY_MENTION, RESTARTED, IN_TURN, DRAWN)
@@ -369,7 +369,7 @@ def join_regions(
     )
 
 
-def shown_boxes(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np.ndarray]:
+def box_selection(max_regions: int) -> Callable[[TaskGroup, int, RegionRecord], np.ndarray]:
     """Function that gives the numbers of the annotated boxes that are inputs, in their order.
 
     Args:
@@ -487,7 +487,7 @@ class AuxiliaryOptions(Protocol):
     def word_loss_weight(self) -> float: ...
 
 
-def vcr_beside(options: AuxiliaryOptions) -> BesideTask | None:
+def vcr_auxiliary_targets(options: AuxiliaryOptions) -> AuxiliaryTargets | None:
     """Auxiliary targets of the options; None for none.
 
     Raises:
@@ -496,13 +496,13 @@ def vcr_beside(options: AuxiliaryOptions) -> BesideTask | None:
     if options.object_loss == NO_LOSS and not options.hidden_words:
         return None
     if options.object_loss == NO_LOSS:
-        return BesideTask(hidden_words=options.hidden_words, word_weight=options.word_loss_weight)
+        return AuxiliaryTargets(hidden_words=options.hidden_words, word_weight=options.word_loss_weight)
     names = _names(options)
 
     def classes(group: TaskGroup) -> np.ndarray:
         return object_classes(group.facts["objects"], group.id, names)
 
-    return BesideTask(
+    return AuxiliaryTargets(
         class_names=(WHOLE_IMAGE, *names),
         classes=classes,
         hidden_regions=options.hidden_boxes if options.object_loss == MASKED else 0.0,
@@ -512,7 +512,7 @@ def vcr_beside(options: AuxiliaryOptions) -> BesideTask | None:
     )
 
 
-def vcr_told_classes(options: AuxiliaryOptions) -> BoxClasses | None:
+def vcr_input_classes(options: AuxiliaryOptions) -> BoxClasses | None:
     """Input classes of the options; None for none.
 
     Raises:

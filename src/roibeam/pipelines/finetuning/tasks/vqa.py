@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.tables import AnswerRow, read_answer_table, table_of
 from roibeam.pipelines.data.datasets.vqa import (
     MINIVAL_QUESTIONS,
-    VqaAsked,
+    VqaInput,
     VqaLabels,
     minival_ids,
     read_imdb,
     read_stored_targets,
-    read_vqa_asked,
+    read_vqa_inputs,
     read_vqa_labels,
 )
 from roibeam.pipelines.finetuning.metrics.measure import Measure
@@ -42,7 +42,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import (
 from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels, few_target
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file, has_own_tables
-from roibeam.pipelines.finetuning.task import AskedDirectly, DownstreamTask, Kept, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import DownstreamTask, Kept, Prediction, QuestionRows, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vqa_rules import (
     AS_WRITTEN,
     COUNT,
@@ -73,7 +73,7 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules import (
     mirrored_target,
     overlap_note,
     places_of,
-    said_labels,
+    predicted_labels,
     scores_of,
     worded,
 )
@@ -178,7 +178,7 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
 
     def words(predictions: Iterable[Prediction]) -> list[str]:
         scores = (prediction.scores for prediction in predictions)
-        return said_labels(scores, chosen, says_unknown=options.says_unknown)
+        return predicted_labels(scores, chosen, says_unknown=options.says_unknown)
 
     def read(split: str) -> TaskSplit:
         found = _read(folder, split, chosen, options)
@@ -215,9 +215,9 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         mirrored=lambda group: mirrored_group(group, chosen, options),
         mirrors=options.mirror,
         splits=tuple(PARTS),
-        is_told=lambda group: "answers" in group.facts,
+        has_label=lambda group: "answers" in group.facts,
         right_words=_people,
-        directly=AskedDirectly(lambda texts: question_row(texts[0], options), words),
+        directly=QuestionRows(lambda texts: question_row(texts[0], options), words),
     )
 
 
@@ -340,7 +340,7 @@ def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) 
         raise ValueError(f"{split}: no question is left; {options.minival_questions} are the minival")
     without = sum(group.target == {} for group in groups)
     share = without / len(groups)
-    notes = [f"{split}: {counted(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
+    notes = [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
     overlap = overlap_note(split, options.train)
     return TaskSplit(groups, tuple(paths), (*notes, *([overlap] if overlap else [])))
 
@@ -353,18 +353,18 @@ def _with_genome(folder: Path, split: str, labels: Sequence[str], options: VqaOp
     return TaskSplit([*own.groups, *added], own.files, (*own.notes, note))
 
 
-def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaAsked, VqaLabels | None]]:
+def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaInput, VqaLabels | None]]:
     """Questions with people's answers; None without labels."""
     if options.question == IMDB:
         for each in read_imdb(files.questions):
-            question = VqaAsked(each.where, each.question_id, each.image, " ".join(each.tokens))
+            question = VqaInput(each.where, each.question_id, each.image, " ".join(each.tokens))
             records = tuple((answer, "", number) for number, answer in enumerate(each.answers or ()))
             unknown = "not told"  # Pythia's files leave the types of questions and answers out
             known = VqaLabels(each.where, each.question_id, 0, unknown, unknown, "", records)
             yield question, None if each.answers is None else known
         return
     by_id = {} if files.annotations is None else {each.question_id: each for each in read_vqa_labels(files.annotations)}
-    for question in read_vqa_asked(files.questions):
+    for question in read_vqa_inputs(files.questions):
         own = by_id.get(question.question_id)
         if by_id and (own is None or not own.answers):
             raise ValueError(
@@ -417,7 +417,7 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         check_same_labels(labels, _table_labels(folder, options), f"vqa.answers {options.answers!r}")
 
     def words(predictions: Iterable[Prediction]) -> list[str]:
-        return said_labels((each.scores for each in predictions), chosen, says_unknown=options.says_unknown)
+        return predicted_labels((each.scores for each in predictions), chosen, says_unknown=options.says_unknown)
 
     def read(split: str) -> TaskSplit:
         found = _read_table(table_of(folder, split), split, chosen, options)
@@ -448,9 +448,9 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
         mirrored=lambda group: _mirrored(group, chosen, options),
         mirrors=options.mirror,
         splits=_SPLITS,
-        is_told=lambda group: bool(group.facts["answers"]),
+        has_label=lambda group: bool(group.facts["answers"]),
         right_words=lambda group: ", ".join(f"{each} ({n})" for each, n in Counter(group.facts["answers"]).items()),
-        directly=AskedDirectly(lambda texts: question_row(texts[0], options), words),
+        directly=QuestionRows(lambda texts: question_row(texts[0], options), words),
         reported_by="labels",
     )
 
@@ -510,7 +510,7 @@ def _read_table(path: Path, split: str, labels: Sequence[str], options: VqaOptio
     ]
     without = sum(group.target == {} for group in groups)
     share = without / max(len(groups), 1)
-    notes = [f"{split}: {counted(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
+    notes = [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
     return TaskSplit(groups, (path,), tuple(notes))
 
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.visual_genome import read_genome_questions
 from roibeam.pipelines.data.datasets.vqa import read_answer_labels
 from roibeam.pipelines.data.record_regions import swap_left_right
@@ -64,8 +64,8 @@ def enough_labels(found: Sequence[str], path: Path, min_occurrence: int) -> tupl
     """
     if len(found) < 2:
         raise ValueError(
-            f"{str(path)!r}: {counted(len(found), 'majority answer')} of at least "
-            f"{counted(min_occurrence, 'question')}; set vqa.min_occurrence lower"
+            f"{str(path)!r}: {plural(len(found), 'majority answer')} of at least "
+            f"{plural(min_occurrence, 'question')}; set vqa.min_occurrence lower"
         )
     return tuple(found)
 
@@ -101,7 +101,7 @@ def check_some_answers(groups: Sequence[TaskGroup], labels: Sequence[str], split
     if known < max(1, _LEAST_KNOWN * len(groups)):
         some = printable(", ".join(map(repr, labels[:4])), 120)
         raise ValueError(
-            f"{split}: {known:,} of {counted(len(groups), 'question')} have an answer among the {len(labels):,} labels "
+            f"{split}: {known:,} of {plural(len(groups), 'question')} have an answer among the {len(labels):,} labels "
             f"({some}, ...) of vqa.answers {answers!r}; name the labels of these questions, or lower vqa.min_occurrence"
         )
 
@@ -132,7 +132,7 @@ def places_of(labels: Sequence[str]) -> dict[str, int]:
     return places
 
 
-def said_labels(scores: Iterable[np.ndarray], labels: Sequence[str], *, says_unknown: bool) -> list[str]:
+def predicted_labels(scores: Iterable[np.ndarray], labels: Sequence[str], *, says_unknown: bool) -> list[str]:
     """The label of the highest score of each row, the first of equal ones.
 
     Args:
@@ -251,7 +251,7 @@ def genome_groups(
         )
     if not groups:
         raise ValueError(f"{questions!r}: no question is left whose answer is a label; leave vqa.visual_genome at none")
-    note = f"Visual Genome: {counted(len(groups), 'question')}; left out are {unknown:,} whose answer is no label"
+    note = f"Visual Genome: {plural(len(groups), 'question')}; left out are {unknown:,} whose answer is no label"
     return groups, f"{note}, and {on_judged:,} about images that the run is judged on"
 
 

@@ -16,7 +16,7 @@ from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
 from roibeam.pipelines.data.record_regions import strongest_regions
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling, Pair, draw_pair
+from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling, PairRows, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
@@ -92,9 +92,9 @@ class ImageBertSampler:
         pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
         return [RowSize(min(pieces, self._max_pieces), min(regions, most) if most else regions)]
 
-    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
         if not self._config.with_match_head:
-            return Pair(row, row, True)
+            return PairRows(row, row, True)
         return draw_pair(
             corpus,
             row,

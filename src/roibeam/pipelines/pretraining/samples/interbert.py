@@ -22,7 +22,7 @@ from roibeam.pipelines.data.batches.sample import PretrainSample
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_positions, check_region_labels, check_vocabulary, check_width
 from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling, Pair, draw_pair
+from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling, PairRows, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
@@ -94,7 +94,7 @@ class InterBertSampler:
         size = RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))
         return [size, size] if sampling.conditional_masking else [size]
 
-    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
         return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
 
     def _mask_text(self, inputs: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

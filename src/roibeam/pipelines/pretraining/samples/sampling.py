@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from roibeam.pipelines.data.compatibility import check_choice, check_probabilities, check_room
+from roibeam.pipelines.data.compatibility import check_choice, check_probabilities, check_text_room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ class DataConfig:
 NEGATIVES = ("caption", "image", "caption_or_image")
 
 
-class Pair(NamedTuple):
+class PairRows(NamedTuple):
     """Rows of the corpus whose caption and whose image are in one row of a batch."""
 
     caption_row: int
@@ -83,7 +83,7 @@ class Pair(NamedTuple):
 
 def draw_pair(
     corpus: Corpus, row: int, random: np.random.Generator, *, mismatched_probability: float, negatives: str = "caption"
-) -> Pair:
+) -> PairRows:
     """The pair of `row`, or one that does not belong together.
 
     Args:
@@ -94,16 +94,16 @@ def draw_pair(
         ValueError: if there is no caption of another image.
     """
     if random.random() >= mismatched_probability:
-        return Pair(row, row, True)
+        return PairRows(row, row, True)
     other = corpus.draw_row_of_another_image(row, random)
     if negatives == "image" or (negatives == "caption_or_image" and random.random() < 0.5):
-        return Pair(row, other, False)
-    return Pair(other, row, False)
+        return PairRows(row, other, False)
+    return PairRows(other, row, False)
 
 
 def draw_second_caption(
     corpus: Corpus, row: int, random: np.random.Generator, *, mismatched_probability: float
-) -> Pair:
+) -> PairRows:
     """Another caption for the image of `row`: one of its others, each as likely, or a mismatched one of another image.
 
     The only caption of its image has no second one, so it always stands with one of another image.
@@ -115,8 +115,8 @@ def draw_second_caption(
     own = corpus.rows_of_image(row)
     if matched and len(own) > 1:
         others = own[own != row]
-        return Pair(int(others[random.integers(len(others))]), row, True)
-    return Pair(corpus.draw_row_of_another_image(row, random), row, False)
+        return PairRows(int(others[random.integers(len(others))]), row, True)
+    return PairRows(corpus.draw_row_of_another_image(row, random), row, False)
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ class InterBertSampling:
     conditional_masking: bool = False
 
     def __post_init__(self) -> None:
-        check_room(self, "max_pieces", 3)
-        check_room(self, "max_regions", 1)
+        check_text_room(self, "max_pieces", 3)
+        check_text_room(self, "max_regions", 1)
         check_choice(self, "masking", MASKINGS)
         given = [name for name in ("word_probability", "region_probability") if getattr(self, name) is not None]
         check_probabilities(self, *given, "mismatched_probability")
@@ -229,8 +229,8 @@ class ViLbertSampling:
     overlapping_regions: str = "kept"
 
     def __post_init__(self) -> None:
-        check_room(self, "max_pieces", 3)
-        check_room(self, "max_regions", 1)
+        check_text_room(self, "max_pieces", 3)
+        check_text_room(self, "max_regions", 1)
         check_probabilities(self, "word_probability", "region_probability", "mismatched_probability")
         check_choice(self, "negatives", NEGATIVES)
         check_choice(self, "overlapping_regions", OVERLAPPING_REGIONS)

@@ -19,7 +19,7 @@ from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_positions, check_region_labels, check_vocabulary, check_width
 from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.sampling import Pair, ViLbertSampling, draw_pair
+from roibeam.pipelines.pretraining.samples.sampling import PairRows, ViLbertSampling, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
@@ -119,7 +119,7 @@ class ViLbertSampler:
         pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
         return [RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))]
 
-    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
         sampling = self._sampling
         return draw_pair(
             corpus,

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import PretrainSample, as_tensor, whole_image_feature, with_box_numbers
 from roibeam.pipelines.data.captions.corpus import Corpus
-from roibeam.pipelines.data.captions.task_texts import GIVE_BOXES, TaskCorpus, TaskRow
+from roibeam.pipelines.data.captions.task_texts import GIVE_BOXES, TaskCorpus, TaskCorpusRow
 from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
 from roibeam.pipelines.data.record_regions import WHOLE_IMAGE, ImageObjects, strongest_regions
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
@@ -40,7 +40,7 @@ class _Texts(NamedTuple):
     Attributes:
         pieces: (n,) of one or two texts, without [CLS] and [SEP].
         match: whether they fit; None without a match objective.
-        lines: lines of a task's text, see `TaskText`; none of captions.
+        lines: lines of a task's text, see `TaskCorpusText`; none of captions.
     """
 
     pieces: list[np.ndarray]
@@ -79,7 +79,7 @@ class VisualBertSampler:
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
         texts = self._texts(corpus, row, random)
-        named = corpus.text(row).shown if isinstance(corpus, TaskCorpus) else None
+        named = corpus.text(row).visible if isinstance(corpus, TaskCorpus) else None
         kept = [self._select(record, named) for record in records]
         features, boxes = map(list, zip(*map(self._regions, records, kept), strict=True))
         nothing = np.zeros(sum(map(len, boxes)), bool)
@@ -172,11 +172,11 @@ class VisualBertSampler:
         if left == whole:
             return []
         return [
-            f"{counted(whole - left, 'word')} of {whole:,} that name a box cut from {counted(len(looked_at), 'text')} "
+            f"{plural(whole - left, 'word')} of {whole:,} that name a box cut from {plural(len(looked_at), 'text')} "
             f"(sampling.max_pieces {self._sampling.max_pieces}): none of their pieces is aligned with the box"
         ]
 
-    def _named_pieces(self, text: TaskRow, texts: _Texts) -> list[np.ndarray]:
+    def _named_pieces(self, text: TaskCorpusRow, texts: _Texts) -> list[np.ndarray]:
         """Result of `_named` for each of the texts."""
         return [self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]
 
@@ -191,7 +191,7 @@ class VisualBertSampler:
                     yield region, position
             start += len(each) + 1
 
-    def _named(self, text: TaskRow, line: int, pieces: np.ndarray) -> np.ndarray:
+    def _named(self, text: TaskCorpusRow, line: int, pieces: np.ndarray) -> np.ndarray:
         """(n, 2) of the pieces of a line: the region that each names, -1 for none, and the number of that word."""
         mentions = [mention for mention in text.mentions if mention.line == line]
         named = np.full((len(pieces), 2), -1)
@@ -352,4 +352,4 @@ def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
         )
     if not single:
         return []
-    return [f"{counted(single, 'caption')} of {total:,} without a second one of the image: B is always another image's"]
+    return [f"{plural(single, 'caption')} of {total:,} without a second one of the image: B is always another image's"]

@@ -20,7 +20,7 @@ from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, 
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_region_labels, check_vocabulary, check_width
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.sampling import Pair, VLBertSampling, draw_pair
+from roibeam.pipelines.pretraining.samples.sampling import PairRows, VLBertSampling, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
@@ -84,9 +84,9 @@ class VLBertSampler:
             )
         ]
 
-    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
         if not self._with_match:
-            return Pair(row, row, True)
+            return PairRows(row, row, True)
         return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
 
     @property

@@ -23,7 +23,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     INVERSE,
     NLVR2_SPLITS,
     Description,
-    KnownPicture,
+    SceneQueries,
     place_name,
     shuffled,
 )
@@ -46,7 +46,7 @@ class Statement:
 class PicturePool:
     """Pictures that are joined to pairs; a picture is named by its place here."""
 
-    pictures: Sequence[KnownPicture]
+    pictures: Sequence[SceneQueries]
     _counts: dict[Description, list[int | None]] = field(default_factory=dict)
 
     def counts(self, description: Description) -> list[int | None]:
@@ -69,12 +69,12 @@ class PicturePool:
         ]
 
 
-def _count(known: KnownPicture, description: Description) -> int | None:
+def _count(known: SceneQueries, description: Description) -> int | None:
     found = known.meant(description)
     return len(found) if all(map(known.is_clear, found)) else None
 
 
-def _has_link(known: KnownPicture, first: str, phrase: str, second: str) -> bool | None:
+def _has_link(known: SceneQueries, first: str, phrase: str, second: str) -> bool | None:
     ones, others = known.meant(Description(first)), known.meant(Description(second))
     pairs = [(one, other) for one in ones for other in others if one is not other]
     if any(known.holds(one, phrase, other) and known.is_clear(one) and known.is_clear(other) for one, other in pairs):
@@ -178,8 +178,8 @@ def _compared(pool: PicturePool, stream: IntegerStream) -> Statement | None:
 
 def _counted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
     """Counts things in both pictures together; the false pairs have one more or less."""
-    counted = _several(pool, stream)
-    places = [(number, place) for place, number in enumerate(pool.counts(counted)) if number is not None]
+    things = _several(pool, stream)
+    places = [(number, place) for place, number in enumerate(pool.counts(things)) if number is not None]
     if len(places) < PAIRS:
         return None
     total = stream.pick(places)[0] + stream.pick(places)[0]
@@ -191,7 +191,7 @@ def _counted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
         wanted = 0 if is_true else 1
         return (one, other) if abs(count + other_count - total) == wanted else None
 
-    words, verb = (counted.words, "is") if total == 1 else (counted.plural, "are")
+    words, verb = (things.words, "is") if total == 1 else (things.plural, "are")
     text = f"There {verb} {_NUMBERS[total]} {words} in the two images together."
     return _with_pairs(text, lambda: pair(True), lambda: pair(False), stream)
 
@@ -258,7 +258,7 @@ class Nlvr2Task:
         if len(pictures) < PAIRS:
             return
         stream = IntegerStream(pictures[0].scene.seed, _PURPOSE, pictures[0].scene.index)
-        pool = PicturePool([KnownPicture(picture) for picture in pictures])
+        pool = PicturePool([SceneQueries(picture) for picture in pictures])
         made = self._sets[split]
         for statement in make_statements(pool, len(pictures) // _PICTURES_PER_STATEMENT, stream):
             made.append(_Set(len(made), pictures, statement))

@@ -32,7 +32,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     BlindReader,
     Description,
     Keys,
-    KnownPicture,
+    SceneQueries,
     place_name,
     shuffled,
 )
@@ -69,7 +69,7 @@ class Reference:
         return self.expressions[0].phrase in MEETING
 
 
-def refer(known: KnownPicture, stream: IntegerStream) -> Iterator[Reference]:
+def refer(known: SceneQueries, stream: IntegerStream) -> Iterator[Reference]:
     """Yields one reference for each thing of a picture that has an expression."""
     links = shuffled(known.clear_links((*MEETING, *COMPARING)), stream)
     for thing in known.clear:
@@ -86,7 +86,7 @@ def refer(known: KnownPicture, stream: IntegerStream) -> Iterator[Reference]:
 
 
 def _expression(
-    known: KnownPicture, thing: SceneObject, phrase: str, other: SceneObject, stream: IntegerStream
+    known: SceneQueries, thing: SceneObject, phrase: str, other: SceneObject, stream: IntegerStream
 ) -> Expression | None:
     names = shuffled(thing.attributes, stream)
     ways = shuffled(
@@ -112,7 +112,7 @@ def _expression(
 
 
 def _means_only(
-    known: KnownPicture, thing: SceneObject, named: Sequence[SceneObject], phrase: str, others: Sequence[SceneObject]
+    known: SceneQueries, thing: SceneObject, named: Sequence[SceneObject], phrase: str, others: Sequence[SceneObject]
 ) -> bool:
     """Whether only this one of the named things can stand in the relation to one of the others."""
     if any(each.ignored for each in others):
@@ -156,7 +156,7 @@ class RefcocoTask:
         if part is None:
             return
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
-        references = list(refer(KnownPicture(picture), stream))
+        references = list(refer(SceneQueries(picture), stream))
         self._pictures += [picture] * bool(references)
         for reference in references:
             split = part if part != "test" else "testA" if reference.is_meeting else "testB"

@@ -73,7 +73,7 @@ class Description:
         return " ".join([*before, plural(last)])
 
 
-class KnownPicture:
+class SceneQueries:
     """Attributes:
     clear: the things that a text may name.
     seen: those between which relations are known.

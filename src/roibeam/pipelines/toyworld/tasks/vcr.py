@@ -28,7 +28,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     BlindReader,
     Description,
     Keys,
-    KnownPicture,
+    SceneQueries,
     colours_of,
     place_name,
     shuffled,
@@ -62,7 +62,7 @@ class VcrRow:
     rationale: int
 
 
-def ask(known: KnownPicture, stream: IntegerStream) -> list[VcrRow]:
+def make_questions(known: SceneQueries, stream: IntegerStream) -> list[VcrRow]:
     """Makes the questions about a picture: where, twice if possible; which; how two differ."""
     found: list[VcrRow] = []
     for make in (_where, _where, _which, _differ):
@@ -72,7 +72,7 @@ def ask(known: KnownPicture, stream: IntegerStream) -> list[VcrRow]:
     return found
 
 
-def _where(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
+def _where(known: SceneQueries, stream: IntegerStream) -> VcrRow | None:
     """Asks for the thing in a relation to another one; the rationale gives the colours of both."""
     for first, phrase, second in shuffled(known.clear_links((*_SIDES, *_UPON)), stream):
         # With two things of one colour, a choice that has it twice could only be the right one.
@@ -103,7 +103,7 @@ def _where(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
     return _row(question, answers, _colour_choices(known, first, second, stream), stream)
 
 
-def _which(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
+def _which(known: SceneQueries, stream: IntegerStream) -> VcrRow | None:
     """Asks for the thing with some attributes; the rationale gives its place."""
     thing = stream.pick(known.clear)
     names = shuffled(thing.attributes, stream)[: 1 + stream.below(2)]
@@ -122,7 +122,7 @@ def _which(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
     return _row(("Which", "is", "the", *words, "?"), answers, _place_choices(known, thing, stream), stream)
 
 
-def _differ(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
+def _differ(known: SceneQueries, stream: IntegerStream) -> VcrRow | None:
     """Asks how the colours of two things differ; the rationale gives the place of the first one."""
     pairs = [(a, b) for a in known.clear for b in known.clear if a is not b and a.colour != b.colour]
     if not pairs:
@@ -133,7 +133,7 @@ def _differ(known: KnownPicture, stream: IntegerStream) -> VcrRow | None:
 
 
 def _colour_choices(
-    known: KnownPicture, first: SceneObject, second: SceneObject, stream: IntegerStream
+    known: SceneQueries, first: SceneObject, second: SceneObject, stream: IntegerStream
 ) -> list[Choice]:
     """Choices that give each thing its colour or another one; the right choice is the first."""
     taken = {first.colour, second.colour}
@@ -151,7 +151,7 @@ def _colour_choices(
     ]
 
 
-def _place_choices(known: KnownPicture, thing: SceneObject, stream: IntegerStream) -> list[Choice]:
+def _place_choices(known: SceneQueries, thing: SceneObject, stream: IntegerStream) -> list[Choice]:
     """Choices of two relations, each as it is or the other way round; the right choice is the first. Empty without any.
 
     None is about what lies upon what: the numbers would give it away.
@@ -214,7 +214,7 @@ class VcrTask:
         if split is None:
             return
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
-        rows = ask(KnownPicture(picture), stream)
+        rows = make_questions(SceneQueries(picture), stream)
         self._pictures[split] += [picture] * bool(rows)
         self._rows[split] += [(picture, row) for row in rows]
 

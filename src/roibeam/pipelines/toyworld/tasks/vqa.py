@@ -26,7 +26,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     BlindReader,
     Description,
     Keys,
-    KnownPicture,
+    SceneQueries,
     pattern_of,
     place_name,
 )
@@ -61,7 +61,7 @@ class Question:
     keys: Keys
 
 
-def ask(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> list[Question]:
+def make_questions(known: SceneQueries, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> list[Question]:
     """Makes the questions about a picture.
 
     Args:
@@ -83,7 +83,7 @@ def _question(kind: str, text: str, answer: str, *about: str) -> Question:
     return Question(kind, text, answer, keys)
 
 
-def _kind(known: KnownPicture, stream: IntegerStream) -> Question | None:
+def _kind(known: SceneQueries, stream: IntegerStream) -> Question | None:
     """Asks for the category of a thing, by its place or by an attribute that only it has."""
     if stream.percent(40):
         single = [
@@ -110,7 +110,7 @@ def _kind(known: KnownPicture, stream: IntegerStream) -> Question | None:
     return _question("kind", f"What is {phrase} the {named.words}?", first.category, phrase, second.category)
 
 
-def _colour(known: KnownPicture, stream: IntegerStream) -> Question | None:
+def _colour(known: SceneQueries, stream: IntegerStream) -> Question | None:
     thing = stream.pick(known.clear)
     named = known.name(thing, stream, without=tuple(COLOURS))
     if named is None:
@@ -118,7 +118,7 @@ def _colour(known: KnownPicture, stream: IntegerStream) -> Question | None:
     return _question("colour", f"What color is the {named.words}?", thing.colour, thing.category)
 
 
-def _pattern(known: KnownPicture, stream: IntegerStream) -> Question | None:
+def _pattern(known: SceneQueries, stream: IntegerStream) -> Question | None:
     able = [thing for thing in known.clear if CATEGORIES[thing.category].patterns]
     patterned = [thing for thing in able if pattern_of(thing)]
     if patterned and stream.percent(_PATTERNED_CHANCE):
@@ -133,12 +133,12 @@ def _pattern(known: KnownPicture, stream: IntegerStream) -> Question | None:
     return _question("pattern", f"What pattern is on the {named.words}?", answer, thing.category)
 
 
-def _count(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> Question | None:
+def _count(known: SceneQueries, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> Question | None:
     """Asks for the number of a category, of a category and colour, or of a colour; none of what could be disputed."""
     if elsewhere and stream.percent(_NONE_CHANCE):
         near, far = stream.pick(known.clear), stream.pick(elsewhere)
-        counted = Description(near.category, (far.colour,)) if stream.percent(60) else Description(far.category)
-        if known.meant(counted):
+        things = Description(near.category, (far.colour,)) if stream.percent(60) else Description(far.category)
+        if known.meant(things):
             return None
     else:
         choices = [
@@ -151,14 +151,14 @@ def _count(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[Scene
             )
         ]
         several = [each for each in choices if len(known.meant(each)) > 1]
-        counted = stream.pick(several if several and stream.percent(_SEVERAL_CHANCE) else choices)
-        if not all(map(known.is_clear, known.meant(counted))):
+        things = stream.pick(several if several and stream.percent(_SEVERAL_CHANCE) else choices)
+        if not all(map(known.is_clear, known.meant(things))):
             return None
-    text = f"How many {counted.plural} are there?"
-    return _question("count", text, str(len(known.meant(counted))), counted.category, *counted.attributes)
+    text = f"How many {things.plural} are there?"
+    return _question("count", text, str(len(known.meant(things))), things.category, *things.attributes)
 
 
-def _existence(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> Question | None:
+def _existence(known: SceneQueries, stream: IntegerStream, elsewhere: Sequence[SceneObject]) -> Question | None:
     """Asks whether a thing is there. A missing one is of another picture, or has another attribute here."""
     if stream.percent(50):
         thing = stream.pick(known.clear)
@@ -178,7 +178,7 @@ def _existence(known: KnownPicture, stream: IntegerStream, elsewhere: Sequence[S
     return _question("existence", f"Is there {wanted.indefinite}?", answer, wanted.category, *wanted.attributes)
 
 
-def _relation(known: KnownPicture, stream: IntegerStream) -> Question | None:
+def _relation(known: SceneQueries, stream: IntegerStream) -> Question | None:
     links = known.clear_links(_PHRASES)
     if not links:
         return None
@@ -279,9 +279,9 @@ class VqaTask:
         if split is None:
             return
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
-        known = KnownPicture(picture)
+        known = SceneQueries(picture)
         elsewhere = self._elsewhere[split]
-        for place, question in enumerate(ask(known, stream, list(elsewhere))):
+        for place, question in enumerate(make_questions(known, stream, list(elsewhere))):
             number = picture.number * 1000 + place
             self._questions[split].append((number, question))
             entry = annotation(question, stream, number=number, image=picture.number)

@@ -28,7 +28,7 @@ IGNORED = -2  # an ignored object or a crowd: neither right nor wrong
 AT_LEAST_HALF = float(np.nextafter(0.5, 0.0))  # what is above it is at or above 0.5
 
 
-def shown_objects(
+def matched_objects(
     boxes: np.ndarray,
     object_boxes: np.ndarray,
     ignored: np.ndarray,
@@ -86,13 +86,15 @@ def match_detections(
 
     Args:
         boxes, class_ids, scores: (N, 4), (N,) and (N,), the detections.
-        object_boxes, object_class_ids, ignored, crowds: (K, 4) and (K,), see `shown_objects`.
+        object_boxes, object_class_ids, ignored, crowds: (K, 4) and (K,), see `matched_objects`.
     Returns:
         (N,) int64: the row of the object that was found, `NO_OBJECT` for a wrong detection, `IGNORED` for one that does
         not count.
     """
     comparable = class_ids[:, None] == object_class_ids[None, :]
-    matched = shown_objects(boxes, object_boxes, ignored, crowds, above=0.5, plus_one_sides=True, comparable=comparable)
+    matched = matched_objects(
+        boxes, object_boxes, ignored, crowds, above=0.5, plus_one_sides=True, comparable=comparable
+    )
     order = np.argsort(-scores, kind="stable")
     by_score = matched[order]
     _, firsts = np.unique(by_score, return_index=True)
@@ -509,7 +511,7 @@ class CalibrationCounter:
             boxes: (K, 4) float32, photo pixels, x2 - x1 wide.
             class_probabilities: (K, C + 1) float32, foreground first, background last.
         """
-        matched = shown_objects(
+        matched = matched_objects(
             boxes, image.boxes, image.ignored, image.crowds, above=AT_LEAST_HALF, plus_one_sides=False
         )
         counts = matched != IGNORED

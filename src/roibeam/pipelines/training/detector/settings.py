@@ -13,7 +13,7 @@ BEST_BY = "average_precision"  # of an evaluation while training: mAP@0.5, as Vi
 
 
 @dataclass(frozen=True)
-class PhotoRules:
+class DetectorPhotoRules:
     """Batch settings of photos.
 
     Attributes:
@@ -85,6 +85,6 @@ class DetectorSettings:
     conventions: Conventions
     train: TrainConfig
     start: Start = Start()
-    photos: PhotoRules = field(default_factory=PhotoRules)
+    photos: DetectorPhotoRules = field(default_factory=DetectorPhotoRules)
     sampling: SamplingRules = field(default_factory=SamplingRules)
     losses: LossRules = field(default_factory=LossRules)

@@ -43,13 +43,13 @@ from roibeam.extraction.training.batch_losses import (
 from roibeam.extraction.training.targets import Objects
 from roibeam.extraction.weights.detector_folder import describe_detector, is_detector_folder, read_detector_folder
 from roibeam.extraction.weights.loading import load_folder, load_weights, part_state
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.data.image_identity import reported_by_name
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, read_photo
 from roibeam.pipelines.training.detector.evaluation import evaluate_detector
-from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
+from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
@@ -199,7 +199,9 @@ class DetectorTask:
         ValueError: if detector and photos do not fit each other.
     """
 
-    def __init__(self, training: DetectorTraining, photos: LabelledPhotos, rules: PhotoRules, *, seed: int) -> None:
+    def __init__(
+        self, training: DetectorTraining, photos: LabelledPhotos, rules: DetectorPhotoRules, *, seed: int
+    ) -> None:
         self._training, self._rules = training, rules
         self._description = describe_detector(
             training.config, training.conventions, photos.class_names, photos.attribute_names
@@ -261,7 +263,7 @@ class JudgedDetectorTask(DetectorTask):
         self,
         training: DetectorTraining,
         photos: LabelledPhotos,
-        rules: PhotoRules,
+        rules: DetectorPhotoRules,
         judged: LabelledPhotos,
         *,
         seed: int,
@@ -348,8 +350,8 @@ def train_detector(
         task = JudgedDetectorTask(training, photos, settings.photos, judged, seed=seed)
     logger.info(
         "%s of %s have objects: %s, %s",
-        f"{task.num_samples:,}", counted(len(photos.images), "photo"),
-        counted(len(photos.class_names), "class", "classes"), counted(len(photos.attribute_names), "attribute"),
+        f"{task.num_samples:,}", plural(len(photos.images), "photo"),
+        plural(len(photos.class_names), "class", "classes"), plural(len(photos.attribute_names), "attribute"),
     )  # fmt: skip
     for note in photos.notes():
         logger.info("note: %s", note)
@@ -417,7 +419,7 @@ def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attri
         logger.info("starting from %s, no layer anew", place)
         return
     changes = [
-        f"{counted(len(new), *words)} in place of its {len(old)}"
+        f"{plural(len(new), *words)} in place of its {len(old)}"
         for is_same, new, old, words in (
             (same_classes, classes, folder.class_names, ("class", "classes")),
             (same_attributes, attributes, folder.attribute_names, ("attribute",)),

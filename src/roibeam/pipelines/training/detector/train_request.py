@@ -15,13 +15,13 @@ from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.detector_folder import DetectorFolder, is_detector_folder, read_detector_folder
 from roibeam.extraction.weights.file_formats import check_weight_file
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.compute import check_device, is_main_process, sleep_beside_others
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides, preset, refuse_two_values
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
-from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorSettings, PhotoRules, Start
+from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
@@ -142,7 +142,7 @@ def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientat
     ]
     if both:
         raise ValueError(
-            f"--val-labels {request.val_labels!r}: --labels too has {counted(len(both), 'photo')} of it, such as "
+            f"--val-labels {request.val_labels!r}: --labels too has {plural(len(both), 'photo')} of it, such as "
             f"{both[0]!r}; judge on photos that are not trained on"
         )
     return look_once(judged, exif_orientation, is_trained_on=False, option="--val-photos")
@@ -208,7 +208,7 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
         ValueError: for an invalid setting, number or start.
     """
     sections: dict[str, Any] = {
-        "photos": PhotoRules(batch_size=request.batch_size),
+        "photos": DetectorPhotoRules(batch_size=request.batch_size),
         "sampling": SamplingRules(),
         "losses": LossRules(),
         "detector": sizes,

@@ -62,7 +62,7 @@ from roibeam.pipelines.training.model_files.model_checkpoint import (
 from roibeam.pipelines.training.model_files.model_folder import TASK_MODEL, check_model_sums, model_folder
 from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
-PREFIX = "detection_"  # prefix of the detector's losses and metrics among those of the model
+DETECTION_PREFIX = "detection_"  # prefix of the detector's losses and metrics among those of the model
 
 
 class JointDetector(EndToEndModel):
@@ -121,15 +121,15 @@ class JointDetector(EndToEndModel):
         (training,) = self._training
         found = summed(training(labelled))
         losses = {
-            PREFIX + name: SumCount(getattr(self.weights, name) * term.total, term.count)
+            DETECTION_PREFIX + name: SumCount(getattr(self.weights, name) * term.total, term.count)
             for name, term in found.losses.items()
         }
-        return PreTrainingOutput(losses, {PREFIX + name: term for name, term in found.metrics.items()})
+        return PreTrainingOutput(losses, {DETECTION_PREFIX + name: term for name, term in found.metrics.items()})
 
     @staticmethod
     def loss_counts(labelled: DetectionBatch) -> dict[str, int]:
         """Number of elements that each of the detector's losses is averaged over."""
-        return dict.fromkeys((PREFIX + name for name in LOSSES), len(labelled))
+        return dict.fromkeys((DETECTION_PREFIX + name for name in LOSSES), len(labelled))
 
 
 CONFIG_NAME = "config.json"

@@ -22,7 +22,7 @@ from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import counted, printable
+from roibeam.messages import plural, printable
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks
 from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForPreTraining, ViLbertForTasks
@@ -367,5 +367,5 @@ def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
         if got != want:
             differing.append(f"parameter {name}: the file has {got}, the config makes it {want}")
     if differing:
-        more = f"; besides, {counted(len(differing) - 1, 'parameter')} more" if len(differing) > 1 else ""
+        more = f"; besides, {plural(len(differing) - 1, 'parameter')} more" if len(differing) > 1 else ""
         raise ValueError(differing[0] + more)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub
-from roibeam.messages import counted, short_repr
+from roibeam.messages import plural, short_repr
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.common.checkpoint import BERT_OPTIONS, load_start
 from roibeam.model.imagebert import model as imagebert_checkpoint
@@ -208,7 +208,7 @@ def changed_model(
     changed.load_state_dict({name: tensor for name, tensor in kept.items() if name in wanted}, strict=False)
     for names, what in ((new, "drawn anew"), (dropped, "dropped")):
         if names:
-            logger.info("%s: %s %s: %s", source, counted(len(names), "parameter"), what, ", ".join(names))
+            logger.info("%s: %s %s: %s", source, plural(len(names), "parameter"), what, ", ".join(names))
     return changed
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.model.common.bert import BertSizes
 from roibeam.model.interbert import checkpoint as interbert_checkpoint
 from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining, InterBertForTasks, interbert_config
@@ -139,7 +139,7 @@ def count_layers(names: Iterable[str], prefix: str) -> int:
 
 def _rename_vlbert(official: State, config: Any = None) -> Renamed:
     model_part, encoder = vlbert_checkpoint.split_official(official)
-    set_aside = (f"{counted(len(encoder), 'parameter')} of its region encoder set aside",) if encoder else ()
+    set_aside = (f"{plural(len(encoder), 'parameter')} of its region encoder set aside",) if encoder else ()
     return Renamed(vlbert_checkpoint.state_from_official(model_part), set_aside)
 
 
@@ -235,7 +235,7 @@ def _vlbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
 
 def _rename_vilbert(official: State, joined: bool) -> Renamed:
     inert = [name for name in official if any(part in name for part in vilbert_checkpoint.INERT)]
-    left_out = (f"{counted(len(inert), 'parameter')} that nothing reads left out (biOutput.q_dense)",) if inert else ()
+    left_out = (f"{plural(len(inert), 'parameter')} that nothing reads left out (biOutput.q_dense)",) if inert else ()
     return Renamed(vilbert_checkpoint.state_from_official(official, with_co_attention=joined), left_out)
 
 

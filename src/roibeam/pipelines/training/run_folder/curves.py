@@ -173,7 +173,7 @@ def _learning_rates(logs: Sequence[Lines], first_steps: Sequence[int]) -> tuple[
 
 def _levels_of(name: str, called: MeasureName, levels: Levels) -> list[Level]:
     return [
-        Level(f"{level} {called.shown(values[name])}", values[name], _LEVEL_COLOURS.get(level))
+        Level(f"{level} {called.formatted(values[name])}", values[name], _LEVEL_COLOURS.get(level))
         for level, values in levels.items()
         if name in values
     ]

@@ -60,7 +60,7 @@ def sync_to_disk(path: Path) -> None:
 
 logger = logging.getLogger(__name__)
 
-SUMS, WRITING = "SHA256SUMS", ".writing-"
+SUMS_NAME, WRITING = "SHA256SUMS", ".writing-"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+(?:/[\w.-]+)*)")
 _OF_A_MODEL = ("config.json", "state.json", "model/")
 RESTORE = "restore it from a copy of the run"
@@ -70,8 +70,8 @@ _Sums = list[tuple[str, str]]  # name, sum
 
 def write_sums(folder: Path) -> None:
     """Writes the sums of all files in `folder` and below, read again from it."""
-    found = [each for each in _found(folder) if each[0] != SUMS]
-    (folder / SUMS).write_bytes(_written(found))
+    found = [each for each in _found(folder) if each[0] != SUMS_NAME]
+    (folder / SUMS_NAME).write_bytes(_written(found))
 
 
 def check_sums(folder: Path, *, model_only: bool = False) -> None:
@@ -83,13 +83,13 @@ def check_sums(folder: Path, *, model_only: bool = False) -> None:
         ValueError: naming the first file that differs, and another checkpoint to take.
         OSError: if a file cannot be read.
     """
-    if not (folder / SUMS).exists():
-        logger.warning("%s has no %s: it is read without a check for damage", folder, SUMS)
+    if not (folder / SUMS_NAME).exists():
+        logger.warning("%s has no %s: it is read without a check for damage", folder, SUMS_NAME)
         return
     remedy = other_checkpoints(folder, resumes=not model_only)
     sums = _read(folder, remedy)
     if not {"state.json", "optimizer.safetensors", "model/config.json"} <= {name for name, _ in sums}:
-        raise ValueError(f"{folder / SUMS}: is damaged: it does not name all files; {remedy}")
+        raise ValueError(f"{folder / SUMS_NAME}: is damaged: it does not name all files; {remedy}")
     for name, want in sums:
         if model_only and not name.startswith(_OF_A_MODEL):
             continue
@@ -164,7 +164,7 @@ def check_run_file(path: Path, remedy: str = RESTORE, *, grows: bool = False, al
     run_dir = path.parent
     if not path.exists():
         return
-    if not (run_dir / SUMS).exists():
+    if not (run_dir / SUMS_NAME).exists():
         if (run_dir / CHECKPOINTS).is_dir():
             _warn_of_no_sums(run_dir)
         return
@@ -195,7 +195,9 @@ def check_run_config(folder: Path) -> None:
 
 @cache
 def _warn_of_no_sums(run_dir: Path) -> None:
-    logger.warning("%s has no %s: what lies beside its checkpoints is read without a check for damage", run_dir, SUMS)
+    logger.warning(
+        "%s has no %s: what lies beside its checkpoints is read without a check for damage", run_dir, SUMS_NAME
+    )
 
 
 def _is_of(name: str, file: str) -> bool:
@@ -212,23 +214,23 @@ def _found(path: Path, name: str = "") -> _Sums:
 
 def _listed(run_dir: Path) -> _Sums:
     """Listed sums; empty for a run without a list."""
-    if not (run_dir / SUMS).exists():
+    if not (run_dir / SUMS_NAME).exists():
         return []
     return _read(run_dir, "restore it, or remove it: the files beside the checkpoints are read without a check then")
 
 
 def _read(folder: Path, remedy: str) -> _Sums:
     """Reads the list of a folder; `remedy`: for a damaged list."""
-    lines = read_regular_file(folder / SUMS).decode("utf-8", "replace").splitlines()
+    lines = read_regular_file(folder / SUMS_NAME).decode("utf-8", "replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     sums = [(match[2], match[1]) for match in found if match is not None]
     if len(sums) < max(len(lines), 1) or any(part in (".", "..") for name, _ in sums for part in name.split("/")):
-        raise ValueError(f"{folder / SUMS}: is damaged: a line is no sum of a file; {remedy}")
+        raise ValueError(f"{folder / SUMS_NAME}: is damaged: a line is no sum of a file; {remedy}")
     return sums
 
 
 def _list(run_dir: Path, sums: Iterable[tuple[str, str]]) -> None:
-    write_bytes_atomically(run_dir / SUMS, _written(sorted(set(sums))))
+    write_bytes_atomically(run_dir / SUMS_NAME, _written(sorted(set(sums))))
 
 
 def _written(sums: Iterable[tuple[str, str]]) -> bytes:
@@ -249,4 +251,4 @@ def _sum(path: Path) -> str:
 
 
 def _damaged(path: Path, remedy: str) -> ValueError:
-    return ValueError(f"{path}: is damaged: its SHA-256 is not that in {SUMS}; {remedy}")
+    return ValueError(f"{path}: is damaged: its SHA-256 is not that in {SUMS_NAME}; {remedy}")

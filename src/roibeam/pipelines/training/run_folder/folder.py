@@ -21,7 +21,7 @@ from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.training.run_folder.files import (
     CHECKPOINTS,
     STAGES_NAME,
-    SUMS,
+    SUMS_NAME,
     WRITING,
     check_run_config,
     checkpoint_folder,
@@ -102,7 +102,7 @@ def best_checkpoint(run_dir: Path) -> Path:
     return checkpoint_folder(run_dir, found["step"])
 
 
-def asked_checkpoint(run_dir: Path) -> tuple[Path, str]:
+def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     """The best checkpoint of a run with `train.best_by`, and a line that names it; for any other folder, the folder
     itself and ""."""
     newest = latest_checkpoint(run_dir)
@@ -141,7 +141,7 @@ BATCH_PAGE = "batch.html"
 _WRITTEN_FIRST = frozenset(
     {
         "tokenizer", "trained_images.npy", "hard_negatives.npz", BATCH_PAGE, DETECTOR_NAME, ENCODER_NAME, LOCK_NAME,
-        SUMS, f".{STAGES_NAME}.writing",
+        SUMS_NAME, f".{STAGES_NAME}.writing",
     }
 )  # fmt: skip
 # Length and falls of the rate may be chosen while a run is on its way, and a warm-up may follow from the length.
@@ -162,7 +162,7 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ValueError(f"{path}: is not a regular file; take it away, or choose another folder")
     if run_dir.is_dir() and not (run_dir / CONFIG_NAME).exists():
-        names = (path.name for path in run_dir.iterdir() if not path.name.startswith((WRITING, f".{SUMS}.")))
+        names = (path.name for path in run_dir.iterdir() if not path.name.startswith((WRITING, f".{SUMS_NAME}.")))
         others = sorted(name for name in names if name not in _WRITTEN_FIRST)
         if others:
             raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
@@ -271,7 +271,7 @@ def check_same_run(
         ValueError: naming the differences.
     """
     saved = saved_config(folder)
-    read_already = {"average_start": now["train"].get("average_start")}  # by `as_begun`, where it is missing
+    read_already = {"average_start": now["train"].get("average_start")}  # by `with_recorded_rules`, where it is missing
     saved["train"] = defaults_of(TrainConfig) | read_already | saved["train"]
     for section in defaults.keys() & saved["task"].keys():
         saved["task"][section] = _filled(saved["task"][section], defaults[section], now["task"][section])
@@ -306,7 +306,7 @@ def check_same_run(
         logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
 
 
-def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
+def with_recorded_rules(folder: Path, config: TrainConfig) -> TrainConfig:
     """The settings of a resumed older run, with the rules that it was started with.
 
     Before `average_start` existed, averages were from the initial weights on, and a warm-up was whole steps. A recorded
@@ -334,7 +334,7 @@ def as_begun(folder: Path, config: TrainConfig) -> TrainConfig:
     return config
 
 
-def begun_steps(folder: Path) -> int | None:
+def recorded_steps(folder: Path) -> int | None:
     """The recorded steps of the run in the folder, for a command without `--steps`. None without a run.
 
     Raises:

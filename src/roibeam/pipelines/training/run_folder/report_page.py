@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.messages import counted, escaped
+from roibeam.messages import escaped, plural
 from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.progress import duration
@@ -35,7 +35,7 @@ from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE, CONFIG_NAME
 from roibeam.pipelines.training.run_folder.run_summary import (
     DETECTOR_NAME,
     ENCODER_NAME,
-    RunSummary,
+    TrainingSummary,
     change_rows,
     data_sentence,
     how_good_sentence,
@@ -87,7 +87,7 @@ class _Run:
     config: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
-    summary: RunSummary | None
+    summary: TrainingSummary | None
     detector: Mapping[str, Any] | None
     encoder: Mapping[str, Any] | None
     best_step: int | None
@@ -153,7 +153,7 @@ def _run_html(run: _Run, curves: Sequence[str]) -> Iterator[str]:
     steps, samples = len(run.lines) / max(seconds, 1e-9), last["samples"] / max(seconds, 1e-9)
     name = run.folder.absolute().name
     what = f"{model_sentence(config, run.summary, run.weights)}, trained {data_sentence(config, run.lines)}"
-    how_long = f"{counted(last['step'], 'step')} of {counted(config['global_batch'], 'sample')} in {duration(seconds)}"
+    how_long = f"{plural(last['step'], 'step')} of {plural(config['global_batch'], 'sample')} in {duration(seconds)}"
     style = "" if run.encoder is None else f"{CANVAS_STYLE}.canvases {{ margin: 12px 0 16px; }}\n"
     yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary), style=style)
     if run.ended_early:
@@ -161,7 +161,7 @@ def _run_html(run: _Run, curves: Sequence[str]) -> Iterator[str]:
         yield note(
             "Ended early.",
             f"{last['step']:,} of {train['steps']:,} steps: no better {escaped(train['best_by'])} in "
-            f"{counted(train['patience'], 'evaluation')} (train.patience).",
+            f"{plural(train['patience'], 'evaluation')} (train.patience).",
         )
     elif last["step"] < config["train"]["steps"]:
         yield note(
@@ -211,7 +211,7 @@ def _how_good(run: _Run) -> Iterator[str]:
             )
         yield "</section>\n"
     if run.detector is not None:
-        what = f"{counted(run.detector['photos'], 'held-out photo')}, with the first weights and the last"
+        what = f"{plural(run.detector['photos'], 'held-out photo')}, with the first weights and the last"
         rows = [[escaped(cell, 60) for cell in row] for row in change_rows(run.detector)]
         yield f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
         yield table(["measure", "before", "after"], rows, numbers=(1, 2)) + "</section>\n"
@@ -234,7 +234,7 @@ def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
             )
             for box, masked in lines
         ]  # fmt: skip
-        count = counted(sum(photo["masked"]), "masked region")
+        count = plural(sum(photo["masked"]), "masked region")
         named = f"Lines: {count}, and the others thin."
         yield '<div class="canvases">'
         for drawn, words in (([], what), (boxes, named)):
@@ -274,7 +274,7 @@ def _training(run: _Run, curves: Sequence[str]) -> str:
 def _evaluations(run: _Run) -> str:
     lines, train, held_out = run.evaluations, run.config["train"], run.config["recorded"].get("validation")
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
-    what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
+    what += f", on {plural(held_out['captions'], 'held-out caption')}" if held_out else ""
     names = names_of(lines)
     chosen = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
     rows: list[list[str]] = []
@@ -349,7 +349,7 @@ class _Stage:
     config: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
-    summary: RunSummary | None
+    summary: TrainingSummary | None
 
 
 def write_stages_page(run_dir: Path, names: Sequence[str]) -> Path:
@@ -369,15 +369,15 @@ def _stages_html(run_dir: Path, names: Sequence[str]) -> Iterator[str]:
     started = [stage for stage in (_read(run_dir, number, name) for number, name in enumerate(names, start=1)) if stage]
     title = run_dir.absolute().name
     if not started:
-        yield page_start(title, f"A run in {counted(len(names), 'stage')}; none of them has started.") + PAGE_END
+        yield page_start(title, f"A run in {plural(len(names), 'stage')}; none of them has started.") + PAGE_END
         return
     last = started[-1]
     weights = number_of_weights(last.folder)
     what = model_sentence(last.config, last.summary, weights)
     steps, seconds = sum(len(stage.lines) for stage in started), sum(training_seconds(stage.lines) for stage in started)
-    how_long = f"{counted(steps, 'step')} in {duration(seconds)}"
+    how_long = f"{plural(steps, 'step')} in {duration(seconds)}"
     yield page_start(
-        title, f"{what}, trained in {counted(len(names), 'stage')}: {how_long}.", how_good_sentence(last.summary)
+        title, f"{what}, trained in {plural(len(names), 'stage')}: {how_long}.", how_good_sentence(last.summary)
     )
     yield tiles(
         [
@@ -419,7 +419,7 @@ def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
         origin = "; ".join(origins(stage.config).values())
     yield f"<section><h2>{_head(stage.number, num_stages, stage.name)}</h2>\n"
     yield (
-        f"<p>{last['step']:,} of {train['steps']:,} steps of {counted(stage.config['global_batch'], 'sample')} "
+        f"<p>{last['step']:,} of {train['steps']:,} steps of {plural(stage.config['global_batch'], 'sample')} "
         f"{escaped(data_sentence(stage.config, stage.lines))}, {last['epoch']:,.4g} epochs in "
         f"{duration(training_seconds(stage.lines))}, learning rate {train['learning_rate']:g}, "
         f"last loss {last['loss']:.4g}. From {escaped(origin, 200)}. "

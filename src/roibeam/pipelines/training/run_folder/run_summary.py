@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from roibeam.extraction.weights.detector_folder import SHIPPED
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.common.statistics.verdict import Figure, sentence_of, verdict_of
@@ -80,7 +80,7 @@ _ASIDE = f".writing-{SUMMARY_NAME}"
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class TrainingSummary:
     """Results of a run; a file of its own, which runs of earlier versions have without its last fields.
 
     Attributes:
@@ -109,7 +109,7 @@ class RunSummary:
     @classmethod
     def of_figures(
         cls, figures: Sequence[Figure], *, system: str, asked: str, held_out: bool, question: str = _PRETRAINING
-    ) -> RunSummary:
+    ) -> TrainingSummary:
         return cls(
             system,
             asked,
@@ -134,17 +134,17 @@ class RunSummary:
         return Figure(name, self.evaluation[name], low, high, self.chance.get(name), None, items, alone)
 
 
-def write_summary(run_dir: Path, summary: RunSummary) -> None:
+def write_summary(run_dir: Path, summary: TrainingSummary) -> None:
     """Replaces RUN/summary.json."""
     aside = run_dir / _ASIDE
     aside.write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
     aside.replace(run_dir / SUMMARY_NAME)
 
 
-def read_summary(run_dir: Path) -> RunSummary | None:
+def read_summary(run_dir: Path) -> TrainingSummary | None:
     """The summary; None for a run that was ended before, or is no pre-training."""
     path = run_dir / SUMMARY_NAME
-    return RunSummary(**read_json_object(path)) if path.is_file() else None
+    return TrainingSummary(**read_json_object(path)) if path.is_file() else None
 
 
 def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
@@ -181,18 +181,18 @@ STARTED, ENCODER_STARTED = "started from", "region encoder started from"
 _CHECKPOINT = re.compile(r"(?P<run>.*[^/])/checkpoints/step-0*(?P<step>\d+)(/|$)")
 
 
-def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
+def model_sentence(config: Mapping[str, Any], summary: TrainingSummary | None, weights: int | None) -> str:
     """The trained model: "VisualBERT (4 layers of 256), 3.6 million weights"."""
     model = config["task"].get("model", {})
     name = summary.system if summary is not None and summary.system else _model_name(model)
     layers, width = _found(model, "num_hidden_layers"), _found(model, "hidden_size")
     detector = model.get("detector") if isinstance(model, Mapping) else None
     if layers is not None and width is not None:
-        name += f" ({counted(layers, 'layer')} of {width:,})"
+        name += f" ({plural(layers, 'layer')} of {width:,})"
     elif isinstance(detector, Mapping):
         name += (
-            f" (ResNet-{detector['depth']}, {counted(detector['num_classes'], 'class', 'classes')}, "
-            f"{counted(detector['num_attributes'], 'attribute')})"
+            f" (ResNet-{detector['depth']}, {plural(detector['num_classes'], 'class', 'classes')}, "
+            f"{plural(detector['num_attributes'], 'attribute')})"
         )
     return name if weights is None else f"{name}, {short_number(weights)} weights"
 
@@ -251,19 +251,19 @@ def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]])
     if sources:
         captions = sum(each["captions"] for each in sources)
         images = sum(each["join"]["found_images"] for each in sources)
-        stores = str(sources[0]["store"]) if len(sources) == 1 else counted(len(sources), "store")
+        stores = str(sources[0]["store"]) if len(sources) == 1 else plural(len(sources), "store")
         way = "end to end " if "end_to_end" in config["task"].get("model", {}) else ""
-        return f"{way}on {counted(captions, 'caption')} of {counted(images, 'image')} in {stores}"
+        return f"{way}on {plural(captions, 'caption')} of {plural(images, 'image')} in {stores}"
     last = lines[-1]
     samples = round(last["samples"] / max(last["epoch"], _EPOCH_DIGITS))
     if recorded.get("text_files"):
         return f"on text alone, {', '.join(map(str, recorded['text_files']))}"
     if "labels" in config["task"] and recorded.get("root"):
-        return f"on about {counted(samples, 'labelled photo')} of {recorded['root']}"
-    return f"on {counted(samples, 'sample')}"
+        return f"on about {plural(samples, 'labelled photo')} of {recorded['root']}"
+    return f"on {plural(samples, 'sample')}"
 
 
-def how_good_sentence(summary: RunSummary | None) -> str:
+def how_good_sentence(summary: TrainingSummary | None) -> str:
     """The results: accuracies beside chance, in words; "" if unknown."""
     if summary is None:
         return ""
@@ -274,7 +274,7 @@ def how_good_sentence(summary: RunSummary | None) -> str:
     return f"Asked about {summary.asked}: {'; '.join(map(sentence_of, first[:_IN_A_SENTENCE]))}."
 
 
-def how_good_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
+def how_good_table(summary: TrainingSummary) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of a table of the results, the last cell the verdict; words alone have a column if known."""
     head = ["measure", "value", "95 % interval", CHANCE, WORDS_ALONE, "answers", "in words"]
     rows = [_how_good_row(figure) for figure in summary.figures]
@@ -285,10 +285,10 @@ def how_good_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
 def _how_good_row(figure: Figure) -> list[str]:
     """A cell for each head; "" for an unknown value."""
     called = measure_name(figure.name)
-    levels = ["" if level is None else called.shown(level) for level in (figure.chance, figure.words_alone)]
-    interval = "" if figure.low is None else f"{called.shown(figure.low)} to {called.shown(figure.high)}"
+    levels = ["" if level is None else called.formatted(level) for level in (figure.chance, figure.words_alone)]
+    interval = "" if figure.low is None else f"{called.formatted(figure.low)} to {called.formatted(figure.high)}"
     items = f"{figure.items:,}" if figure.items else ""
-    return [called.title, called.shown(figure.value), interval, *levels, items, verdict_of(figure)]
+    return [called.title, called.formatted(figure.value), interval, *levels, items, verdict_of(figure)]
 
 
 def short_number(number: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.training.run_folder.files import (
     STAGES_NAME,
-    SUMS,
+    SUMS_NAME,
     WRITING,
     check_run_file,
     latest_checkpoint,
@@ -89,7 +89,9 @@ class StagedRun:
         if self.run_dir.exists() and not self.run_dir.is_dir():
             raise ValueError(f"{self.run_dir} is a file; give a folder for the run")
         others = sorted(path.name for path in self.run_dir.iterdir()) if self.run_dir.is_dir() else []
-        others = [name for name in others if not name.startswith((WRITING, SUMS, f".{SUMS}.", f".{STAGES_NAME}."))]
+        others = [
+            name for name in others if not name.startswith((WRITING, SUMS_NAME, f".{SUMS_NAME}.", f".{STAGES_NAME}."))
+        ]
         if others and STAGES_NAME not in others:
             raise ValueError(
                 f"{self.run_dir} is not empty and no run in stages ({others[0]!r} is in it); choose a new folder"

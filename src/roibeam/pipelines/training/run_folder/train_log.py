@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from roibeam.features.folders.durable_files import naming_file
-from roibeam.messages import counted
+from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import STEPS, Progress, folded
 from roibeam.pipelines.common.statistics.verdict import BESIDE, Judged, judged_line
 from roibeam.pipelines.training.run_folder.files import (
@@ -144,7 +144,7 @@ def _warn_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int
         logger.warning(
             "%s lacks %s up to the checkpoint (the first: %d): it was changed from outside; the weights are not "
             "touched, pages and sums of the run go without these steps",
-            path, counted(len(lost), "step"), lost[0],
+            path, plural(len(lost), "step"), lost[0],
         )  # fmt: skip
 
 

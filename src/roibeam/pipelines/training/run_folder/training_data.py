@@ -45,7 +45,7 @@ def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | N
     """
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
-    if before is not None and not is_told(before):
+    if before is not None and not has_trained_images(before):
         logger.warning("%s has no %s: what its model was trained on is not known of this run", before, TRAINED_IMAGES)
     aside = run_dir / f".writing-{TRAINED_IMAGES}"
     with naming_file(run_dir / TRAINED_IMAGES), aside.open("wb") as file:
@@ -83,7 +83,7 @@ def perhaps_trained_among(
     return found
 
 
-def is_told(folder: Path) -> bool:
+def has_trained_images(folder: Path) -> bool:
     """Whether this is the folder of a run that records its training images."""
     return (folder / TRAINED_IMAGES).is_file()
 
@@ -98,7 +98,7 @@ def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
     """
     trained = _read(run_dir / TRAINED_IMAGES)
     if not len(trained):
-        lacks = "names no image" if is_told(run_dir) else "is missing"
+        lacks = "names no image" if has_trained_images(run_dir) else "is missing"
         raise ValueError(f"{run_dir / TRAINED_IMAGES}: {lacks}: the run does not record its training images")
     return HeldOut(held_out).images_among(lambda keys: _is_among(keys, trained), len(trained))
 
