@@ -98,7 +98,7 @@ def test_a_store_in_memory_is_the_local_one(
     assert not list(tmp_path.glob("roibeam-scratch-*"))
     files = fsspec.filesystem("memory")
     names = Counter(path.rpartition(".")[2] for path in files.find(f"/{tmp_path.name}/store"))
-    assert names == {"lmdb": SHARDS, "json": SHARDS + 3, "jsonl": SHARDS, "parquet": 1, "html": 1}
+    assert names == {"lmdb": SHARDS, "json": SHARDS + 4, "jsonl": SHARDS, "parquet": 1, "html": 1}
     assert b"sample_00000" in files.cat_file(f"/{tmp_path.name}/store/report.html")
 
     staged = StagedStore(url, tmp_path / "staged")
