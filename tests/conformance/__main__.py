@@ -7,6 +7,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # where PYTHONSAFEPATH is set, n
 
 from harness.command import main
 
-from roibeam.pipelines.cli.command_end import run_to_the_end
+from roibeam.pipelines.cli.command_exit import run_to_the_end
 
 run_to_the_end(lambda standalone_mode: main(sys.argv[1:]))

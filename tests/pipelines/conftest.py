@@ -24,7 +24,7 @@ def conformance(capfd: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamesp
     from harness.command import main
     from in_process import signals_kept
 
-    from roibeam.pipelines.cli.command_end import run_to_the_end
+    from roibeam.pipelines.cli.command_exit import run_to_the_end
 
     def run(*arguments: object) -> SimpleNamespace:
         capfd.readouterr()

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from soak_share import some
 
-from roibeam.pipelines.cli.command_end import FAILED
+from roibeam.pipelines.cli.command_exit import FAILED
 
 WORDS = "roibeam: not enough memory"
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from asked_models import INTERBERT, SIZES, VILBERT, VLBERT
 from captioned_records import make_record
+from evaluated_models import INTERBERT, SIZES, VILBERT, VLBERT
 from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore

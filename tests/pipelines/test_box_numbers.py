@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 import torch
-from asked_models import SIZES, VILBERT
 from captioned_records import CAPTIONS, TINY, captioned, make_store, pretrain_with
+from evaluated_models import SIZES, VILBERT
 from tiny_commands import one_line
 
 from roibeam.features.record.region_record import RegionRecord

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asked_models import SIZES
+from evaluated_models import SIZES
 from in_process import run_roibeam
 from tiny_commands import tiny_run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked_models import MODELS, build
+from evaluated_models import MODELS, build
 from in_process import run_roibeam
 from tiny_commands import one_line
 

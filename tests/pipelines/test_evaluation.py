@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
-from asked_models import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
+from evaluated_models import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
 from soak_share import some
 
 from roibeam.features.record.fingerprint import Fingerprint

@@ -329,7 +329,7 @@ def test_without_scikit_learn_training_says_which_extra_to_install(monkeypatch: 
 
 def test_match_scores_are_the_model_s_log_odds_and_a_long_text_is_cut_not_refused(tmp_path: Path) -> None:
     import torch
-    from asked_models import WIDTH, build
+    from evaluated_models import WIDTH, build
 
     from roibeam.pipelines.analysis.probe import pair_batch
     from roibeam.pipelines.collection.judging.match_scores import MatchScores

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from asked_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
+from evaluated_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
 from tiny_commands import Pictures, command, tiny_run
 
 from roibeam.features.record.region_record import RegionRecord

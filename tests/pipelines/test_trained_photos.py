@@ -16,7 +16,7 @@ from tiny_commands import one_line
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.held_out import HeldOut, reported_files
 from roibeam.pipelines.data.image_identity import Key
-from roibeam.pipelines.finetuning.trained_photos import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
+from roibeam.pipelines.finetuning.held_out_images import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
 from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_report, write_trained_images
 
 Roibeam = Callable[..., Any]

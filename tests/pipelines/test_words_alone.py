@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asked_words import ALL_ROWS, ASKED, run
 from captioned_records import CAPTIONS, make_store
+from hidden_words import ALL_ROWS, ASKED, run
 from ranks import run_ranks, said
 from small_pretraining import make_task
 from text_training import LINES, run_on_text

@@ -151,13 +151,13 @@ FAULTS = (
         "pretraining_model",
         "if kind not in PRETRAINING_MODELS:",
         "if not issubclass(kind, PRETRAINING_MODELS):",
-        "tests/pipelines/test_asked_model.py::test_no_task_model_is_asked[ViLBERT for tasks]",
+        "tests/pipelines/test_load_for_evaluation.py::test_no_task_model_is_asked[ViLBERT for tasks]",
     ),
     Fault(
         "an evaluation takes the place of an older one",
         "default_output_path",
         "        if not _is_there(place):",
         "        if number:",
-        "tests/pipelines/test_asked_model.py::test_an_answer_never_takes_the_place_of_anything",
+        "tests/pipelines/test_load_for_evaluation.py::test_an_answer_never_takes_the_place_of_anything",
     ),
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.places import check_some_file_matches, default_folder
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.common.console.command_files import check_named_files
 from roibeam.pipelines.common.console.progress import waiting
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import QUESTION, SPEED, argument, option
 from roibeam.pipelines.cli.options import (
     BACKGROUND,

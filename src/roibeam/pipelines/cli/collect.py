@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.extract import ExtractCommand
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.option_names import argument, option

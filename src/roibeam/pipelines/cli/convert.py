@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import CONFIG, JSON, named_step
 from roibeam.pipelines.common.console.command_files import check_named_files

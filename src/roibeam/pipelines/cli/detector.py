@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.option_names import INPUT, MODEL, argument, option
 from roibeam.pipelines.cli.options import (

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from roibeam.messages import plural
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from roibeam.messages import on_a_line
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand
 from roibeam.pipelines.cli.option_names import argument, option
 from roibeam.pipelines.cli.options import (

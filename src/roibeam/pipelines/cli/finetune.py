@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import END_TO_END, QUESTION, SPEED, TRAINING, argument, option
 from roibeam.pipelines.cli.options import (
     DROP_HELD_OUT,
@@ -110,8 +110,8 @@ def finetune_command(
         roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
     """
     # Not above, as in `predict`: the help of all commands would wait for the readers of tasks, photos and stores.
+    from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions
     from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, FinetuneRequest
-    from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions
 
     request = FinetuneRequest(
         out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,

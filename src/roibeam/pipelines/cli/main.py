@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn
 
-from roibeam.pipelines.cli.command_end import run_to_the_end
+from roibeam.pipelines.cli.command_exit import run_to_the_end
 
 
 def main() -> NoReturn:

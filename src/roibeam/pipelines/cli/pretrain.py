@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.messages import plural
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import END_TO_END, TRAINING, argument, option
 from roibeam.pipelines.cli.options import (
     CAPTION_COLUMN,

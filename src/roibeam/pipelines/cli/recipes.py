@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.messages import name_hint
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import argument
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.data.mode_changes import (

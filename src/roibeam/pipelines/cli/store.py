@@ -11,7 +11,7 @@ from unicodedata import category
 import typer
 
 from roibeam.messages import on_a_line, plural
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.option_names import KEPT, OUTPUT, argument, option
 from roibeam.pipelines.cli.options import JSON, SCRATCH

@@ -11,7 +11,7 @@ import typer
 
 from roibeam.features.record.fingerprint import has_classes, num_classes_of
 from roibeam.messages import plural
-from roibeam.pipelines.cli.command_end import error_line, json_line
+from roibeam.pipelines.cli.command_exit import error_line, json_line
 from roibeam.pipelines.cli.option_names import INPUT, OUTPUT, argument, option
 from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.common.console.command_files import check_named_files

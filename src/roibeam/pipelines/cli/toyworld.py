@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.command_end import json_line
+from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.option_names import OUTPUT, argument, option
 from roibeam.pipelines.cli.options import JSON
 

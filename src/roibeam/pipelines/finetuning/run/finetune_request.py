@@ -20,7 +20,7 @@ from roibeam.messages import check_lists
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.data.record_photos import has_photo_locations
-from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions
+from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions
 from roibeam.pipelines.training.model_files.encoder_settings import (
     DEFAULT_ENCODER,
     EncoderOptions,

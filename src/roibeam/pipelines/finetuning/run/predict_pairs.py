@@ -27,6 +27,7 @@ from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, folded, note, page_start, table
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
 from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.retrieval import (
     FoldPairs,
@@ -48,7 +49,6 @@ from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, Pred
 from roibeam.pipelines.finetuning.run.predict_run import PredictResult, TrainedTask, card_facts, model_facts
 from roibeam.pipelines.finetuning.run.result_parts import result_lock
 from roibeam.pipelines.finetuning.run.task_data import StoreImages, check_ids
-from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.train_config import FLOAT32, autocast_to, precision_of
 

@@ -31,6 +31,7 @@ from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.feature_settings import boxes_words
 from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
@@ -65,7 +66,6 @@ from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec, TaskSystem
 from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.finetuning.trained_photos import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.training.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.training.model_files.model_checkpoint import naming_model
 from roibeam.pipelines.training.model_files.model_folder import FoundModel, check_model_sums

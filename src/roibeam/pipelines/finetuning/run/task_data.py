@@ -2,7 +2,7 @@
 
 A second store has a task's own boxes, as ViLBERT reads VCR's images. Groups without their regions, because the store
 lacks one of their images, can still be predicted. Images that results are reported on are not trained on;
-trained_photos.py has the rules.
+held_out_images.py has the rules.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ from roibeam.pipelines.data.captions.corpus import reader
 from roibeam.pipelines.data.datasets.rows import MissingFileError
 from roibeam.pipelines.data.image_identity import Key, image_keys
 from roibeam.pipelines.data.image_table import ImageFinder
-from roibeam.pipelines.finetuning.metrics.measure import check_row_ids
-from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
-from roibeam.pipelines.finetuning.run.task_start import TaskStart
-from roibeam.pipelines.finetuning.scored_tasks import is_own
-from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
-from roibeam.pipelines.finetuning.trained_photos import (
+from roibeam.pipelines.finetuning.held_out_images import (
     PhotoNames,
     check_given_rules,
     check_own_splits,
@@ -40,6 +34,12 @@ from roibeam.pipelines.finetuning.trained_photos import (
     photo_names,
     seen_before,
 )
+from roibeam.pipelines.finetuning.metrics.measure import check_row_ids
+from roibeam.pipelines.finetuning.rows import TaskGroup
+from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
+from roibeam.pipelines.finetuning.run.task_start import TaskStart
+from roibeam.pipelines.finetuning.scored_tasks import is_own
+from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
 
 _NAMED = 3
 

@@ -26,7 +26,7 @@ import typer
 from safetensors import safe_open
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.command_end import BUG, FAILED, INTERRUPTED, NO_READER, run_to_the_end
+from roibeam.pipelines.cli.command_exit import BUG, FAILED, INTERRUPTED, NO_READER, run_to_the_end
 from roibeam.pipelines.common.compute import OF_THIS_PROCESS
 from roibeam.pipelines.common.console.progress import configure_logging
 from roibeam.pipelines.common.console.termination import StoppedBySignalError, failure_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from asked_models import MODELS
-from asked_models import build as build_asked
+from evaluated_models import MODELS
+from evaluated_models import build as build_asked
 from test_model_checkpoint import OURS_ALONE, PUBLISHED
 from tiny_commands import Pictures, one_line
 
