@@ -4,7 +4,7 @@
 
 Everything is compared with the preset "hf" at the sizes of --detector. First each preset, then "hf" with one field
 changed at a time, then the selection policies. Weights are those of --weights in the row order of "hf"; where a
-convention wants its head rows in another order they are moved (extraction/weights/head_layout.py), as loading a
+convention wants its head rows in another order they are moved (extraction/weights/families.py), as loading a
 published file does. The last rows of the second table leave them where they are: what a mistake about the layout
 costs.
 
@@ -29,10 +29,9 @@ from torchvision.ops import box_iou
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, IMPLEMENTED, Conventions
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, IMPLEMENTED, SELECTIONS, Conventions
 from roibeam.extraction.regions import Regions
-from roibeam.extraction.weights.head_layout import HF_LAYOUT, HeadLayout, relayout
+from roibeam.extraction.weights.families import HF_LAYOUT, HeadLayout, relayout
 from roibeam.extraction.weights.loading import build_detector
 
 HF = CONVENTIONS["hf"]

@@ -32,7 +32,7 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
 from roibeam.extraction.detectron2.vg import vg_config
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.extraction.regions import Regions
 from roibeam.extraction.weights.loading import build_detector
 

@@ -29,11 +29,11 @@ import cv2
 import numpy as np
 from store_rounds import MIN_ROUNDS, status_mb, table, take_turns
 
-from roibeam.extraction.engine import photo_loading
+from roibeam.extraction.engine import detector_calls
 from roibeam.extraction.engine import region_iterator as engine
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.regions import Regions
 from roibeam.features.record.region_record import RegionRecord
@@ -47,7 +47,7 @@ from roibeam.pipelines.extract.beam_extraction import run_extraction
 from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
-from roibeam.pipelines.extract.shard.shared_detector import place_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard.shard_job import place_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import StoreText
 
 HEIGHT, WIDTH = 480, 640
@@ -158,7 +158,7 @@ class StageTimes:
 
     STAGES: tuple[tuple[str, Any, str], ...] = (
         ("read", locations, "read_local_file"),
-        ("decode", photo_loading, "decode_image"),
+        ("decode", detector_calls, "decode_image"),
         ("fake detector", InstantDetector, "__call__"),
         ("make the record", engine, "to_record"),
         ("encode it", shard, "encode_regions"),

@@ -24,9 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.network.config import CONFIGS, FEATURE_STRIDE
-from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.extraction.network.roi_heads import WindowMax
-from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.regions import HostCopy, kept_regions
 from roibeam.extraction.weights.loading import build_detector
 

@@ -23,7 +23,7 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.regions import Regions
-from roibeam.extraction.weights.detector_folder import read_detector_folder
+from roibeam.extraction.weights.detector_choice import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.toyworld.rendering import draw_samples
 

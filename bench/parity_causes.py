@@ -28,8 +28,7 @@ from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import ShardManifest, data_file_name
-from roibeam.features.shard.publish import publish_shard, publish_store
-from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.shard.writer import ShardWriter, publish_shard, publish_store
 from roibeam.features.store_comparison import StoreComparison, compare
 
 

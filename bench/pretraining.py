@@ -31,8 +31,7 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.features.shard.publish import publish_shard, publish_store
-from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.shard.writer import ShardWriter, publish_shard, publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import EndToEndModel

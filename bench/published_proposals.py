@@ -30,9 +30,8 @@ from torch import Tensor
 
 from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.regions import select_regions
 

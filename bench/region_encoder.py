@@ -15,7 +15,7 @@ import torch
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder, started_encoder
-from roibeam.extraction.weights.detector_folder import read_detector_folder
+from roibeam.extraction.weights.detector_choice import read_detector_folder
 
 TOY_SIZE = (352, 464)  # pixels of a photo of the toy world in the toy detector's network
 PASSES = 3  # in one measurement, after one that is left out

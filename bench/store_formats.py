@@ -33,8 +33,7 @@ from store_rounds import MIN_ROUNDS, Ratio, load_harness, table, take_turns
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.features.shard.publish import publish_shard, publish_store
-from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.shard.writer import ShardWriter, publish_shard, publish_store
 from roibeam.features.store import FeatureStore
 
 OURS, CHECKED = "roibeam", "roibeam-checked"

@@ -33,8 +33,7 @@ from store_rounds import status_mb, table
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest, data_file_name
-from roibeam.features.shard.publish import publish_shard, publish_store
-from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.shard.writer import ShardWriter, publish_shard, publish_store
 from roibeam.features.store import FeatureStore
 
 DESCRIPTORS = 1024

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from roibeam.extraction.network.state import is_weight, weights_digest
-from roibeam.extraction.weights.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
+from roibeam.extraction.weights.detector_choice import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.labelled_photos import open_labelled_photos
 from roibeam.pipelines.toyworld.write import write_world

@@ -28,7 +28,7 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.engine.region_iterator import to_record
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import preprocess
-from roibeam.extraction.weights.detector_folder import read_detector_folder
+from roibeam.extraction.weights.detector_choice import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.toyworld.rendering import draw_samples
 

@@ -21,7 +21,7 @@ sys.path.append(str(HERE))  # lets tests import the modules beside this one
 
 VISUALBERT = ("--system", "visualbert", "--model", "small", "--batch-size", "4", "--set", "train.checkpoint_every=2")
 IMPORTED = (
-    "torch", "transformers", "roibeam.pipelines.cli.commands", "roibeam.pipelines.extract.extraction_run",
+    "torch", "transformers", "roibeam.pipelines.cli.commands", "roibeam.pipelines.extract.beam_extraction",
     "roibeam.pipelines.finetuning.run.finetune_run", "roibeam.pipelines.finetuning.run.predict_run",
     "roibeam.pipelines.pretraining.requested_run",
 )  # fmt: skip

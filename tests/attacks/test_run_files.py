@@ -17,7 +17,7 @@ import pytest
 import torch
 from forked_command import done, run
 
-from roibeam.extraction.weights.detector_folder import SHIPPED
+from roibeam.extraction.weights.detector_choice import SHIPPED
 
 Json = dict[str, Any]
 

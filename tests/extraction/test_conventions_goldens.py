@@ -17,7 +17,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
 from roibeam.extraction.photos.preprocessing import preprocess
-from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout
+from roibeam.extraction.weights.families import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout
 from roibeam.extraction.weights.loading import build_detector
 
 HF, CAFFE = CONVENTIONS["hf"], CONVENTIONS["caffe"]

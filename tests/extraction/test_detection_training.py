@@ -14,9 +14,8 @@ from torch import nn
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import decode_deltas, grid_anchors
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SelectionPolicy
 from roibeam.extraction.network.resnet import FrozenBatchNorm, group_norm
-from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.network.state import is_weight, random_state
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 from roibeam.extraction.training.batch_losses import (
@@ -28,7 +27,7 @@ from roibeam.extraction.training.batch_losses import (
 )
 from roibeam.extraction.training.rules import SamplingRules
 from roibeam.extraction.training.targets import overlaps
-from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, relayout
+from roibeam.extraction.weights.families import CAFFE_LAYOUT, HF_LAYOUT, relayout
 from roibeam.extraction.weights.loading import build_detector
 
 pytestmark = pytest.mark.usefixtures("one_thread")

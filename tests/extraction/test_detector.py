@@ -14,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.inference_network import NetworkCache
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
-from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.preprocessing import input_size, preprocess
 from roibeam.extraction.weights.loading import build_detector
 

@@ -26,8 +26,8 @@ from roibeam.extraction.detectron2.network import check_network, read_detectron2
 from roibeam.extraction.detectron2.vg import register_vg_detector, vg_config
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.roi_heads import RegionOutputs
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import CELL_ANCHORS, is_weight
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.weights.loading import build_detector

@@ -15,7 +15,7 @@ from small_fpn import WIDTH, fpn_yaml
 
 from roibeam.extraction.detectron2.adapter import build_detectron2_detector
 from roibeam.extraction.engine.region_iterator import extract_regions
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import RegionRecord
 

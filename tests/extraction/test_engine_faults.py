@@ -19,8 +19,12 @@ import torch
 from roibeam.extraction.engine.background_threads import wait_for_threads
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.photo_window import MAX_LEFT_BEHIND
-from roibeam.extraction.engine.region_iterator import ExtractionStopped, extract_regions, images_on_their_way
+from roibeam.extraction.engine.region_iterator import (
+    MAX_LEFT_BEHIND,
+    ExtractionStopped,
+    extract_regions,
+    images_on_their_way,
+)
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.regions import Regions
 from roibeam.features.record.region_record import RegionRecord
@@ -332,9 +336,9 @@ class TestWatchdog:
     def test_a_decoder_that_hangs_is_given_up(
         self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from roibeam.extraction.engine import photo_loading
+        from roibeam.extraction.engine import detector_calls
 
-        decode = photo_loading.decode_image
+        decode = detector_calls.decode_image
 
         def endless(data: bytes, **options: Any) -> np.ndarray:
             pixels = decode(data, **options)
@@ -342,7 +346,7 @@ class TestWatchdog:
                 gate.wait()
             return pixels
 
-        monkeypatch.setattr(photo_loading, "decode_image", endless)
+        monkeypatch.setattr(detector_calls, "decode_image", endless)
         options = ExtractOptions(load_timeout=0.5)
         outcomes = list(extract_regions(photos(tmp_path, 3), GreyDetector(), options=options))
         assert features(outcomes) == [0, "timeout", 2]
@@ -363,9 +367,9 @@ class TestWatchdog:
     def test_many_slow_decoders_cost_their_own_photos_alone(
         self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from roibeam.extraction.engine import photo_loading
+        from roibeam.extraction.engine import detector_calls
 
-        decode = photo_loading.decode_image
+        decode = detector_calls.decode_image
 
         def slow(data: bytes, **options: Any) -> np.ndarray:
             pixels = decode(data, **options)
@@ -373,7 +377,7 @@ class TestWatchdog:
                 gate.wait(1.2)
             return pixels
 
-        monkeypatch.setattr(photo_loading, "decode_image", slow)
+        monkeypatch.setattr(detector_calls, "decode_image", slow)
         options = ExtractOptions(load_timeout=0.3, decode_threads=8)
         found = features(list(extract_regions(photos(tmp_path, MAX_LEFT_BEHIND + 6), GreyDetector(), options=options)))
         assert found[MAX_LEFT_BEHIND + 2 :] == list(range(MAX_LEFT_BEHIND + 2, MAX_LEFT_BEHIND + 6))

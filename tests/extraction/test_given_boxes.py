@@ -10,9 +10,8 @@ import torch
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.extraction.network.roi_heads import pool_regions
-from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.preprocessing import blank_regions
 from roibeam.extraction.weights.loading import build_detector
 

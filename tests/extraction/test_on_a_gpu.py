@@ -16,11 +16,10 @@ from roibeam.extraction.fast.cuda_device import CudaConv, RecordedCalls
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.network.boxes import suppress
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import WindowMax
 from roibeam.extraction.network.rpn import choose_proposals
-from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
 from roibeam.extraction.regions import Regions

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from roibeam.extraction.network.selection_policy import _CHOICES, SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import _CHOICES, SELECTIONS, SelectionPolicy
 from roibeam.extraction.regions import select_regions
 
 BUTD = replace(SELECTIONS["butd-10-100"], min_regions=0)

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES
-from roibeam.extraction.network.selection_policy import SELECTIONS
-from roibeam.extraction.weights.detector_choice import DEFAULT_PRESET, PRESETS, choose_detector
-from roibeam.extraction.weights.detector_folder import SHIPPED, read_detector_folder
+from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES, SELECTIONS
+from roibeam.extraction.weights.detector_choice import (
+    DEFAULT_PRESET,
+    PRESETS,
+    SHIPPED,
+    choose_detector,
+    read_detector_folder,
+)
 from roibeam.extraction.weights.loading import build_detector
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.regions import classwise_max, select_classwise_max, select_regions, select_single_nms
 
 LADDER = SELECTIONS["hf-36"]

@@ -13,7 +13,7 @@ from store_examples import numbers
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 
 _SLACK = 2**18  # errors with their tracebacks
 

@@ -12,8 +12,7 @@ import numpy as np
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest, data_file_name
-from roibeam.features.shard.publish import publish_shard, publish_store
-from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.shard.writer import ShardWriter, publish_shard, publish_store
 
 DETAILS = {"conventions": "example", "feature_dim": 8, "selection": ["score", 0.5]}
 FINGERPRINT = Fingerprint(feature_space_of(DETAILS), {"threads": 1}, DETAILS)

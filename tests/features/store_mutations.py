@@ -17,8 +17,8 @@ from store_examples import make_record, write_store
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import checksum
+from roibeam.features.shard.lmdb_file import IndexRow
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest
-from roibeam.features.shard.offset_index import IndexRow
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store

@@ -15,7 +15,7 @@ from roibeam.features.exchange import butd_tsv
 from roibeam.features.exchange.butd_tsv import ButdTsv, read_butd_tsv
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 
 LAYOUTS = {"caffe": CAFFE, "caffe-cls-prob": CLS_PROB, "lxmert": LXMERT}
 

@@ -18,7 +18,7 @@ from roibeam.features import record_pairing, store_comparison
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.record_pairing import RecordSource, match_regions
-from roibeam.features.shard.publish import publish_shard, publish_store
+from roibeam.features.shard.writer import publish_shard, publish_store
 from roibeam.features.store_comparison import Cosines, StoreComparison, compare, distribution_error
 
 

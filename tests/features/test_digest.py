@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from store_examples import make_record
 
-from roibeam.features.record.digest import content_digest, merge_digests, record_digest
+from roibeam.features.record.region_record import content_digest, merge_digests, record_digest
 
 PAIRS = [(bytes([65 + i]), bytes([i]) * 32) for i in range(6)]
 

@@ -20,7 +20,7 @@ from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.formats import FORMATS, format_named, format_of, recognise
 from roibeam.features.record_pairing import RecordSource
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 
 SUFFIX = {"mmf-lmdb": ".lmdb", "vilbert-lmdb": ".lmdb"}
 

@@ -23,7 +23,7 @@ from roibeam.features.exchange import vlbert_zip
 from roibeam.features.exchange.vlbert_zip import FORMAT, ZipMembers, ZipOutput
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 
 
 def encoded(array: np.ndarray) -> str:

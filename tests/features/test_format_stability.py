@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 from store_examples import FINGERPRINT, make_record, write_shard
 
-from roibeam.features.record.digest import record_digest
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, record_digest
 from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.features.shard.lmdb_file import IndexRow, encode_index
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.offset_index import IndexRow, encode_index
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 

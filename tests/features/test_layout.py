@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_examples import make_record, numbers, write_store
 
-from roibeam.features.record.digest import record_digest
-from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord
+from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, record_digest
 from roibeam.features.shard import layout
 from roibeam.features.shard.layout import RegionMeta, decode, decode_meta, encode_meta, encode_regions
 from roibeam.features.store import FeatureStore

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from roibeam.features.shard import offset_index
+from roibeam.features.shard import lmdb_file
 from roibeam.features.shard.layout import checksum
-from roibeam.features.shard.offset_index import IndexRow, OffsetIndex, encode_index
+from roibeam.features.shard.lmdb_file import IndexRow, OffsetIndex, encode_index
 
 ROWS = [
     IndexRow(f"key{i:03}".encode() * (1 + i % 3), 100 * i, 40 + i, 10_000 + i * 200, 150 + i, i, bytes([i]) * 32)
@@ -29,7 +29,7 @@ def resealed(offset: int, code: str, number: int) -> bytes:
 
 
 def array_at(name: str) -> int:
-    return 48 + offset_index._arrays(len(ROWS), sum(len(row.key) for row in ROWS))[0][name][2]
+    return 48 + lmdb_file._arrays(len(ROWS), sum(len(row.key) for row in ROWS))[0][name][2]
 
 
 def test_rows_and_lookups() -> None:
@@ -54,14 +54,14 @@ def test_an_index_at_an_odd_byte_is_read_like_any() -> None:
 
 
 def test_equal_hashes_are_told_apart_by_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_index, "hash_key", lambda key: len(key))
+    monkeypatch.setattr(lmdb_file, "hash_key", lambda key: len(key))
     index = opened(encode_index(ROWS, feature_dim=8, feature_dtype="float16"))
     assert [index.find(row.key) for row in ROWS] == list(range(70))
     assert index.find(b"nothing") == index.find(b"key999") == -1
 
 
 def test_arrays_start_at_multiples_of_64() -> None:
-    places, end = offset_index._arrays(3, 5)
+    places, end = lmdb_file._arrays(3, 5)
     assert all(start % 64 == 0 for _, _, start in places.values())
     assert end == places["digests"][2] + 96
 

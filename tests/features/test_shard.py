@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard
 
-from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.record.region_record import content_digest, record_digest
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
 from roibeam.features.shard.reader import ShardReader, stream_digests

@@ -8,7 +8,7 @@ import pytest
 
 from roibeam.extraction.network.config import PROPOSAL_SIZES
 from roibeam.extraction.network.conventions import PROPOSAL_FIELDS
-from roibeam.extraction.weights.head_layout import HeadLayout
+from roibeam.extraction.weights.families import HeadLayout
 from roibeam.features.record.fingerprint import (
     LAYOUT_CONVENTIONS,
     PROPOSAL_PARTS,

@@ -12,7 +12,7 @@ import pytest
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
 from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 
 

@@ -8,8 +8,8 @@ import pytest
 from store_examples import make_record, write_shard, write_store
 
 from roibeam.features.shard.layout import checksum, encode_meta
+from roibeam.features.shard.lmdb_file import _arrays
 from roibeam.features.shard.manifest import ShardManifest, data_file_name
-from roibeam.features.shard.offset_index import _arrays
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import Problem, verify_store

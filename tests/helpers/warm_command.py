@@ -26,7 +26,7 @@ from typing import Any
 COMMAND = Path(sys.executable).with_name("roibeam")
 _WANTED = (
     "roibeam.pipelines.cli.commands",
-    "roibeam.pipelines.extract.extraction_run",
+    "roibeam.pipelines.extract.beam_extraction",
     "roibeam.pipelines.finetuning.run.finetune_run",
     "roibeam.pipelines.pretraining.requested_run",
 )

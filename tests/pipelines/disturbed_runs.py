@@ -127,13 +127,13 @@ def export_in_small_steps(store: Path, out: Path, name: str) -> None:
 
 def plan_only(command: Command, where: Path) -> None:
     """A run that ends where its workers would begin; leaves in `where` what they would get: the job, and the shards."""
-    from roibeam.pipelines.extract import extraction_run
+    from roibeam.pipelines.extract import beam_extraction
 
     def keep(job: Any, shards: Any, *_: object, **__: object) -> None:
         where.write_bytes(pickle.dumps((job, list(shards))))
         raise SystemExit(0)
 
-    extraction_run.run_extraction = keep
+    beam_extraction.run_extraction = keep
     command()
 
 

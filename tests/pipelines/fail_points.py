@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.engine.photo_loading import PhotoLoad
+from roibeam.extraction.engine.detector_calls import PhotoLoad
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.pipelines.common.console.progress import Progress

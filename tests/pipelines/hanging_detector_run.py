@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from roibeam.pipelines.cli import main as cli
-from roibeam.pipelines.extract.shard import shared_detector
+from roibeam.pipelines.extract.shard import shard_job
 
 
 def main() -> None:
     after = int(sys.argv.pop(1))
-    build, calls = shared_detector.build_detector, 0
+    build, calls = shard_job.build_detector, 0
 
     def build_hanging(*arguments: Any, **options: Any) -> Any:
         detector = build(*arguments, **options)
@@ -32,7 +32,7 @@ def main() -> None:
         detector.forward = slow
         return detector
 
-    shared_detector.build_detector = build_hanging
+    shard_job.build_detector = build_hanging
     torch.set_num_threads(1)
     cli.main()
 

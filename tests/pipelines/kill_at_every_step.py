@@ -21,7 +21,7 @@ from soak_share import share_of
 
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli import main as cli
-from roibeam.pipelines.extract import extraction_run
+from roibeam.pipelines.extract import beam_extraction
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 
@@ -40,7 +40,7 @@ def run(photos: Path, store: Path, kill_at: int | None, output: Path, options: l
 
 
 def main() -> None:
-    assert extraction_run.run_extract  # imported here, before the forks
+    assert beam_extraction.run_extract  # imported here, before the forks
     folder, options = Path(sys.argv[1]), []
     torch.set_num_threads(1)
     draw_samples(folder, count=3)

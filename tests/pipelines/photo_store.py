@@ -14,7 +14,7 @@ from store_examples import FINGERPRINT, write_shard
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.pipelines.data.shard_plan import extend_plan
 
 NUM_CLASSES = 6

@@ -15,7 +15,7 @@ _IMPORTED = (
     "torch.nn.parallel",
     "roibeam.extraction.training.batch_losses",
     "roibeam.pipelines.cli.commands",
-    "roibeam.pipelines.extract.extraction_run",
+    "roibeam.pipelines.extract.beam_extraction",
     "roibeam.extraction.weights.detector_choice",
     "roibeam.pipelines.training.model_files.joint_checkpoint",
     "roibeam.pipelines.pretraining.task",

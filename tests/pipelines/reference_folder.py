@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.rpn import choose_proposals
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import random_tensor
 from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.region_encoder import RegionEncoder, collate_photos, load_encoder_weights, prepare_photo

@@ -18,8 +18,13 @@ import pytest
 
 from roibeam.extraction.photos.image_ref import PhotoReadError
 from roibeam.pipelines.common import locations
-from roibeam.pipelines.common.archives import list_members, parse_location
-from roibeam.pipelines.common.locations import location_exists, moved_location, read_location
+from roibeam.pipelines.common.locations import (
+    list_members,
+    location_exists,
+    moved_location,
+    parse_location,
+    read_location,
+)
 from roibeam.pipelines.data.source_kinds import open_source
 
 FILES = {
@@ -159,7 +164,7 @@ def test_headers_that_lie_about_sizes_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_bomb_in_a_zip_gives_no_more_than_it_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roibeam.pipelines.common.archives.MAX_FILE_BYTES", 2**20)
+    monkeypatch.setattr("roibeam.pipelines.common.locations.MAX_FILE_BYTES", 2**20)
     path = write_zip(tmp_path / "x.zip", {"bomb.jpg": bytes(2**22)})
     (location,) = members(path).values()
     with pytest.raises(OSError, match="larger than 1048576 bytes"):

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from roibeam.pipelines.common.compute import DeviceChoice, choose_device, workers_device
-from roibeam.pipelines.extract.shard.shared_detector import claim_device, own_device
+from roibeam.pipelines.extract.shard.shard_job import claim_device, own_device
 
 SIT = """
 import sys
 from pathlib import Path
 from typing import Any
-from roibeam.pipelines.extract.shard.shared_detector import take_seat
+from roibeam.pipelines.extract.shard.shard_job import take_seat
 names = sys.argv[2:]
 print(take_seat(names, Path(sys.argv[1])), take_seat(names, Path(sys.argv[1])), flush=True)
 sys.stdin.read()

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
-from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
 from roibeam.pipelines.training.detector.evaluation import (

@@ -20,7 +20,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining, build_trainable_detector, initialise
 from roibeam.extraction.training.rules import SamplingRules
-from roibeam.extraction.weights.detector_folder import read_detector_folder
+from roibeam.extraction.weights.detector_choice import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.labelled_photos import open_labelled_photos, read_photo
 from roibeam.pipelines.toyworld.write import write_world

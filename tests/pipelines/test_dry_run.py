@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from roibeam.pipelines.extract.report.dry_run import DryRun, Estimate, estimate
+from roibeam.pipelines.extract.dry_run import DryRun, Estimate, estimate
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages
-from roibeam.pipelines.extract.runners.runner_options import Slots, slots_of
+from roibeam.pipelines.extract.runners.pipeline_run import Slots, slots_of
 from roibeam.pipelines.extract.work import open_work
 
 Cli = Callable[..., Any]
@@ -136,6 +136,6 @@ def test_a_slow_photo_is_the_only_one_timed(
     detector = RequestedDetector(given["--detector"], weights=given["--weights"], settings=settings, device="cpu")
     work = open_work(ExtractRequest(RequestedImages((str(photos),)), str(tmp_path / "store"), detector), tell=str)
     assert estimate(work).timed == 3
-    monkeypatch.setattr("roibeam.pipelines.extract.report.dry_run.ENOUGH_SECONDS", 0.0)
+    monkeypatch.setattr("roibeam.pipelines.extract.dry_run.ENOUGH_SECONDS", 0.0)
     found = estimate(work)
     assert (found.timed, found.images) == (1, 4) and found.seconds_per_image > 0

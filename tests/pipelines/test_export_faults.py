@@ -18,7 +18,7 @@ from exchange_examples import measured
 from store_examples import FINGERPRINT, write_shard
 
 from roibeam.features.exchange.formats import format_named
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

@@ -21,8 +21,8 @@ from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
 from roibeam.pipelines.data.shard_plan import read_members, read_plan
-from roibeam.pipelines.extract import extraction_run, planning
-from roibeam.pipelines.extract.extraction_run import run_extract
+from roibeam.pipelines.extract import beam_extraction, planning
+from roibeam.pipelines.extract.beam_extraction import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.stores.store_check import shard_of_record
@@ -461,7 +461,7 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
         jobs.append(job)
         raise OSError("as far as the cluster")
 
-    monkeypatch.setattr(extraction_run, "run_extraction", sent)
+    monkeypatch.setattr(beam_extraction, "run_extraction", sent)
     gpus = ("--device", "cuda", "--precision", "tf32", "--runner", "dataflow")
     cloud = ("--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=x/y:1", "--dry_run=True")
     done = roibeam("extract", samples, tmp_path / "store", *tiny_network, *gpus, "--", *cloud)

@@ -15,8 +15,7 @@ from captioned_records import FakeStore, make_store, run_pretrain
 from typer.main import get_command
 
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.extraction.weights.detector_choice import PUBLISHED_SELECTIONS, choose_detector
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.pipelines.cli.commands import app

@@ -15,7 +15,7 @@ import pytest
 from captioned_records import FakeStore
 from tiny_commands import Pictures, digest, extract, one_line, tiny_run
 
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.feature_settings import choice_note

@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.pipelines.common.console.overrides import apply_overrides
 
 SECTIONS = {"conventions": CONVENTIONS["hf"], "selection": SELECTIONS["butd-10-100"]}

@@ -17,7 +17,7 @@ from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
-from roibeam.extraction.weights.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.weights.detector_choice import describe_detector, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector, convert_weights, part_state
 from roibeam.pipelines.training.detector.settings import Start
 from roibeam.pipelines.training.detector.task import build_start

@@ -16,13 +16,13 @@ import pytest
 from forks import KILLED, in_a_fork
 from tiny_commands import digest, extract, one_line
 
-from roibeam.features.record.digest import record_digest
+from roibeam.features.record.region_record import record_digest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.batches.image_batch import stored_photos
 from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.data.captions.caption_join import CaptionJoin
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.toyworld.perfect_store import Perception, image_id, perceive, write_perfect_store
 from roibeam.pipelines.toyworld.scene import Scene, generate
 from roibeam.pipelines.toyworld.write import write_world

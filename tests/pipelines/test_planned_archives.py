@@ -15,10 +15,9 @@ import pytest
 from faulty_s3 import FaultyS3, faulty_s3
 from folder_filesystem import PREFIX, FolderFileSystem
 
-from roibeam.pipelines.common import archives as ranged_file
+from roibeam.pipelines.common import locations as ranged_file
 from roibeam.pipelines.common import remote_files
-from roibeam.pipelines.common.archives import RangedFile
-from roibeam.pipelines.common.locations import read_location
+from roibeam.pipelines.common.locations import RangedFile, read_location
 from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.shard_plan import extend_plan
 from roibeam.pipelines.data.source_images import archive_images, map_ordered

@@ -20,8 +20,9 @@ from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.common.console.progress import ProgressState
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, extend_plan
-from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary
-from roibeam.pipelines.extract.report.store_progress import (
+from roibeam.pipelines.extract.shard.run_progress import Beat, FinishedShard, Heartbeat, read_heartbeats
+from roibeam.pipelines.extract.shard.store_folder import RunEnd, run_summary
+from roibeam.pipelines.extract.store_progress import (
     LIVING_SECONDS,
     SILENT_SECONDS,
     SeveralStatus,
@@ -30,7 +31,6 @@ from roibeam.pipelines.extract.report.store_progress import (
     status_json,
     status_text,
 )
-from roibeam.pipelines.extract.shard.run_progress import Beat, FinishedShard, Heartbeat, read_heartbeats
 from roibeam.pipelines.toyworld.rendering import draw_samples
 from roibeam.version import __version__
 

@@ -12,7 +12,7 @@ from photo_store import HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from PIL import Image
 from store_examples import FINGERPRINT
 
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import write_store
 from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos

@@ -16,7 +16,7 @@ import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 from tiny_commands import TINY_ENCODER, one_line
 
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.rows import TaskGroup

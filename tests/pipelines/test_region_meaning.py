@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roibeam.extraction.weights.detector_folder import SHIPPED, read_detector_folder
+from roibeam.extraction.weights.detector_choice import SHIPPED, read_detector_folder
 from roibeam.pipelines.data.datasets.photo_folders import (
     DRAWN_WORLD,
     TASKS_FORMAT,
@@ -19,12 +19,7 @@ from roibeam.pipelines.data.datasets.photo_folders import (
     list_folder,
     world_of,
 )
-from roibeam.pipelines.extract.report.region_warnings import (
-    RANDOM_WEIGHTS,
-    TOY_ON_PHOTOS,
-    warning_of_config,
-    warning_of_store,
-)
+from roibeam.pipelines.extract.store_page import RANDOM_WEIGHTS, TOY_ON_PHOTOS, warning_of_config, warning_of_store
 
 TOY = str(SHIPPED["toy"] / "model.safetensors")
 CLASSES = read_detector_folder("toy").class_names

@@ -22,9 +22,9 @@ from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.shard_plan import read_plan
-from roibeam.pipelines.extract.report.store_progress import StatusView
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
+from roibeam.pipelines.extract.store_progress import StatusView
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 Cli = Callable[..., Any]

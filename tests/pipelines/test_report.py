@@ -17,8 +17,8 @@ from roibeam.features.record.region_drawing import colours_by_class, text_colour
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.common.charts import DrawnRegion, bars_of_integers, photo_with_regions
 from roibeam.pipelines.common.page_layout import Banner
-from roibeam.pipelines.extract.report import store_report as report
-from roibeam.pipelines.extract.report.store_report import ReportFacts, write_report
+from roibeam.pipelines.extract import store_report as report
+from roibeam.pipelines.extract.store_report import ReportFacts, write_report
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></title></style><script>&amp;"
 FACTS = ReportFacts(

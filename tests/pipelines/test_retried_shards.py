@@ -109,9 +109,9 @@ def test_a_run_that_was_killed_keeps_the_records(
     mend(photos, *BROKEN)
 
     def dies_at(name: str, *options: str) -> None:
-        from roibeam.pipelines.extract import beam_extraction, extraction_run
+        from roibeam.pipelines.extract import beam_extraction
 
-        setattr(beam_extraction if name == "publish_run" else extraction_run, name, lambda *_, **__: os._exit(KILLED))
+        setattr(beam_extraction, name, lambda *_, **__: os._exit(KILLED))
         extract(url, *options)
 
     assert in_a_fork(lambda: dies_at("run_extraction", "--retry-dead-letters"), tmp_path)[0] == KILLED

@@ -38,23 +38,22 @@ from PIL import Image
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers import PIPELINE
 from roibeam.pipelines.data.shard_plan import PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
-from roibeam.pipelines.extract.runners import runner_options
+from roibeam.pipelines.extract.runners import pipeline_run
 from roibeam.pipelines.extract.runners.clusters import cancel_job_on_interrupt
-from roibeam.pipelines.extract.runners.pipeline_run import _cause
+from roibeam.pipelines.extract.runners.pipeline_run import WORKER_POOL, _cause, check_cluster
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
-from roibeam.pipelines.extract.runners.runner_options import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.store_folder import StoreText
 from roibeam.version import FLINK_VERSION
 
-pipeline_options = functools.partial(runner_options.pipeline_options, preload=PIPELINE)
-runner_flags = functools.partial(runner_options.runner_flags, preload=PIPELINE)
+pipeline_options = functools.partial(pipeline_run.pipeline_options, preload=PIPELINE)
+runner_flags = functools.partial(pipeline_run.runner_flags, preload=PIPELINE)
 CLOUD = [
     "--project=my-project",
     "--region=us-central1",

@@ -76,14 +76,12 @@ def test_beam_counts_what_the_manifests_say(
 def test_threads_of_a_process_share_one_model(
     roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roibeam.pipelines.extract.shard import shared_detector
+    from roibeam.pipelines.extract.shard import shard_job
 
     built = []
-    build = shared_detector.build_detector
-    monkeypatch.setattr(
-        shared_detector, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named)
-    )
-    monkeypatch.setattr(shared_detector, "_detectors", {})
+    build = shard_job.build_detector
+    monkeypatch.setattr(shard_job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
+    monkeypatch.setattr(shard_job, "_detectors", {})
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
     done = roibeam("extract", photos, tmp_path / "store", *options, "--precision", "bf16", *threads)
     assert done.code == 0, done.err

@@ -13,19 +13,18 @@ import pytest
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import CONFIGS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
-from roibeam.features.shard.publish import publish_shard
+from roibeam.features.shard.writer import publish_shard
 from roibeam.pipelines.common.console.command_files import check_output_is_no_file
 from roibeam.pipelines.common.image_ids import with_usable_name
 from roibeam.pipelines.data.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
-from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
-from roibeam.pipelines.extract.shard.shared_detector import shared_fingerprint
+from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import StoreText, check_output_folder, publish_run
 
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)

@@ -25,7 +25,7 @@ from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.manifest import DeadLetter, StoreManifest, data_file_name, shard_manifest_name
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.store_copy import RecordChange
 from roibeam.features.verify import verify_store

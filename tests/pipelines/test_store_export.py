@@ -20,7 +20,7 @@ from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
 from roibeam.features.shard.layout import checksum
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.stores.store_export import export_store

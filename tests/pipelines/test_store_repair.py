@@ -31,8 +31,8 @@ from typer.testing import CliRunner, Result
 from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
-from roibeam.features.shard.publish import ShardSequence, publish_store, write_shard_sequence
 from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.writer import ShardSequence, publish_store, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli.store import repair_command

@@ -13,7 +13,7 @@ from roibeam.extraction.detector import HeadOutputs
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import preprocess
-from roibeam.extraction.weights.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
+from roibeam.extraction.weights.detector_choice import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.data.labelled_photos import open_labelled_photos
 from roibeam.pipelines.toyworld.rendering import draw_samples

@@ -16,7 +16,7 @@ from tiny_commands import tiny_run
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import StoreManifest
-from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.writer import publish_store
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.features.writing import store_writer

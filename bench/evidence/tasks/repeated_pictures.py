@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.publish import ShardSequence, publish_store, write_shard_sequence
+from roibeam.features.shard.writer import ShardSequence, publish_store, write_shard_sequence
 from roibeam.features.store import FeatureStore
 
 _SHARD_SIZE = 4000

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from roibeam.extraction.network.config import CONFIGS as CONFIGS
     from roibeam.extraction.network.config import DetectorConfig as DetectorConfig
     from roibeam.extraction.network.conventions import CONVENTIONS as CONVENTIONS
+    from roibeam.extraction.network.conventions import SELECTIONS as SELECTIONS
     from roibeam.extraction.network.conventions import Conventions as Conventions
-    from roibeam.extraction.network.selection_policy import SELECTIONS as SELECTIONS
-    from roibeam.extraction.network.selection_policy import SelectionPolicy as SelectionPolicy
+    from roibeam.extraction.network.conventions import SelectionPolicy as SelectionPolicy
     from roibeam.extraction.network.state import weights_digest as weights_digest
     from roibeam.extraction.photos.image_ref import Failure as Failure
     from roibeam.extraction.photos.image_ref import ImageRef as ImageRef
@@ -61,8 +61,8 @@ _FILES = {
     "RegionEncoder": "roibeam.extraction.region_encoder",
     "load_encoder_weights": "roibeam.extraction.region_encoder",
     "Regions": "roibeam.extraction.regions",
-    "SELECTIONS": "roibeam.extraction.network.selection_policy",
-    "SelectionPolicy": "roibeam.extraction.network.selection_policy",
+    "SELECTIONS": "roibeam.extraction.network.conventions",
+    "SelectionPolicy": "roibeam.extraction.network.conventions",
     "build_detector": "roibeam.extraction.weights.loading",
     "load_weights": "roibeam.extraction.weights.loading",
 }

@@ -22,12 +22,11 @@ from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkC
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
 from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads
 from roibeam.extraction.network.rpn import NoProposals, ProposalGenerator, Proposals
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import (
     NetworkInput,

@@ -28,8 +28,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from roibeam.extraction.detector import RegionDetector
+from roibeam.extraction.engine.detector_calls import exif_orientation
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.photo_loading import exif_orientation
 from roibeam.extraction.engine.region_iterator import extract_regions, to_record
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from roibeam.extraction.network.boxes import clip_boxes, suppress, suppress_within
-from roibeam.extraction.network.selection_policy import SelectionPolicy
+from roibeam.extraction.network.conventions import SelectionPolicy
 from roibeam.messages import short_repr
 
 

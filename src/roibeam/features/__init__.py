@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from roibeam.features.reading.staging import StagedStore as StagedStore
     from roibeam.features.reading.staging import open_store as open_store
     from roibeam.features.reading.staging import plan_ranks as plan_ranks
-    from roibeam.features.record.digest import content_digest as content_digest
-    from roibeam.features.record.digest import merge_digests as merge_digests
-    from roibeam.features.record.digest import record_digest as record_digest
     from roibeam.features.record.fingerprint import Fingerprint as Fingerprint
     from roibeam.features.record.fingerprint import feature_space_of as feature_space_of
     from roibeam.features.record.region_drawing import draw_regions as draw_regions
     from roibeam.features.record.region_drawing import region_labels as region_labels
     from roibeam.features.record.region_record import RegionRecord as RegionRecord
     from roibeam.features.record.region_record import TopKDistribution as TopKDistribution
+    from roibeam.features.record.region_record import content_digest as content_digest
+    from roibeam.features.record.region_record import merge_digests as merge_digests
+    from roibeam.features.record.region_record import record_digest as record_digest
     from roibeam.features.record_pairing import RecordSource as RecordSource
     from roibeam.features.shard.layout import RegionMeta as RegionMeta
     from roibeam.features.shard.manifest import DeadLetter as DeadLetter
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from roibeam.features.shard.manifest import ShardManifest as ShardManifest
     from roibeam.features.shard.manifest import ShardSummary as ShardSummary
     from roibeam.features.shard.manifest import StoreManifest as StoreManifest
-    from roibeam.features.shard.publish import publish_shard as publish_shard
-    from roibeam.features.shard.publish import publish_store as publish_store
     from roibeam.features.shard.reader import ShardReader as ShardReader
     from roibeam.features.shard.writer import ShardWriter as ShardWriter
+    from roibeam.features.shard.writer import publish_shard as publish_shard
+    from roibeam.features.shard.writer import publish_store as publish_store
     from roibeam.features.store import FeatureStore as FeatureStore
     from roibeam.features.store_comparison import compare as compare
     from roibeam.features.verify import Problem as Problem
@@ -64,9 +64,9 @@ _FILES = {
     "open_store": "roibeam.features.reading.staging",
     "plan_ranks": "roibeam.features.reading.staging",
     "StagedStore": "roibeam.features.reading.staging",
-    "content_digest": "roibeam.features.record.digest",
-    "merge_digests": "roibeam.features.record.digest",
-    "record_digest": "roibeam.features.record.digest",
+    "content_digest": "roibeam.features.record.region_record",
+    "merge_digests": "roibeam.features.record.region_record",
+    "record_digest": "roibeam.features.record.region_record",
     "draw_regions": "roibeam.features.record.region_drawing",
     "region_labels": "roibeam.features.record.region_drawing",
     "Fingerprint": "roibeam.features.record.fingerprint",
@@ -80,8 +80,8 @@ _FILES = {
     "ShardManifest": "roibeam.features.shard.manifest",
     "ShardSummary": "roibeam.features.shard.manifest",
     "StoreManifest": "roibeam.features.shard.manifest",
-    "publish_shard": "roibeam.features.shard.publish",
-    "publish_store": "roibeam.features.shard.publish",
+    "publish_shard": "roibeam.features.shard.writer",
+    "publish_store": "roibeam.features.shard.writer",
     "ShardReader": "roibeam.features.shard.reader",
     "ShardWriter": "roibeam.features.shard.writer",
     "FeatureStore": "roibeam.features.store",

@@ -20,8 +20,8 @@ from roibeam.features.batch import RegionFilter
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, feature_space_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution, top_k_of
 from roibeam.features.shard.manifest import DeadLetter, ShardEntry, ShardManifest, listed_manifest
-from roibeam.features.shard.publish import Repeat
 from roibeam.features.shard.reader import shard_digests
+from roibeam.features.shard.writer import Repeat
 from roibeam.features.store import FeatureStore
 from roibeam.messages import printable
 

@@ -14,7 +14,7 @@ from roibeam.features.annotations import CAPTIONS_SUFFIX, captions_file_name, ch
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import note_links, output_folder
-from roibeam.features.record.digest import content_digest, merge_digests, record_digest
+from roibeam.features.record.region_record import content_digest, merge_digests, record_digest
 from roibeam.features.shard.layout import decode
 from roibeam.features.shard.lmdb_file import LmdbPages
 from roibeam.features.shard.manifest import (
@@ -28,9 +28,8 @@ from roibeam.features.shard.manifest import (
     listed_manifest,
     unfinished_run,
 )
-from roibeam.features.shard.publish import digests_in_sequences
 from roibeam.features.shard.reader import ShardObject, ShardReader
-from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
+from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE, digests_in_sequences
 from roibeam.messages import plural
 
 

@@ -1,6 +1,6 @@
 """Where things meet: sources, Beam, stores, the training loop and its tasks, pages, the command line.
 
-Imports the other three floors; nobody imports it. Read extract/extraction_run.py or pretraining/pretrain_run.py first.
+Imports the other three floors; nobody imports it. Read extract/beam_extraction.py or pretraining/pretrain_run.py first.
 """
 
 # First, so that it is what a clone without an installation says too.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probe_request import write_probe as write_probe
     from roibeam.pipelines.data.batches.image_batch import photo_inputs as photo_inputs
     from roibeam.pipelines.data.datasets.tables import TableRow as TableRow
-    from roibeam.pipelines.extract.extraction_run import run_extract as run_extract
+    from roibeam.pipelines.extract.beam_extraction import run_extract as run_extract
     from roibeam.pipelines.extract.request import ExtractRequest as ExtractRequest
     from roibeam.pipelines.extract.request import RequestedDetector as RequestedDetector
     from roibeam.pipelines.extract.request import RequestedImages as RequestedImages
@@ -63,7 +63,7 @@ _FILES = {
     "EvaluationConfig": "roibeam.pipelines.analysis.evaluation.evaluation_run",
     "ProbeRequest": "roibeam.pipelines.analysis.probe_request",
     "write_probe": "roibeam.pipelines.analysis.probe_request",
-    "run_extract": "roibeam.pipelines.extract.extraction_run",
+    "run_extract": "roibeam.pipelines.extract.beam_extraction",
     "ExtractRequest": "roibeam.pipelines.extract.request",
     "RequestedDetector": "roibeam.pipelines.extract.request",
     "RequestedImages": "roibeam.pipelines.extract.request",

@@ -26,10 +26,10 @@ from torch.nn import functional
 from roibeam.extraction.detectron2.network import build_detectron2_network, check_network
 from roibeam.extraction.detectron2.vg import require_detectron2
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels
 from roibeam.extraction.regions import (

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors, grid_anchors
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import at_least_float32
 from roibeam.extraction.network.resnet import Backbone, FrozenBatchNorm, NormFactory, build_res5
 from roibeam.extraction.network.roi_heads import BoxPredictor, RoIHeads, pool_regions
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
-from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.region_encoder import STAGES, RegionEncoder
 from roibeam.extraction.training.batch import DetectionBatch
 from roibeam.extraction.training.rules import LossRules, SamplingRules

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.network.state import renamed
-from roibeam.extraction.weights.file_formats import container_of
-from roibeam.extraction.weights.sources import first_line
+from roibeam.extraction.weights.sources import container_of, first_line
 from roibeam.features.safe_pickle import UnsafePickleError, load_pickle
 from roibeam.messages import printable
 

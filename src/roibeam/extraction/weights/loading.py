@@ -26,9 +26,8 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import mode_named, warn_if_slow
 from roibeam.extraction.network.boxes import cell_anchors
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.rpn import ProposalGenerator
-from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.network.state import (
     CELL_ANCHORS,
     check_state,
@@ -40,28 +39,24 @@ from roibeam.extraction.network.state import (
     show_tensor,
     weights_digest,
 )
-from roibeam.extraction.weights.detector_choice import choose_detector
-from roibeam.extraction.weights.detector_folder import DetectorFolder, conventions_beside
+from roibeam.extraction.weights.detector_choice import DetectorFolder, choose_detector, conventions_beside
 from roibeam.extraction.weights.families import (
+    CAFFE_LAYOUT,
     CLASSES_OF_IMAGES,
     COUNTER,
     FAMILIES,
+    HF_LAYOUT,
+    PREDICTOR,
     Family,
+    HeadLayout,
     NamedWeights,
     family_names,
     name_weights,
-)
-from roibeam.extraction.weights.file_formats import FORMATS, WeightFormat, check_written_file
-from roibeam.extraction.weights.files import read_tensors
-from roibeam.extraction.weights.head_layout import (
-    CAFFE_LAYOUT,
-    HF_LAYOUT,
-    PREDICTOR,
-    HeadLayout,
     relayout,
     relayout_words,
 )
-from roibeam.extraction.weights.sources import fetch_weights
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.sources import FORMATS, WeightFormat, check_written_file, fetch_weights
 
 # Files hold them rounded or as float32 square roots; a hundredth of a pixel moves no box that matters.
 TOLERANCE_PX = 1e-2

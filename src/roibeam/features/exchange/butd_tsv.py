@@ -47,11 +47,10 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
 from roibeam.features.exchange.reading import Reading, spread_out
-from roibeam.features.record.digest import record_digest
 from roibeam.features.record.fingerprint import ABSENT
-from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord, check_image_id
+from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord, check_image_id, record_digest
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 
 MAX_LINE_BYTES = MAX_ENTRY_BYTES
 MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES

@@ -14,7 +14,7 @@ import numpy as np
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 from roibeam.messages import plural, printable
 
 _LISTED_LETTERS = 5

@@ -21,10 +21,9 @@ from typing import Any, Self
 from roibeam.features.exchange.entry_record import EntryError
 from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.reading import Reading, spread_out
-from roibeam.features.record.digest import record_digest
-from roibeam.features.record.region_record import RegionRecord, check_image_id
+from roibeam.features.record.region_record import RegionRecord, check_image_id, record_digest
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 from roibeam.messages import printable
 
 # 100 regions of 2048 values with 1601 class probabilities take 2 MB; a larger entry is never held in memory.

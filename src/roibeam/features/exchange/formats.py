@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, cast
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.publish import Repeat
+from roibeam.features.shard.writer import Repeat
 from roibeam.messages import name_hint
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
 from roibeam.features.folders.object_folder import ObjectFolder
-from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.record.region_record import content_digest, record_digest
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
     STORE_MANIFEST_NAME,

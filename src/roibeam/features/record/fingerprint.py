@@ -195,7 +195,7 @@ def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dty
 
 
 # Conventions that the head weights are kept in the order and scale of, so that one file has a digest for each of them:
-# the fields of extraction/weights/head_layout.py::HeadLayout.
+# the fields of extraction/weights/families.py::HeadLayout.
 LAYOUT_CONVENTIONS = (
     "background", "no_attribute", "region_delta_weights", "region_deltas", "objectness", "anchor_order",
 )  # fmt: skip

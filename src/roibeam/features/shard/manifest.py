@@ -182,7 +182,7 @@ class ShardSummary:
         index_offset, index_bytes: where the offset index lies in the file.
         feature_dtype: key of `FEATURE_DTYPES`; None without records, as `first_id` and `last_id` are.
         first_id, last_id: smallest and largest image id in the order of their UTF-8 bytes.
-        content_digest: hex, see `roibeam.features.record.digest.content_digest`.
+        content_digest: hex, see `roibeam.features.record.region_record.content_digest`.
     """
 
     data_bytes: int = 0

@@ -17,9 +17,8 @@ from typing import Self
 from roibeam.features.folders.folder_protocol import UNKNOWN_BYTES, OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import RegionMeta, decode, decode_meta
-from roibeam.features.shard.lmdb_file import LmdbPages
+from roibeam.features.shard.lmdb_file import IndexRow, LmdbPages, OffsetIndex
 from roibeam.features.shard.manifest import ShardManifest
-from roibeam.features.shard.offset_index import IndexRow, OffsetIndex
 
 
 class ShardReader:

@@ -36,9 +36,8 @@ from roibeam.features.folders.folder_protocol import (
     UnreachableError,
 )
 from roibeam.features.folders.local_folder import output_folder
-from roibeam.features.record.digest import record_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, named_fingerprint
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, record_digest
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
     DEAD_LETTERS_NAME,
@@ -48,8 +47,8 @@ from roibeam.features.shard.manifest import (
     StoreManifest,
     shard_manifest_name,
 )
-from roibeam.features.shard.publish import ShardSequence, publish_store
 from roibeam.features.shard.reader import ShardObject, ShardReader
+from roibeam.features.shard.writer import ShardSequence, publish_store
 from roibeam.features.store_copy import RecordChange
 from roibeam.features.writing.writer_input import RecordKind, WriterSettings, check_values, record_of_arrays
 from roibeam.messages import plural

@@ -22,9 +22,9 @@ from roibeam.pipelines.common.compute import check_device, choose_device
 from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract.one_photo import BLANK, detect_photo, requested_parts
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
+from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
 
 if TYPE_CHECKING:

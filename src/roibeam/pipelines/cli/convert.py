@@ -57,7 +57,7 @@ def convert_command(
         raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
     check_named_files([("WEIGHTS", weights)])
     from roibeam.extraction.network.config import CONFIGS
-    from roibeam.extraction.weights.file_formats import check_weight_file, check_written_file, format_named
+    from roibeam.extraction.weights.sources import check_weight_file, check_written_file, format_named
     from roibeam.pipelines.common.console.overrides import apply_overrides
 
     to = format_named(to, out)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.captions.caption_files import read_captions
-from roibeam.pipelines.extract.report.store_report import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
+from roibeam.pipelines.extract.store_report import REPORT_NAME, output_tree
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VLBertSampling
 from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -52,7 +52,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
     if out.exists() and not world.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty and holds no demo of roibeam; give a new folder")
     # Torch and Beam are imported only when the folder is right.
-    from roibeam.pipelines.extract.extraction_run import run_extract
+    from roibeam.pipelines.extract.beam_extraction import run_extract
 
     step(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
     write_world(world, seed=WORLD_SEED, num_images=NUM_PICTURES, workers=2)

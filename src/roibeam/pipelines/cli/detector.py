@@ -139,7 +139,7 @@ def evaluate_command(
     Examples:
         roibeam detector evaluate toy --labels world/visual_genome/test.txt
     """
-    from roibeam.extraction.weights.detector_folder import read_detector_folder
+    from roibeam.extraction.weights.detector_choice import read_detector_folder
     from roibeam.messages import plural
     from roibeam.pipelines.common.compute import check_device, choose_device
     from roibeam.pipelines.common.console.command_files import NamedFiles

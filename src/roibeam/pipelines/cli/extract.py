@@ -55,7 +55,7 @@ class ExtractCommand(HelpedCommand):
         return ctx.args
 
     def where_else(self, name: str) -> str:
-        from roibeam.pipelines.extract.runners.runner_options import is_beam_option
+        from roibeam.pipelines.extract.runners.pipeline_run import is_beam_option
 
         return f"; Beam has it: give it after --, as in -- {name}=VALUE" if is_beam_option(name) else ""
 
@@ -180,8 +180,8 @@ def extract_command(
         work = (open_plan if dry_run else open_work)(request, tell=_print_note)
     # Torch and Beam are imported only when the request is in order.
     with waiting("loading torch and Beam"):
-        from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
-        from roibeam.pipelines.extract.report.dry_run import dry_run as run_dry
+        from roibeam.pipelines.extract.beam_extraction import extract_work, summary_event, summary_text
+        from roibeam.pipelines.extract.dry_run import dry_run as run_dry
 
     if dry_run:
         found = run_dry(work, request.run)
@@ -232,7 +232,7 @@ def progress_command(
         roibeam progress s3://bucket/store --watch
         roibeam progress parts/*
     """
-    from roibeam.pipelines.extract.report.store_progress import SILENT_SECONDS, SeveralView
+    from roibeam.pipelines.extract.store_progress import SILENT_SECONDS, SeveralView
 
     view = SeveralView(stores)
     began = time.monotonic()

@@ -17,8 +17,13 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import (
+    CONVENTIONS,
+    CONVENTIONS_OF_SIZES,
+    SELECTIONS,
+    Conventions,
+    SelectionPolicy,
+)
 from roibeam.extraction.weights.detector_choice import PRESETS, PUBLISHED_SELECTIONS, ChosenDetector, named
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 

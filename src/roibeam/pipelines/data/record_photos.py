@@ -10,9 +10,8 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.common.archives import parse_location
 from roibeam.pipelines.common.image_ids import ID_RULES
-from roibeam.pipelines.common.locations import location_exists, read_image
+from roibeam.pipelines.common.locations import location_exists, parse_location, read_image
 from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.datasets.photo_folders import Listing, list_folder

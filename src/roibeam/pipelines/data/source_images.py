@@ -23,8 +23,8 @@ from typing import Generic, TypeVar
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
 from roibeam.messages import plural
-from roibeam.pipelines.common.archives import ARCHIVE_EXTENSIONS, COMPRESSED_TARS, Member, list_members
 from roibeam.pipelines.common.image_ids import image_id_of
+from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, COMPRESSED_TARS, Member, list_members
 from roibeam.pipelines.common.remote_files import is_url, is_url_pattern, list_url
 from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy, photo_folders, vcr, visual_genome
 from roibeam.pipelines.data.datasets.photo_folders import TEXT_EXTENSIONS, SampleNotes, read_samples

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
-from roibeam.pipelines.common.archives import ARCHIVE_EXTENSIONS
-from roibeam.pipelines.common.locations import location_exists
+from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, location_exists
 from roibeam.pipelines.common.remote_files import is_url, is_web, local_copy, parent_url
 from roibeam.pipelines.data import source_images
 from roibeam.pipelines.data.datasets import caption_lists, photo_folders, vcr

@@ -33,8 +33,8 @@ from roibeam.pipelines.data.datasets.photo_folders import world_of
 from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
 from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
-from roibeam.pipelines.extract.report.region_warnings import warning_of
 from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.store_page import warning_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.extract.extraction_run import RunSummary
+    from roibeam.pipelines.extract.beam_extraction import RunSummary
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def extract(
         roibeam.extract("photos", "store", preset="butd-36", weights="detector.pth")
         roibeam.extract(["cat.jpg", "dog.jpg"], "store", detector="toy")
 
-    For all options of the command, see `run_extract` in `roibeam.pipelines.extract.extraction_run`.
+    For all options of the command, see `run_extract` in `roibeam.pipelines.extract.beam_extraction`.
 
     Args:
         photos: a folder, a photo, several of these, or whatever else the command takes as SOURCE (docs/extract.md).
@@ -63,7 +63,7 @@ def extract(
         run=RunOptions(workers=workers),
     )
     with _quiet_beam():
-        from roibeam.pipelines.extract.extraction_run import run_extract
+        from roibeam.pipelines.extract.beam_extraction import run_extract
 
         summary = run_extract(request)
     if not summary.succeeded:

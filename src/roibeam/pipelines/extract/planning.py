@@ -36,7 +36,7 @@ from roibeam.pipelines.data.shard_plan import (
     shard_size_for,
 )
 from roibeam.pipelines.data.source_kinds import Source
-from roibeam.pipelines.extract.shard.shared_detector import (
+from roibeam.pipelines.extract.shard.shard_job import (
     shared_calls,
     shared_detector,
     shared_fingerprint,

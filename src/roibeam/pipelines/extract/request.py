@@ -96,7 +96,7 @@ class RunOptions:
         retry_dead_letters: try failed images again; the records of their shards are kept.
         runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
-        scratch: see `roibeam.pipelines.extract.shard.shared_detector.ExtractJob`.
+        scratch: see `roibeam.pipelines.extract.shard.shard_job.ExtractJob`.
         pool_token_file: with the token of the cluster's worker pools.
     """
 

@@ -11,9 +11,10 @@ from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
     PUBLISHED_EDGES,
+    SELECTIONS,
     Conventions,
+    SelectionPolicy,
 )
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.weights.detector_choice import (
     DEFAULT_SELECTION,
     PRESET_SIZES,
@@ -24,7 +25,7 @@ from roibeam.extraction.weights.detector_choice import (
     detectron2_config,
     named,
 )
-from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.messages import name_hint
 from roibeam.pipelines.common.compute import check_device, check_device_name

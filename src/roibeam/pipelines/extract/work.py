@@ -110,9 +110,7 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     run = request.run
     _check(request, runs_here=run.runner in ON_THIS_MACHINE)
     if run.runner in RUNNERS and run.runner not in ON_THIS_MACHINE:
-        from roibeam.pipelines.extract.runners.runner_options import (
-            check_needed,  # with Beam, which the run needs anyway
-        )
+        from roibeam.pipelines.extract.runners.pipeline_run import check_needed  # with Beam, which the run needs anyway
 
         check_needed(run.runner, run.beam_args)
     store = _store(request)
@@ -157,7 +155,7 @@ def _check(request: ExtractRequest, *, runs_here: bool) -> None:
     _options(request.records)
     _threads(request.detector.threads, request.run)
     if request.run.beam_args:
-        from roibeam.pipelines.extract.runners.runner_options import check_known  # with Beam, which takes two seconds
+        from roibeam.pipelines.extract.runners.pipeline_run import check_known  # with Beam, which takes two seconds
 
         check_known(request.run.runner, request.run.beam_args)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.store import FeatureStore
 from roibeam.messages import check_lists, name_hint
 from roibeam.model.common.fields import EndToEndChoices

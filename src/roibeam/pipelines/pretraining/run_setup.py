@@ -24,7 +24,7 @@ from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, batch_phot
 from roibeam.pipelines.data.captions.captioned_store import JoinedSource
 from roibeam.pipelines.data.image_identity import Key
 from roibeam.pipelines.data.vocabulary import Names
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig

@@ -18,9 +18,8 @@ from typing import Self
 import numpy as np
 
 from roibeam.features.folders.folder_protocol import store_lock
-from roibeam.features.record.digest import record_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, record_digest
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.writing.partial_store import FinishedShards, check_folder
 from roibeam.features.writing.store_writer import DEFAULT_SHARD_BYTES, write_store

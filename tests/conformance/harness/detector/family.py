@@ -32,8 +32,7 @@ from harness.detector.photos import PhotoCase, photo_checks
 from harness.detector.weights import KEY_LISTS, key_list_checks, weight_sum_checks
 from harness.places import photo_folder
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 
 OPTIONS_FILE = "case.json"
 BATCH = "batch"

@@ -14,8 +14,7 @@ from typing import Any
 from harness.case_files import read_case_json
 from harness.tolerances import DETECTOR, Closeness, DetectorTolerances
 from roibeam.extraction.network.config import POOLED_CELLS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 
 TRUE_SIZE = "full"  # name of the set of the published sizes
 # A config from anybody must not take all memory; each is several times what was ever published.

@@ -21,7 +21,7 @@ from harness.detector.options import DetectorSet
 from harness.detector.ties import ScoreBounds, best_score_bounds
 from harness.tolerances import DETECTOR, DetectorTolerances
 from roibeam.extraction.detector import Detector, HeadOutputs
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.regions import Regions, classwise_max
 
 TOOL = SELECTIONS["butd-10-100"]

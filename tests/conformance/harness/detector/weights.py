@@ -16,8 +16,7 @@ from harness.detector.options import DetectorSet
 from harness.tolerances import DetectorTolerances
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.rpn import ProposalGenerator
-from roibeam.extraction.weights.families import COUNTER, name_weights
-from roibeam.extraction.weights.head_layout import CELL_ANCHORS, HF_LAYOUT
+from roibeam.extraction.weights.families import CELL_ANCHORS, COUNTER, HF_LAYOUT, name_weights
 from roibeam.extraction.weights.loading import build_detector
 
 # Kind of list -> the family of extraction/weights/families.py that it must be taken for.

@@ -28,9 +28,8 @@ from pathlib import Path
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, UNREAD_EXTENSIONS, ImageRef
 from roibeam.messages import plural
-from roibeam.pipelines.common.archives import Member, parse_location
 from roibeam.pipelines.common.image_ids import image_id_of, in_nfc
-from roibeam.pipelines.common.locations import location_exists
+from roibeam.pipelines.common.locations import Member, location_exists, parse_location
 from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION
 

@@ -1,12 +1,21 @@
-"""Run of a Beam pipeline to its end on the chosen runner: local, portable, Flink, or any that Beam has."""
+"""Run of a Beam pipeline to its end on local, portable, Flink or any other runner, with the options of each.
+
+`--runner NAME` fills in Beam's options; options after -- go before them. local and portable need nothing else; flink,
+spark and dataflow name their cluster after --. Any other name is a Beam runner's own, and gets no options from us.
+`slots_of` counts from them how many shards are in work at once.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import logging
+import os
+import re
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -18,11 +27,331 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
-from roibeam.pipelines.extract.runners.clusters import NOT_TAKEN, cancel_job_on_interrupt
-from roibeam.pipelines.extract.runners.runner_options import check_cluster, pipeline_options
+from roibeam.messages import near_names, plural
+from roibeam.pipelines.extract.runners.clusters import (
+    NOT_TAKEN,
+    SPARK_OPTIONS,
+    cancel_job_on_interrupt,
+    check_job_server,
+    check_job_service,
+    check_master,
+    spark_tasks,
+    task_slots,
+)
+from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, environment_config, read_token
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, run_with_workers
 from roibeam.pipelines.extract.shard.process_setup import silence_closed_connections, stop_shards_on_interrupt
-from roibeam.version import SCALA_VERSION, SPARK_VERSION
+from roibeam.version import FLINK_VERSION, SCALA_VERSION, SPARK_VERSION
+
+log = logging.getLogger(__name__)
+WORKER_POOL = "localhost:50000"  # on each machine the pool beside its TaskManager
+MIN_RAM = "8GB"  # for one worker process: model, batches, a shard's page cache
+ACCELERATOR = "type:nvidia-l4;count:1;install-nvidia-driver"
+GPU_MACHINE = "g2-standard-8"
+BEAM_NAMES = {
+    "portable": "PortableRunner",
+    "flink": "FlinkRunner",
+    "spark": "SparkRunner",
+    "dataflow": "DataflowRunner",
+}
+# Options that a runner needs, with an example.
+_NEEDED = {
+    "flink": {"--flink_master": "HOST:8081"},
+    "spark": {"--spark_master_url": "spark://HOST:7077"},
+    "dataflow": {
+        "--project": "my-project",
+        "--region": "us-central1",
+        "--temp_location": "gs://bucket/tmp",
+        "--sdk_container_image": "us-docker.pkg.dev/my-project/roibeam/worker:0.1",
+    },
+}
+_NEEDED_WORDS = {"flink": ", the JobManager's REST address"}
+_REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options", "--job_server_jvm_properties")
+
+
+def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
+    """Options that a runner cannot do without and that are not given, each as an example."""
+    return [f"{name}={example}" for name, example in _NEEDED.get(runner, {}).items() if _value(name, beam_args) is None]
+
+
+def check_needed(runner: str, beam_args: Sequence[str]) -> None:
+    """Raises ValueError that names what a runner cannot do without and is not given."""
+    if missing := missing_options(runner, beam_args):
+        raise ValueError(f"--runner {runner} needs -- {' '.join(missing)}{_NEEDED_WORDS.get(runner, '')}")
+
+
+def runner_flags(
+    runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False,
+    num_elements: int | None = None,
+) -> list[str]:  # fmt: skip
+    """All Beam options of a run, defaults first, so that a later one of the user's counts.
+
+    Args:
+        runner: "local", one of `BEAM_NAMES`, or the name that Beam has for a runner.
+        beam_args: the user's, each "--name=value" or "--name".
+        preload: the module whose pipeline runs, for workers to import before they have threads.
+        device: of the detector: with "cuda...", a runner that can takes machines with a GPU.
+        to_plan: nothing will run: options may be missing, and a cluster need not answer.
+        num_elements: units of work that the pipeline spreads; None while that is not known.
+    Raises:
+        ValueError: for an option that is missing, or that belongs before the --.
+    """
+    _check(beam_args)
+    if not to_plan:
+        check_needed(runner, beam_args)
+    defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
+    own_flags = defaults[runner](beam_args, preload, device) if runner in defaults else []
+    if runner == "flink" and _value("--parallelism", beam_args) is None:
+        own_flags += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
+    if runner == "spark" and num_elements is not None:
+        own_flags += spark_tasks(num_elements)
+    given = {_name(arg) for arg in beam_args}
+    own_flags = [flag for flag in own_flags if _name(flag) in _REPEATABLE or _name(flag) not in given]
+    named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
+    return [*named, "--default_sdk_harness_log_level=ERROR", *own_flags, *beam_args]
+
+
+def pipeline_options(
+    runner: str,
+    beam_args: Sequence[str],
+    *,
+    preload: str,
+    device: str = "cpu",
+    pool_token_file: str | None = None,
+    num_elements: int | None = None,
+) -> PipelineOptions:
+    """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
+
+    Args:
+        num_elements: as of `runner_flags`.
+        pool_token_file: with the token of the cluster's worker pools; None where they want none.
+    Raises:
+        ValueError: as `runner_flags`, or for an option that Beam does not know.
+    """
+    flags = runner_flags(runner, beam_args, preload=preload, device=device, num_elements=num_elements)
+    check_known(runner, beam_args)
+    options = PipelineOptions(flags)
+    if pool_token_file is not None:
+        portable = options.view_as(PortableOptions)
+        if portable.environment_type != "EXTERNAL" or portable.environment_config is None:
+            raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here asks none")
+        portable.environment_config = environment_config(portable.environment_config, read_token(Path(pool_token_file)))
+    return options
+
+
+def check_known(runner: str, beam_args: Sequence[str]) -> None:
+    """Checks that Beam knows these options. A job server has options of its own, so where there is one, unknown ones
+    pass with a warning.
+
+    Raises:
+        ValueError: for an option that Beam does not know, of the local runner or Dataflow, or one of roibeam's.
+    """
+    _check(beam_args)
+    options = PipelineOptions(list(beam_args))
+    known = options.get_all_options()
+    unknown = sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+    if not unknown:
+        return
+    near = near_names(unknown[0], known)
+    meant = f": did you mean --{near[0]}?" if near else ""
+    if runner in ("local", "dataflow"):
+        raise ValueError(f"Beam does not know --{unknown[0]} with --runner {runner}{meant}")
+    log.warning("Beam does not know --%s, which goes to the job server as it is%s", unknown[0], meant)
+
+
+def is_beam_option(name: str) -> bool:
+    """Whether Beam has an option of this name, such as "--parallelism"."""
+    return name.removeprefix("--").replace("-", "_") in PipelineOptions([]).get_all_options()
+
+
+def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
+    # Beam's own job service in this process; the pool's address is put in when the pool stands.
+    return ["--job_endpoint=embed", *_EXTERNAL]
+
+
+# Nothing is staged: workers have roibeam installed, and a folder that job server and workers share is one more thing
+# that can be missing ("FileNotFoundException: /tmp/beam-artifact-staging/...").
+_EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
+
+
+# Options of engines with a worker pool beside each TaskManager or executor.
+_POOLED = [
+    *_EXTERNAL,
+    f"--environment_config={WORKER_POOL}",
+    "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
+]
+
+
+def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
+    # A worker that has died is kept as long as a living one, by tasks that could not start too, and each restart of the
+    # job meets it and fails at once, until none is left. Two seconds are those of a restart (docs/cluster.md).
+    return [f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=2000"]
+
+
+def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
+    """Parallelism option with the number of the cluster's task slots: Flink's own default is 1."""
+    if master is None:
+        return []
+    try:
+        return [f"--parallelism={_slots(master)}"]
+    except ValueError:
+        if to_plan:
+            return []
+        raise
+
+
+def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
+    """Checks the cluster before a run writes anything: an engine that does not answer, or a job server that cannot
+    start, is an error. Too few slots of Flink are a warning, since a job waits for them silently.
+
+    Raises:
+        ValueError: in one line that says what is missing.
+    """
+    if runner == "spark":
+        check_master(_value("--spark_master_url", beam_args) or "")
+    if runner == "flink":
+        _check_slots(_value("--flink_master", beam_args), _value("--parallelism", beam_args))
+    endpoint = _value("--job_endpoint", beam_args)  # a job server that runs elsewhere
+    if runner in ("portable", "flink", "spark") and endpoint not in (None, "embed"):
+        check_job_service(endpoint)
+    elif runner in ("flink", "spark"):
+        java = _value("--job_server_java_launcher", beam_args) or "java"
+        check_job_server(runner, java, _value(f"--{runner}_job_server_jar", beam_args))
+
+
+def _check_slots(master: str | None, parallelism: str | None) -> None:
+    if master is None or parallelism is None or master.startswith("["):
+        return  # without --parallelism it has answered already; [local] and [auto] are Beam's own, started later
+    slots = task_slots(master)
+    if parallelism.isdigit() and slots < int(parallelism):
+        log.warning(
+            "--parallelism=%s, but the cluster at %s has %s now: the job waits until there are as many",
+            parallelism, master, plural(slots, "task slot"),
+        )  # fmt: skip
+
+
+def _slots(master: str) -> int:
+    """Task slots of a Flink cluster that has some."""
+    slots = task_slots(master)
+    if not slots:
+        raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
+    return slots
+
+
+def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
+    return [*_POOLED, *SPARK_OPTIONS]
+
+
+def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
+    flags = [
+        # Imported before there are threads: two that unpickle at once would import torchvision in two orders.
+        f"--beam_plugins={preload}",
+        "--sdk_location=container",  # Beam and roibeam are in the image
+        "--experiments=no_use_multiple_sdk_containers",  # else a process, and a model, for each CPU of a machine
+        "--number_of_worker_harness_threads=2",  # shards at once in it: one computes while the other is written
+        f"--resource_hints=min_ram={MIN_RAM}",
+    ]
+    if device.startswith("cuda"):
+        flags += [
+            f"--machine_type={GPU_MACHINE}",
+            f"--dataflow_service_options=worker_accelerator={ACCELERATOR}",
+            f"--resource_hints=accelerator={ACCELERATOR}",
+        ]
+    return flags
+
+
+def _check(beam_args: Sequence[str]) -> None:
+    stray = [arg for arg in beam_args if not arg.startswith("--")]
+    if stray:
+        raise ValueError(f"unexpected argument {stray[0]!r}: Beam options follow -- and are written --name=value")
+    if any(_name(arg) == "--runner" for arg in beam_args):
+        raise ValueError("--runner goes before the --, among our own options")
+    if any(TOKEN_PARAM in arg for arg in beam_args):
+        raise ValueError("a token on a command line is seen by all users of this machine: give --pool-token-file FILE")
+
+
+def _name(arg: str) -> str:
+    return arg.partition("=")[0]
+
+
+def _value(name: str, beam_args: Sequence[str]) -> str | None:
+    values = [arg.partition("=")[2] for arg in beam_args if _name(arg) == name]
+    return values[-1] if values else None
+
+
+@dataclass(frozen=True)
+class Slots:
+    """
+    Attributes:
+        shards: in work at once; None where only the cluster knows.
+        computing: of them at full speed: processes may share a GPU.
+        words: what they are, for people.
+    """
+
+    shards: int | None
+    computing: int | None
+    words: str
+
+
+def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str = "cpu", gpus: int = 0) -> Slots:
+    """
+    Args:
+        runner: as of `runner_flags`.
+        flags: all Beam options of the run.
+        workers: processes of the local runner.
+        device: what the detector runs on.
+        gpus: of this machine.
+    """
+    value = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
+    if runner == "local":
+        return _local_slots(workers, device, gpus)
+    if runner == "portable":
+        processes = _number(value.get("--sdk_worker_parallelism")) or 1
+        return Slots(processes, processes, plural(processes, "worker process", "worker processes"))
+    if runner == "flink":
+        slots = _number(value.get("--parallelism"))
+        if slots is None:
+            return Slots(None, None, "the cluster's task slots; say how many: -- --parallelism=N")
+        return Slots(slots, slots, f"{plural(slots, 'task slot')} (--parallelism), one on each TaskManager")
+    if runner == "spark":
+        return _spark_slots(value.get("--spark_master_url", ""))
+    if runner == "dataflow":
+        name = "--max_num_workers" if "--max_num_workers" in value else "--num_workers"
+        machines = _number(value.get(name))
+        if machines is None:
+            return Slots(None, None, "as many machines as Dataflow takes; say how many at most: -- --max_num_workers=N")
+        return Slots(machines, machines, f"{plural(machines, 'machine')} ({name}), one process on each")
+    workers_of_it = _number(value.get("--direct_num_workers"))
+    words = f"{workers_of_it} (--direct_num_workers)" if workers_of_it else f"as many as {runner} takes"
+    return Slots(workers_of_it, workers_of_it, words)
+
+
+def _local_slots(workers: int, device: str, gpus: int) -> Slots:
+    words = plural(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
+    if not device.startswith("cuda"):
+        return Slots(workers, workers, words)
+    there = 1 if ":" in device else max(gpus, 1)
+    computing = min(workers, there)
+    if workers < there:
+        words += f" on {workers} of {there} GPUs; --workers {there} takes all"
+    elif workers > there:
+        words += f" that share {plural(there, 'GPU')}"
+    else:
+        words += f" on {plural(there, 'GPU')}"
+    return Slots(workers, computing, words)
+
+
+def _spark_slots(master: str) -> Slots:
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if local is None:
+        return Slots(None, None, "cores of all executors, which Beam's options do not say")
+    number = (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    return Slots(number, number, f"{plural(number, 'core')} ({master})")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and int(text) > 0 else None
+
 
 STOP_SECONDS = 6.0  # for dropping the work in hand after Ctrl-C; a detector call is not waited for
 

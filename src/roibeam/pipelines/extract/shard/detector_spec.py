@@ -9,8 +9,7 @@ from typing import Any, Self, TypeVar
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
-from roibeam.extraction.network.selection_policy import SelectionPolicy
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 
 _T = TypeVar("_T")

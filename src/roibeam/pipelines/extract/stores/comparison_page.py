@@ -15,8 +15,8 @@ from roibeam.features.store_comparison import ImageComparison, StoreComparison
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.data.datasets.photo_folders import list_folder
 from roibeam.pipelines.data.image_table import ImageFinder
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
-from roibeam.pipelines.extract.report.store_report import photo_thumbnail, write_page
+from roibeam.pipelines.extract.store_page import warning_of_store
+from roibeam.pipelines.extract.store_report import photo_thumbnail, write_page
 from roibeam.pipelines.extract.stores.comparison_report import ComparedBox, ComparedImage, ComparedSide, comparison_html
 
 

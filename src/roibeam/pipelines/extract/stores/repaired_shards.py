@@ -23,9 +23,8 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
-from roibeam.features.record.digest import record_digest
 from roibeam.features.record.fingerprint import merged_numerics
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, record_digest
 from roibeam.features.record_pairing import MAX_MATCHED_REGIONS, match_regions
 from roibeam.features.shard.layout import RegionMeta
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, shard_manifest_name
@@ -210,7 +209,7 @@ class _NewAttempt:
     """One shard being written anew."""
 
     def __init__(self, store: OutputFolder, job: ExtractJob, plan: Plan, state: ShardState, *, retry: bool) -> None:
-        from roibeam.pipelines.extract.shard.shared_detector import shared_fingerprint
+        from roibeam.pipelines.extract.shard.shard_job import shared_fingerprint
 
         assert state.planned is not None
         self._store, self._job = store, job

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.temporary_copy import local_store
-from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
+from roibeam.features.record.region_record import content_digest
 from roibeam.features.shard.lmdb_file import LmdbPages, ValuePosition
 from roibeam.features.shard.manifest import (
     DEAD_LETTERS_NAME,

@@ -22,7 +22,6 @@ from typing import Any
 from roibeam.features.annotations import write_annotations
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.reading.temporary_copy import local_store, unfinished_lines
-from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import (
     IMPORTED_PREFIX,
     Fingerprint,
@@ -30,9 +29,9 @@ from roibeam.features.record.fingerprint import (
     merged_numerics,
     space_difference,
 )
-from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution, content_digest
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
-from roibeam.features.shard.publish import (
+from roibeam.features.shard.writer import (
     Outcome,
     ShardOutput,
     ShardSequence,

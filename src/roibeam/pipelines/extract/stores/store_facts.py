@@ -12,7 +12,7 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, 
 from roibeam.features.store import FeatureStore
 from roibeam.messages import byte_count, plural, printable
 from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.extract.store_page import warning_of_store
 
 _NUMBER = r"(\d[\d.e+-]*)"
 # The toy world's name for the features of its perfect stores.

@@ -19,7 +19,7 @@ from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
-from roibeam.features.shard.publish import (
+from roibeam.features.shard.writer import (
     Repeat,
     ShardOutput,
     ShardSequence,

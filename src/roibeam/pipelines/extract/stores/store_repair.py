@@ -18,13 +18,13 @@ from typing import Any
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.fast.modes import MODES
-from roibeam.extraction.weights.detector_folder import read_detector_folder
-from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.extraction.weights.detector_choice import read_detector_folder
+from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.folders.local_folder import is_at_url
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, space_difference
 from roibeam.features.shard.manifest import DeadLetter, StoreManifest
-from roibeam.features.shard.publish import publish_shard
+from roibeam.features.shard.writer import publish_shard
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.compute import check_device, check_device_name, choose_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
@@ -32,9 +32,9 @@ from roibeam.pipelines.common.locations import location_exists
 from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.data.shard_plan import Plan, read_members
 from roibeam.pipelines.data.vocabulary import Vocabulary
-from roibeam.pipelines.extract.report.store_report import write_run_report
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import StoreText, publish_run, tidy_store
+from roibeam.pipelines.extract.store_report import write_run_report
 from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
 from roibeam.pipelines.extract.stores.repaired_shards import (
     Comparison,
@@ -202,7 +202,7 @@ def _recorded_jobs(
     device_name = source.device or spec.device
     check_device(device_name)
     # Not above: a store that needs no repair, or whose photos are not there, needs no torch.
-    from roibeam.pipelines.extract.shard.shared_detector import shared_fingerprint
+    from roibeam.pipelines.extract.shard.shard_job import shared_fingerprint
 
     device = choose_device(device_name, threads=spec.threads)
     log.info("%s", device.words)

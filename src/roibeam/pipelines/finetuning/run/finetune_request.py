@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.store import FeatureStore
 from roibeam.messages import check_lists

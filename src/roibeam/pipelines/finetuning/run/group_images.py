@@ -25,7 +25,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import ImageBatch
-from roibeam.pipelines.common.archives import parse_location
+from roibeam.pipelines.common.locations import parse_location
 from roibeam.pipelines.common.remote_files import is_url
 from roibeam.pipelines.data.batches.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.data.record_photos import PhotoLocation, RecordPhotos

@@ -26,7 +26,7 @@ from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, folded, note, page_start, table
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.retrieval import (

@@ -30,7 +30,7 @@ from roibeam.messages import plural
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.feature_settings import boxes_words
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
+from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector, HeadOutputs
-from roibeam.extraction.engine.photo_loading import exif_orientation
+from roibeam.extraction.engine.detector_calls import exif_orientation
 from roibeam.extraction.network.boxes import clip_boxes, decode_deltas, suppress
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.regions import Regions
-from roibeam.extraction.weights.detector_folder import read_detector_folder
+from roibeam.extraction.weights.detector_choice import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.common.console.progress import PHOTOS, Progress, waiting
 from roibeam.pipelines.data.datasets.image_boxes import NO_ATTRIBUTE, LabelledImage

@@ -41,7 +41,7 @@ from roibeam.extraction.training.batch_losses import (
     initialise,
 )
 from roibeam.extraction.training.targets import Objects
-from roibeam.extraction.weights.detector_folder import describe_detector, is_detector_folder, read_detector_folder
+from roibeam.extraction.weights.detector_choice import describe_detector, is_detector_folder, read_detector_folder
 from roibeam.extraction.weights.loading import load_folder, load_weights, part_state
 from roibeam.messages import plural
 from roibeam.model.common.losses import SumCount
@@ -247,7 +247,7 @@ class DetectorTask:
         return batch.one_by_one()
 
     def model_config(self) -> dict[str, Any]:
-        """Config that makes the weights' folder a detector's folder, see `extraction/weights/detector_folder.py`."""
+        """Config that makes the weights' folder a detector's folder, see `extraction/weights/detector_choice.py`."""
         return self._description
 
 

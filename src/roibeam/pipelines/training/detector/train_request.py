@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.training.rules import LossRules, SamplingRules
-from roibeam.extraction.weights.detector_folder import DetectorFolder, is_detector_folder, read_detector_folder
-from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.extraction.weights.detector_choice import DetectorFolder, is_detector_folder, read_detector_folder
+from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.messages import plural
 from roibeam.pipelines.common.compute import check_device, is_main_process, sleep_beside_others
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles

@@ -12,8 +12,7 @@ from typing import Any
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, CONVENTIONS_OF_SIZES, Conventions
-from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector
-from roibeam.extraction.weights.detector_folder import dataclass_of
+from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector, dataclass_of
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.console.overrides import preset

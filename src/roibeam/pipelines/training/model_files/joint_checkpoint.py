@@ -27,7 +27,7 @@ from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.training.batch import DetectionBatch
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorHeads, DetectorTraining
 from roibeam.extraction.training.rules import LossRules, SamplingRules
-from roibeam.extraction.weights.detector_folder import detector_names
+from roibeam.extraction.weights.detector_choice import detector_names
 from roibeam.extraction.weights.families import COUNTER, DATA_PARALLEL_PREFIX, VLBERT_PREFIX, family_names, name_weights
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_weights

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roibeam.extraction.weights import detector_folder
-from roibeam.extraction.weights.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.weights import detector_choice
+from roibeam.extraction.weights.detector_choice import describe_detector, read_detector_folder
 from roibeam.extraction.weights.families import DATA_PARALLEL_PREFIX
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.loading import build_detector
@@ -158,9 +158,9 @@ def _write_detector(found: ModelCheckpoint, path: Path) -> int:
     detector = joint.detection.detector(region_encoder_of(joint))
     state = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
     path.mkdir()
-    save_file(state, path / detector_folder.WEIGHTS_NAME)
+    save_file(state, path / detector_choice.WEIGHTS_NAME)
     described = describe_detector(detector.config, detector.conventions, joint.class_names, joint.attribute_names)
-    write_json(path / detector_folder.CONFIG_NAME, described)
+    write_json(path / detector_choice.CONFIG_NAME, described)
     folder = read_detector_folder(path)
     again = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
     _check_same(detector, again, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from roibeam.extraction.weights.file_formats import check_weight_file
+from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.pipelines.training.run_folder.files import check_sums, latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, feature_space_of, meaning_difference
 from roibeam.features.record.region_record import FEATURE_DTYPES
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest

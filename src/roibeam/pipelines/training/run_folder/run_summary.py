@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path, PurePath
 from typing import Any
 
-from roibeam.extraction.weights.detector_folder import SHIPPED
+from roibeam.extraction.weights.detector_choice import SHIPPED
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name

@@ -1,6 +1,6 @@
-"""`roibeam extract --dry-run`: times a few photos and estimates a run; writes nothing.
+"""`roibeam extract --dry-run`: a few photos are timed, and the run is described; nothing is written.
 
-It needs neither the cluster nor a GPU: missing options are named beside the known ones.
+It needs neither the cluster nor a GPU: what is missing is named beside what is known.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from roibeam.pipelines.extract.beam_extraction import PIPELINE
 from roibeam.pipelines.extract.planning import UNTIMED, existing_plan, extract_one, new_images, new_shard_size
 from roibeam.pipelines.extract.request import RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
-from roibeam.pipelines.extract.runners.runner_options import Slots, missing_options, runner_flags, slots_of
-from roibeam.pipelines.extract.shard.shared_detector import shared_detector
+from roibeam.pipelines.extract.runners.pipeline_run import Slots, missing_options, runner_flags, slots_of
+from roibeam.pipelines.extract.shard.shard_job import shared_detector
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""`roibeam progress`: progress of a store's run, or of several stores', such as those of the jobs of an array.
+"""`roibeam progress`: how far the run of a store is, or of several stores, such as those of the jobs of an array.
 
 Works on any machine that can read the stores.
 """
@@ -17,8 +17,8 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.messages import on_a_line, plural
 from roibeam.pipelines.common.console.progress import IMAGES, ProgressState, duration, failed
 from roibeam.pipelines.data.shard_plan import Plan, read_plan
-from roibeam.pipelines.extract.report.run_summary import last_end
 from roibeam.pipelines.extract.shard.run_progress import Beat, ProgressView, standing_of
+from roibeam.pipelines.extract.shard.store_folder import last_end
 
 LIVING_SECONDS = 120.0  # a shard without a heartbeat for longer counts in no rate
 SILENT_SECONDS = 1200.0  # longer than a detector call may take by default (--detect-timeout)

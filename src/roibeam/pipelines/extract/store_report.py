@@ -41,12 +41,17 @@ from roibeam.messages import printable
 from roibeam.pipelines.common.charts import DrawnRegion
 from roibeam.pipelines.common.dead_letters import dead_letters_file
 from roibeam.pipelines.common.locations import read_location
-from roibeam.pipelines.common.store_page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
 from roibeam.pipelines.data.feature_settings import boxes_words
 from roibeam.pipelines.data.shard_plan import Plan, read_members
-from roibeam.pipelines.extract.report.region_warnings import warning_of_store
-from roibeam.pipelines.extract.report.run_summary import last_extraction
-from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME
+from roibeam.pipelines.extract.shard.store_folder import SUMMARY_NAME, last_extraction
+from roibeam.pipelines.extract.store_page import (
+    FailureGroup,
+    Photo,
+    RegionFigures,
+    ReportFacts,
+    page_html,
+    warning_of_store,
+)
 
 __all__ = ["ReportFacts", "StoredRecords", "write_report"]
 
