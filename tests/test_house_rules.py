@@ -27,7 +27,7 @@ MAY_IMPORT = {
 }
 MOST_ENTRIES, MOST_LINES, MOST_PARAMETERS = 24, 80, 10
 # Ceilings: of files, of those under 60 lines, of the lines of one, of folders, of class names that two files use.
-MOST_FILES, MOST_SMALL, MOST_FILE_LINES, MOST_FOLDERS, MOST_TWICE = 450, 40, 650, 56, 27
+MOST_FILES, MOST_SMALL, MOST_FILE_LINES, MOST_FOLDERS, MOST_TWICE = 430, 40, 650, 55, 2
 BIN = Path(sys.executable).parent
 
 
@@ -84,6 +84,13 @@ def test_what_asks_and_measures_a_model_imports_nothing_that_pre_trains_one(hous
         inside = [module for name, module in house.items() if name.startswith(f"{pipelines}.{room}.")]
         assert inside
         assert not [other for module in inside for other in module.imports if other.startswith(f"{pipelines}.pretr")]
+
+
+def test_prose_uses_the_words_of_the_field() -> None:
+    """docs/style.md; the toy world's web pages are data."""
+    own = re.compile(r"\b(whoever|nobody)\b", re.IGNORECASE)
+    files = [path for path in PACKAGE.rglob("*.py") if path.name != "web_texts.py"]
+    assert not [path for path in files if own.search(path.read_text("utf-8"))]
 
 
 def test_rooms_are_not_crowded() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from roibeam.extraction.engine import detector_calls
 from roibeam.extraction.engine.background_threads import wait_for_threads
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -336,8 +337,6 @@ class TestWatchdog:
     def test_a_decoder_that_hangs_is_given_up(
         self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from roibeam.extraction.engine import detector_calls
-
         decode = detector_calls.decode_image
 
         def endless(data: bytes, **options: Any) -> np.ndarray:
@@ -367,8 +366,6 @@ class TestWatchdog:
     def test_many_slow_decoders_cost_their_own_photos_alone(
         self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from roibeam.extraction.engine import detector_calls
-
         decode = detector_calls.decode_image
 
         def slow(data: bytes, **options: Any) -> np.ndarray:

@@ -424,7 +424,7 @@ def extract_regions(
             regions in their order, clipped to the photo; one without gives what the detector proposes and selects.
             A path alone is the photo whose id is its file's name without image extension.
         detector: called in a thread of its own with one decoded image at a time, or with more on its request (see
-            `detector_calls.BatchingDetector`, `photo_loading.PhotoLoad`); its `conventions`, if it has any, set the
+            `BatchingDetector` and `PhotoLoad` in detector_calls.py); its `conventions`, if it has any, set the
             treatment of the EXIF orientation, which is otherwise applied.
         options: None means the defaults of `ExtractOptions`.
         read_bytes: location -> bytes of the file; raises OSError for unreadable ones. Called in several threads.

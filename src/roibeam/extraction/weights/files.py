@@ -1,4 +1,4 @@
-"""Weight files as named tensors, in any container (file_formats.py); nothing in a file is executed.
+"""Weight files as named tensors, in any container (sources.py); nothing in a file is executed.
 
 A `.caffemodel`, the weights of the original bottom-up-attention release, is a protocol buffer, `NetParameter` of
 BVLC/caffe src/caffe/proto/caffe.proto; only the few fields that hold weights are described here. Names become

@@ -40,7 +40,7 @@ PLAN_COPY_NAME = "plan/plan.json"
 MEMBERS_START = b'{"image_id": "'  # of a file of images
 MAX_SHARD_IMAGES = 4000
 MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
-# Where nobody can time the machines that compute: seconds to minutes of a GPU, and few enough that many share the work.
+# Where the machines that compute cannot be timed: seconds to minutes of a GPU, and few enough that many share the work.
 UNTIMED_SHARD_IMAGES = 1000
 _text_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -68,7 +68,7 @@ class Plan:
 
     Attributes:
         source: kind, location, image_root, id_rule; boxes, where they are given.
-        settings: what must not change between runs into one store, nested; see `extraction_run`.
+        settings: what must not change between runs into one store, nested; see `planning`.
         shards: in number order.
     """
 

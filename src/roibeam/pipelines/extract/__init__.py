@@ -1,6 +1,6 @@
 """Photos to a store: request, work, plan, shards, Beam, report; and what is done with finished stores.
 
-shard/ has one shard on a worker, runners/ where Beam runs, report/ progress and pages, stores/ the work of
-`roibeam store`. The engine for one shard's photos is extraction/engine. Read extraction_run.py first, then
-beam_extraction.py.
+shard/ has one shard on a worker, runners/ where Beam runs, stores/ the work of `roibeam store`. Progress and pages are
+read from the store's own files. The engine for one shard's photos is extraction/engine. Read beam_extraction.py first,
+then work.py.
 """

@@ -88,8 +88,9 @@ def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
 
 
 def existing_plan(work: Work) -> Plan | None:
-    """The store's plan; none where it is for other images or settings and nothing was extracted under it: that of a run
-    that failed early binds nobody. The same run goes on with its plan, so that an image that it named is accounted for.
+    """The store's plan; None if it was made for other images or settings and nothing was extracted yet.
+
+    The same run goes on with its plan, so that every image in it is accounted for.
 
     Raises:
         ValueError: unless it is of this source and these settings, or unused.
@@ -145,7 +146,7 @@ def source_facts(work: Work) -> dict[str, str]:
 def _settings(work: Work) -> dict[str, Any]:
     """What must not change between runs into one store, field by field, so that a change can be named."""
     fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
-    # A mode is no part of what features mean, but half a store of each is what nobody asked for.
+    # A mode is no part of what features mean, but half a store of each is never wanted.
     return {
         "distribution": work.options.distribution,
         "mode": work.detector.mode,
@@ -305,10 +306,10 @@ class PlannedImages:
                 f"{stay}"
             )
         if renamed := self._compared.renamed():
-            shown = _some([f"{now}, planned as {planned}" for now, planned in renamed])
+            examples = _some([f"{now}, planned as {planned}" for now, planned in renamed])
             has = "has" if len(renamed) == 1 else "have"
             notes.append(
-                f"{plural(len(renamed), 'image')} of earlier runs {has} another id in the source now ({shown}); the "
+                f"{plural(len(renamed), 'image')} of earlier runs {has} another id in the source now ({examples}); the "
                 f"planned ids stay"
             )
         for becomes, words in _WHAT_BECOMES.items():

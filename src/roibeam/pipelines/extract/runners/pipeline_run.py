@@ -362,7 +362,7 @@ BuildPipeline = Callable[[PipelineOptions, PipelineRunner | None], beam.Pipeline
 @dataclass(frozen=True)
 class RunnerChoice:
     """Attributes:
-    runner: see `runner_options`.
+    runner: see the top of this file.
     beam_args: further Beam pipeline options, as on its command line.
     workers: processes of the local runner; 1 means this one.
     pool_token_file: see `pipeline_options`.

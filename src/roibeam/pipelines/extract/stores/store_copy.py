@@ -278,10 +278,8 @@ def copy_store(
     _check_paths(sources, out, options.vocab)
     folder = folder_at(out, scratch)
     with ExitStack() as opened:
-        stores = [
-            opened.enter_context(local_store(source, scratch=scratch, keep_damaged=options.drop_damaged))
-            for source in sources
-        ]
+        at_hand = (local_store(source, scratch=scratch, keep_damaged=options.drop_damaged) for source in sources)
+        stores = list(map(opened.enter_context, at_hand))
         if selection is not None:
             selection = replace(selection, ids=_ids_in_stores(stores, selection.ids))
             options = replace(options, selection=selection)
