@@ -1,6 +1,7 @@
 """Where things meet: sources, Beam, stores, the training loop and its tasks, pages, the command line.
 
-Imports the other three floors; no floor imports it. Read extract/beam_extraction.py or pretraining/pretrain_run.py first.
+Imports the other three floors, which do not import it. Read extract/beam_extraction.py or
+pretraining/pretrain_run.py first.
 """
 
 # First, so that it is what a clone without an installation says too.

@@ -319,8 +319,8 @@ def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *,
     """As `tidy_store` where other runs may be at work unknown: takes nothing away that an attempt may still count on.
 
     An attempt uploads its data file, looks whether its shard is finished, and only if it is not puts the manifest
-    (shard_job.py). So a data file that no manifest names is useless once its shard is finished, no matter who wrote it; where
-    the shard is not, its attempt may be at work, and the file stays until it is `ABANDONED_SECONDS` old.
+    (shard_job.py). So a data file that no manifest names is useless once its shard is finished. Where the shard is not,
+    its attempt may be at work, and the file stays until it is `ABANDONED_SECONDS` old.
     """
     there = folder.listing()
     sizes = {name: facts.num_bytes for name, facts in there.items()}
