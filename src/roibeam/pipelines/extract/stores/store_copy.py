@@ -303,7 +303,6 @@ def copy_store(
             _write_shards(folder, work, stores, merge, manifests, fingerprint, plan, options, names)
             write_dead_letters(folder, manifests)
             annotations = write_annotations(folder, merged_annotations(stores, folder, manifests))
-            failures = _failures(manifests, merge.dead_letters)
             origin = {
                 **text.config["copy"],
                 "options": _options_json(options),
@@ -322,7 +321,7 @@ def copy_store(
             remove_unfinished(folder, manifests)
     return CopySummary(
         published,
-        failures,
+        _failures(manifests, merge.dead_letters),
         sum(manifest.stats["equal_repeats"] for manifest in manifests),
         num_kept,
         len(merge.missing),
