@@ -80,8 +80,8 @@ def test_an_end_without_a_word_is_told_by_another_process(folder: Path, end: str
     how, code, is_told = ENDS[end]
     script = f"""
 import os, sys
-from roibeam.pipelines.common.console.termination import told_when_it_ends_unsaid
-say_goodbye = told_when_it_ends_unsaid()
+from roibeam.pipelines.common.console.termination import report_silent_exit
+say_goodbye = report_silent_exit()
 {how}
 """
     done = under(1_500_000, sys.executable, "-c", script, folder=folder)

@@ -58,7 +58,7 @@ def head(model: Any) -> torch.Tensor:
 def test_background_is_moved_to_the_end_of_published_classes(tmp_path: Path) -> None:
     start, system = a_model(tmp_path / "model"), SYSTEMS["vlbert"]
     torch.nn.init.normal_(start.model.masked_region_head.decoder.bias)
-    with pytest.raises(ValueError, match=f"its {NUM_CLASSES + 1} classes of regions begin with background"):
+    with pytest.raises(ValueError, match=f"its {NUM_CLASSES + 1} region classes start with background"):
         continued_model(start, system, {})
     moved = continued_model(start, system, {}, background="first")
     assert torch.equal(head(moved), torch.cat([head(start.model)[1:], head(start.model)[:1]]))

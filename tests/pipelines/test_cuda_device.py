@@ -17,9 +17,9 @@ SIT = """
 import sys
 from pathlib import Path
 from typing import Any
-from roibeam.pipelines.extract.shard.shard_job import take_seat
+from roibeam.pipelines.extract.shard.shard_job import claim_device
 names = sys.argv[2:]
-print(take_seat(names, Path(sys.argv[1])), take_seat(names, Path(sys.argv[1])), flush=True)
+print(claim_device(names, Path(sys.argv[1])), claim_device(names, Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
 

@@ -26,7 +26,12 @@ from roibeam.pipelines.pretraining.requested_settings import LabelledRules, Phot
 from roibeam.pipelines.pretraining.run_setup import PretrainResult
 from roibeam.pipelines.training.detector.evaluation import evaluate_detector
 from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
-from roibeam.pipelines.training.model_files.joint_checkpoint import PREFIX, JointDetector, load_joint, region_encoder_of
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
+    DETECTION_PREFIX,
+    JointDetector,
+    load_joint,
+    region_encoder_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,7 +77,7 @@ def whole(
 
 def test_every_loss_stands_in_the_log_and_adds_up(whole: PretrainResult) -> None:
     for line in log(whole):
-        parts = ["masked_words", "masked_regions", *(PREFIX + name for name in LOSSES)]
+        parts = ["masked_words", "masked_regions", *(DETECTION_PREFIX + name for name in LOSSES)]
         assert line["loss"] == pytest.approx(sum(line[name] for name in parts), rel=1e-5)
         assert 0 <= line["detection_object_accuracy"] <= 1
 

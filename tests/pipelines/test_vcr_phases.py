@@ -237,7 +237,7 @@ def test_a_questions_row_shows_the_boxes_that_its_texts_name(data: Path) -> None
         assert sample.aligned_words is not None and sample.aligned_words[places].tolist() == [2]
         assert (np.delete(sample.aligned_words, places, axis=0) == -1).all()
     kept, mirrored = corpus.text(0), corpus.reworded(swap_left_right).text(0)
-    assert kept.shown == (0, 1) and mirrored.first == kept.first.replace("left", "right")
+    assert kept.visible == (0, 1) and mirrored.first == kept.first.replace("left", "right")
 
 
 def test_rules_model_and_objects_must_fit(objects: ImageObjects) -> None:

@@ -2,7 +2,7 @@
 
 Caption files are rows of (which image, caption): COCO, Karpathy and SBU .json, users' own lists as .json or tables,
 .tsv with local paths or URLs, and the lists of Flickr8k and Flickr30k. A store has those of its plan, or of the stores
-it was made of, in the table beside its shards, which `roibeam.features.writing.annotations_table` writes.
+it was made of, in the table beside its shards, which `roibeam.features.annotations` writes.
 """
 
 from __future__ import annotations
