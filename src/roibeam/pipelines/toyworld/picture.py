@@ -18,7 +18,7 @@ import numpy as np
 from roibeam.pipelines.toyworld.captions import SceneCaption, write_captions
 from roibeam.pipelines.toyworld.scene import Drawing, Relation, Scene, SceneObject, find_relations
 from roibeam.pipelines.toyworld.shapes import SUBPIXEL, fill, outlines
-from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, Place, place_of
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, SplitSlot, place_of
 
 SCENES_NAME = "scenes.jsonl"
 
@@ -38,7 +38,7 @@ class Picture:
     polygons: tuple[tuple[tuple[int, ...], ...], ...]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SplitSlot:
         return place_of(self.scene.index)
 
     @property

@@ -105,7 +105,7 @@ RELATIONS = ("left of", "above", "inside", "in front of", "larger than")
 
 
 @dataclass(frozen=True)
-class Place:
+class SplitSlot:
     """A split of a data set, and the path of its pictures.
 
     Attributes:
@@ -126,24 +126,24 @@ class Place:
 
 # As in life, COCO's val2014 holds the pictures that Karpathy's splits call restval, val and test.
 PLACES = (
-    Place("visual_genome", "train", "VG_100K/{}.jpg", 12),
-    Place("coco", "train", "train2014/COCO_train2014_{:012d}.jpg", 8),
-    Place("conceptual_captions", "train", "training/{}.jpg", 8),
-    Place("flickr30k", "train", "flickr30k-images/{}.jpg", 2),
-    Place("sbu", "train", "images/{}.jpg", 2),
-    Place("visual_genome", "val", "VG_100K/{}.jpg", 1),
-    Place("visual_genome", "test", "VG_100K/{}.jpg", 1),
-    Place("coco", "restval", "val2014/COCO_val2014_{:012d}.jpg", 1),
-    Place("coco", "val", "val2014/COCO_val2014_{:012d}.jpg", 1),
-    Place("coco", "test", "val2014/COCO_val2014_{:012d}.jpg", 1),
-    Place("conceptual_captions", "val", "validation/{}.jpg", 1),
-    Place("flickr30k", "val", "flickr30k-images/{}.jpg", 1),
-    Place("flickr30k", "test", "flickr30k-images/{}.jpg", 1),
+    SplitSlot("visual_genome", "train", "VG_100K/{}.jpg", 12),
+    SplitSlot("coco", "train", "train2014/COCO_train2014_{:012d}.jpg", 8),
+    SplitSlot("conceptual_captions", "train", "training/{}.jpg", 8),
+    SplitSlot("flickr30k", "train", "flickr30k-images/{}.jpg", 2),
+    SplitSlot("sbu", "train", "images/{}.jpg", 2),
+    SplitSlot("visual_genome", "val", "VG_100K/{}.jpg", 1),
+    SplitSlot("visual_genome", "test", "VG_100K/{}.jpg", 1),
+    SplitSlot("coco", "restval", "val2014/COCO_val2014_{:012d}.jpg", 1),
+    SplitSlot("coco", "val", "val2014/COCO_val2014_{:012d}.jpg", 1),
+    SplitSlot("coco", "test", "val2014/COCO_val2014_{:012d}.jpg", 1),
+    SplitSlot("conceptual_captions", "val", "validation/{}.jpg", 1),
+    SplitSlot("flickr30k", "val", "flickr30k-images/{}.jpg", 1),
+    SplitSlot("flickr30k", "test", "flickr30k-images/{}.jpg", 1),
 )
 CYCLE = sum(place.share for place in PLACES)
 
 
-def _spread() -> tuple[Place, ...]:
+def _spread() -> tuple[SplitSlot, ...]:
     """Returns the places of a cycle, each as evenly as can be, so that the first scenes are of many kinds."""
     given = dict.fromkeys(PLACES, 0)
     order = []
@@ -157,5 +157,5 @@ def _spread() -> tuple[Place, ...]:
 _ORDER = _spread()
 
 
-def place_of(index: int) -> Place:
+def place_of(index: int) -> SplitSlot:
     return _ORDER[index % CYCLE]

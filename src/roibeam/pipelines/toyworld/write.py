@@ -45,7 +45,7 @@ from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, Statistics,
 from roibeam.pipelines.toyworld.randomness import MAX_SEED
 from roibeam.pipelines.toyworld.rendering import draw_chunk
 from roibeam.pipelines.toyworld.scene import find_relations, generate
-from roibeam.pipelines.toyworld.world import CATEGORIES, CYCLE, PLACES, WORLD_VERSION, Place
+from roibeam.pipelines.toyworld.world import CATEGORIES, CYCLE, PLACES, WORLD_VERSION, SplitSlot
 from roibeam.pipelines.toyworld.world_files import write_text
 from roibeam.pipelines.training.model_files.vocabulary_training import made_vocabulary
 
@@ -325,7 +325,7 @@ def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
     }
 
 
-def _split_name(place: Place) -> str:
+def _split_name(place: SplitSlot) -> str:
     return f"{place.dataset}/{place.split}"
 
 
