@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from roibeam.extraction.weights import sources
-from roibeam.extraction.weights import sources as weight_sources
 from roibeam.extraction.weights.sources import default_cache_dir, fetch_weights
 
 DATA = b"weights " * 5000
@@ -28,11 +28,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append(self.path)
         status, headers, body = self.server.files.get(self.path, (404, {}, b""))
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        for name, value in {"Content-Length": str(len(body)) if isinstance(body, bytes) else "", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            for piece in [body] if isinstance(body, bytes) else body:
+                self.wfile.write(piece)
 
     do_HEAD = do_GET
 
@@ -120,6 +121,19 @@ def test_a_broken_connection_leaves_nothing(server, cache):
     assert files_in(cache) == []
 
 
+def test_a_server_that_drips_is_not_waited_for(server, cache, monkeypatch):
+    def drops():
+        for _ in range(20):
+            time.sleep(0.05)
+            yield b"w"
+
+    monkeypatch.setattr(sources, "_TIMEOUT_S", 0.3)
+    server.files["/vg.pth"] = (200, {"ETag": '"1"', "Content-Length": "20"}, drops())
+    with pytest.raises(OSError, match=r"vg\.pth: .*only \d+ bytes came so far; the server is too slow"):
+        fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    assert files_in(cache) == []
+
+
 def test_an_unreachable_server_falls_back_to_the_copy_from_before(server, cache, caplog):
     server.files["/vg.pth"] = (200, {"ETag": '"1"'}, DATA)
     path = fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
@@ -183,9 +197,9 @@ def memory_files():
             return False
 
         def _list(self, prefix):
-            for path, (data, time) in files.items():
+            for path, (data, written_at) in files.items():
                 if path.startswith(prefix):
-                    yield filesystem.FileMetadata(path, len(data), time)
+                    yield filesystem.FileMetadata(path, len(data), written_at)
 
         def open(self, path, mime_type="", compression_type="auto"):
             return io.BytesIO(files[path][0])
@@ -254,7 +268,7 @@ for spec in sys.argv[2:]:
 def fetch_in_new_process(*specs, home, **environment):
     """One line for each spec: a path or an error. huggingface_hub reads its environment once, at import."""
     environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
-    command = [sys.executable, "-c", _FETCH, weight_sources.__file__, *specs]
+    command = [sys.executable, "-c", _FETCH, sources.__file__, *specs]
     return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.splitlines()
 
 

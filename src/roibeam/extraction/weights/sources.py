@@ -25,6 +25,7 @@ import pickle
 import re
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -107,6 +108,7 @@ def download_progress(name: str, length: int | None) -> AbstractContextManager[C
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60
+_MIN_BYTES_PER_SECOND = 4096  # on average, once `_TIMEOUT_S` is over: a server may drip for ever
 _BLOCK = 2**20
 _MOST_BYTES = 64 * 2**30  # of a file whose server states no size
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -309,15 +311,18 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
     target.parent.mkdir(parents=True, exist_ok=True)
     _log.info("fetching %s to %s", url, target)
     digest, received = hashlib.sha256(), 0
+    start, read = time.monotonic(), getattr(stream, "read1", stream.read)  # a server's: what is there
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
             with download_progress(_base_name(url), length) as advance:
-                while block := stream.read(_BLOCK):
+                while block := read(_BLOCK):
                     part.write(block)
                     digest.update(block)
                     received += len(block)
                     if received > (_MOST_BYTES if length is None else length):
                         raise OSError(f"weights {url}: more than {received - len(block)} bytes came; nothing was kept")
+                    if received < (time.monotonic() - start - _TIMEOUT_S) * _MIN_BYTES_PER_SECOND:
+                        raise OSError(f"weights {url}: only {received} bytes came so far; the server is too slow")
                     advance(len(block))
             if length is not None and received != length:
                 raise OSError(f"weights {url}: broke off after {received} of {length} bytes; try again")
