@@ -166,7 +166,7 @@ def _plan_at(folder: OutputFolder, name: str) -> Plan | None:
     except FileNotFoundError:
         return None
     try:
-        check_sum(data, name)
+        check_sum(data, folder.where(name))
         content = json.loads(data)
         _require(content["format"] == PLAN_FORMAT, f"format {content['format']!r}")
         _require(content["version"] == PLAN_VERSION, f"version {content['version']!r}")
@@ -180,6 +180,8 @@ def _plan_at(folder: OutputFolder, name: str) -> Plan | None:
             _require(all(type(number) is int for number in numbers), "a number is no number")
             _require(isinstance(shard.members_digest, str), "a digest is no text")
         return Plan(source, settings, shards)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; restore it, or choose another folder") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(
             f"{folder.where(name)}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another or a damaged file "
