@@ -1,4 +1,4 @@
-"""The lists of planted faults (planted_faults/) are in date: every text stands in its function, every test exists."""
+"""The planted faults (planted_faults/) are in date: every text stands in its function, every test exists."""
 
 import importlib.util
 import subprocess
@@ -20,7 +20,7 @@ def listed():
 
 
 def test_every_fault_can_be_planted_and_names_a_test(listed):
-    assert len({fault.name for fault in listed.FAULTS}) == len(listed.FAULTS) >= 100
+    assert len({fault.name for fault in listed.FAULTS}) == len(listed.FAULTS) >= 40
     for fault in listed.FAULTS:
         place, text = listed.planted(fault)
         assert text != (listed.ROOT / place).read_text("utf-8")

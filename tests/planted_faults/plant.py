@@ -5,7 +5,7 @@
 A fault is one text of one function, put in the place of another, in whatever file the function is. Exit code 1 when a
 test passes over its fault, or fails without it. With its fault every test runs in a process of its own, forked where
 the libraries are imported and our package is not; without, all run in one.
-The lists lie beside this file, one for each part of the house.
+The list lies beside this file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fault import Fault
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -35,22 +30,17 @@ LIMIT_SECONDS = 300  # of a test; the slowest takes half a minute
 LINKED = "tests/goldens"  # only read, and larger than all the rest
 
 sys.path.append(str(HERE))  # no folder of a script is on the path where PYTHONSAFEPATH is set
-LISTS: dict[str, tuple[Fault, ...]] = {
-    path.stem.removesuffix("_faults"): import_module(path.stem).FAULTS for path in sorted(HERE.glob("*_faults.py"))
-}
-FAULTS = tuple(fault for faults in LISTS.values() for fault in faults)
+
+from faults import FAULTS, Fault  # noqa: E402
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    lists = ", ".join(LISTS)
-    parser.add_argument("names", nargs="*", help=f"parts of faults' names, or lists ({lists}); all by default")
-    wanted = parser.parse_args().names
-    faults = [
-        fault for name, listed in LISTS.items() for fault in listed if not wanted or _is_wanted(fault, name, wanted)
-    ]
+    parser.add_argument("names", nargs="*", help="parts of faults' names; all by default")
+    parts = parser.parse_args().names or [""]
+    faults = [fault for fault in FAULTS if any(part in fault.name for part in parts)]
     if not faults:
-        parser.error(f"no fault and no list is called {' or '.join(wanted)}")
+        parser.error(f"no fault is called {' or '.join(parts)}")
     os.environ["OMP_NUM_THREADS"] = "1"
     _import_libraries()
     started = time.monotonic()
@@ -79,10 +69,6 @@ def main() -> int:
                 bad.append(f"{fault.name}: {fault.test} ended with exit code {code}")
     print(f"{len(faults)} faults in {time.monotonic() - started:.0f} s; {len(bad)} problems", *bad, sep="\n")
     return 1 if bad else 0
-
-
-def _is_wanted(fault: Fault, list_name: str, wanted: list[str]) -> bool:
-    return any(list_name == part if part in LISTS else part in fault.name for part in wanted)
 
 
 def planted(fault: Fault) -> tuple[Path, str]:
