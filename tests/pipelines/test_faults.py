@@ -334,7 +334,7 @@ def flipped(data: bytes, at: int) -> bytes:
         lambda data: None,
         lambda data: b"",
         lambda data: data[:-30],
-        *(lambda data, part=part: flipped(data, int(len(data) * part)) for part in (0, 0.01, 0.2, 0.5, 0.8, 0.999)),
+        *(lambda data, part=part: flipped(data, int(len(data) * part)) for part in (0.01, 0.5, 0.999)),
     ],
 )
 @pytest.mark.parametrize("name", ["plan.json", "plan/plan.json", "plan/part-00000.jsonl", "plan/part-00001.jsonl"])
