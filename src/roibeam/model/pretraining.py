@@ -176,8 +176,8 @@ class PreTrainingTerms:
         """Adds the match of a head with one logit: its sigmoid is the probability of a match."""
         counted, matched = match_labels != IGNORE_INDEX, match_labels.eq(1)
         self.losses["matching"] = binary_cross_entropy(log_odds_B, matched.to(log_odds_B.dtype), counted)
-        predicts_match = (log_odds_B > 0).eq(matched)
-        self.metrics["matching_accuracy"] = SumCount((predicts_match & counted).sum(), counted.sum())
+        is_right = (log_odds_B > 0).eq(matched)
+        self.metrics["matching_accuracy"] = SumCount((is_right & counted).sum(), counted.sum())
 
     def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
         """`match_logit`: the one of the two logits that means a match. Each code's order stays, so its weights load."""

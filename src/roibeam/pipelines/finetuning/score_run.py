@@ -118,10 +118,8 @@ def _check_split(results: Path, task: str, split: str) -> None:
     """Raises ValueError for a file whose card is of another split."""
     card, _ = read_card(results, sha256_of(results))
     if card is not None and card.get("task") == task and card.get("split") != split:
-        predicted = printable(str(card.get("split")), 40)
-        raise ValueError(
-            f"{str(results)!r} has predictions of the split {predicted}, not of {split}; give --split {predicted}"
-        )
+        other = printable(str(card.get("split")), 40)
+        raise ValueError(f"{str(results)!r} has predictions of the split {other}, not of {split}; give --split {other}")
 
 
 def _predicted(results: Path, task: str, split: str) -> dict[str, Any]:

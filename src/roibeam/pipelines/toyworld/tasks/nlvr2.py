@@ -100,10 +100,10 @@ def _make(pool: PicturePool, stream: IntegerStream) -> Statement | None:
         return _compared(pool, stream)
     if stream.percent(25):
         return _counted(pool, stream)
-    return _displayed(pool, stream)
+    return _depicted(pool, stream)
 
 
-def _displayed(pool: PicturePool, stream: IntegerStream) -> Statement | None:
+def _depicted(pool: PicturePool, stream: IntegerStream) -> Statement | None:
     """Makes a statement on both, one or the left picture: a thing, or the relation of two things."""
     if pool.linked and stream.percent(35):
         first, phrase, second = stream.pick(pool.linked)
