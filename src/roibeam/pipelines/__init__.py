@@ -1,4 +1,4 @@
-"""Where things meet: sources, Beam, stores, the training loop and its tasks, pages, the command line.
+"""Meeting place of the other floors: sources, Beam, stores, the training loop and its tasks, pages, the command line.
 
 Imports the other three floors, which do not import it. Read extract/beam_extraction.py or
 pretraining/pretrain_run.py first.

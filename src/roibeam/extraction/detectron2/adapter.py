@@ -376,7 +376,7 @@ def build_detectron2_detector(
     """A detectron2 network with its weights, ready to run.
 
     Args:
-        config: a name of `published.PUBLISHED`, a YAML file (read as `read_detectron2_config` does) or a detectron2
+        config: a name of `vg.PUBLISHED`, a YAML file (read as `read_detectron2_config` does) or a detectron2
             CfgNode, such as that of `roibeam.extraction.detectron2.vg.vg_config`.
         weights: a file as `fetch_weights` takes it, of detectron2, Detectron or maskrcnn-benchmark, or `random:<seed>`
             for load tests. Read by our reader, which executes nothing, never by detectron2's checkpointer.

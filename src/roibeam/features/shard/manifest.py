@@ -218,7 +218,7 @@ class ShardManifest(ShardSummary, _JsonFile):
         data_file: name in the same folder; None when no image of the shard gave a record.
         fingerprint: feature space and numerics of this shard (details stand in the store manifest).
         members_digest: hex digest of the plan's members of this shard, as `pipelines` defines it; compared, not
-        recomputed.
+            recomputed.
         stats: anything JSON about the run: seconds, rates, host.
     """
 

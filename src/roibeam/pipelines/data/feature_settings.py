@@ -45,7 +45,7 @@ def selection_name(selection: Mapping[str, Any]) -> str:
 
 
 def parts_words(config: DetectorConfig, conventions: Conventions, selection: SelectionPolicy | None) -> str:
-    """These settings in a few words: the preset that they are, or its three parts.
+    """Settings in a few words: the name of their preset, or of its three parts.
 
     Args:
         selection: None where the boxes are given.

@@ -172,7 +172,7 @@ class HeldOut:
         return self._expanded(image_keys(image_id, data_set))
 
     def _expanded(self, keys: Iterable[Key]) -> list[Key]:
-        """Those keys, and the keys of the same photos in other data sets."""
+        """The keys, and those of the same photos in other data sets."""
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
 
     def holds_out(self, image_id: str, data_set: str | None) -> bool:

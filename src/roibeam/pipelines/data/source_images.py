@@ -204,7 +204,7 @@ def list_location(location: str) -> photo_folders.Listing:
     """The files of a folder or pattern.
 
     Raises:
-        ValueError: see `folder.list_folder`.
+        ValueError: see `photo_folders.list_folder`.
     """
     if is_url(location):
         return UrlListing(location)

@@ -118,13 +118,13 @@ def existing_plan(work: Work) -> Plan | None:
 
 
 def _is_cut_by(shard_size: int | None, plan: Plan) -> bool:
-    """Whether the shards of a plan are of a size, the last of each run smaller; no size is any."""
+    """Whether the shards of a plan have this size, but for smaller last ones of a run; None fits every plan."""
     sizes = [shard.num_images for shard in plan.shards]
     return shard_size is None or max(sizes) == shard_size or (len(sizes) == 1 and sizes[0] <= shard_size)
 
 
 def source_facts(work: Work) -> dict[str, str]:
-    """What identifies a source, its boxes and captions, for plan and manifest."""
+    """Facts that identify a source, its boxes and captions, for plan and manifest."""
     source = work.source
     facts = {
         "kind": source.kind,
@@ -144,7 +144,7 @@ def source_facts(work: Work) -> dict[str, str]:
 
 
 def _settings(work: Work) -> dict[str, Any]:
-    """What must not change between runs into one store, field by field, so that a change can be named."""
+    """Settings that must not change between runs into one store, by field, so that a change can be named."""
     fingerprint = shared_fingerprint(work.detector_here, work.options, work.vocabulary.digest, work.boxes is not None)
     # A mode is no part of what features mean, but half a store of each is never wanted.
     return {
@@ -155,7 +155,7 @@ def _settings(work: Work) -> dict[str, Any]:
 
 
 def _planned_now(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str], Plan | None]:
-    """As `new_images`, and the plan with what became of its images, as far as nothing was extracted of them."""
+    """Result of `new_images`, and the plan with its images that are not extracted yet as the source has them now."""
     if plan is None:
         return work.source.images, [], None
     try:
@@ -218,7 +218,7 @@ def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
         return work.source.images, []
     found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
     for _ in found.changes():
-        pass  # the notes tell what they are
+        pass  # counted on the way, for the notes
     return found.new, found.notes()
 
 
@@ -272,7 +272,7 @@ class PlannedImages:
             )
 
     def changes(self) -> Iterator[tuple[int, dict[str, ImageRef | None]]]:
-        """What is to change in the plan before it is worked on, as `mend_plan` takes it."""
+        """Changes of the plan before work on it begins, as `mend_plan` takes them."""
         dropped = dict(self._dropped)
         for number, group in itertools.groupby(self._compared.changed(), key=lambda row: row[0]):
             standing = _Outcomes(self._store, self._plan.shards[number])
@@ -291,7 +291,7 @@ class PlannedImages:
                 yield number, dict.fromkeys(image_ids)
 
     def notes(self) -> list[str]:
-        """For the user, once the changes were taken."""
+        """Notes for the user, once `changes` was read to its end."""
         notes = []
         dropped = [image_id for image_ids in self._dropped.values() for image_id in image_ids]
         if dropped:
@@ -343,7 +343,7 @@ class _Outcomes:
 
 
 def _some(image_ids: Sequence[str], total: int | None = None) -> str:
-    """The first few of them."""
+    """Text of the first few ids; it ends in "..." if there are more."""
     more = ", ..." if (len(image_ids) if total is None else total) > _NAMED else ""
     return ", ".join(printable(image_id, 80) for image_id in image_ids[:_NAMED]) + more
 

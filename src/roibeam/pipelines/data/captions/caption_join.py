@@ -34,7 +34,7 @@ class JoinReport:
         found_images: of those, how many were found.
         images: of the source or store.
         images_without_caption: of `images`.
-        by_rule: captions that joined by each of `image_finder.RULES`.
+        by_rule: captions that joined by each of `image_table.RULES`.
         ambiguous: captions whose image may be one of several; they are left out.
         without_image: captions whose image is not there.
         examples: the first few of "without_image", "ambiguous" and "without_caption".

@@ -140,7 +140,7 @@ class FileObjects:
     Attributes:
         boxes: (K, 4) float64, finite, x1 y1 x2 y2 in pixels, not yet checked otherwise.
         areas: (K,) float64, NaN where the area is that of the box.
-        others: as those of `LabelledImage`, for the K boxes.
+        class_ids, attribute_ids, annotation_ids, crowds, ignored: as those of `LabelledImage`, for the K boxes.
     """
 
     boxes: np.ndarray

@@ -19,7 +19,7 @@ _M_ARENA_MAX = -8  # glibc, malloc.h
 
 
 def use_one_arena() -> None:
-    """Has glibc give all threads that start from now on one arena; call it while there is but one thread.
+    """Makes glibc use one arena for all threads that start later; call it while there is only one thread.
 
     A user's own MALLOC_ARENA_MAX counts instead. Other C libraries have no arenas to limit, so nothing happens there.
     """

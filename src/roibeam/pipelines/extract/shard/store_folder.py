@@ -316,7 +316,7 @@ def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
 
 
 def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
-    """As `tidy_store` where other runs may be at work unknown: takes nothing away that an attempt may still count on.
+    """`tidy_store` for a folder where unknown runs may be at work: keeps every file that an attempt may still need.
 
     An attempt uploads its data file, looks whether its shard is finished, and only if it is not puts the manifest
     (shard_job.py). So a data file that no manifest names is useless once its shard is finished. Where the shard is not,
@@ -374,7 +374,7 @@ def _tidy_retried(
 
 @dataclass(frozen=True)
 class StoreText:
-    """What the store manifest states beside the shards: resolved config, names, fingerprint with details."""
+    """Contents of the store manifest beside the shards: resolved config, names, fingerprint with details."""
 
     config: dict[str, Any]
     vocabulary: Vocabulary
@@ -445,7 +445,7 @@ def _has_annotations(folder: OutputFolder, entry: AnnotationsEntry | None) -> bo
 
 
 def _numerics(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> dict[str, Any]:
-    """How the shards were computed; where they differ, the values of each field in a list, with a warning."""
+    """Numerics of the shards; where they differ, the values of each field in a list, with a warning."""
     numerics = merged_numerics(manifest.fingerprint.numerics for manifest in manifests)
     mixed = [f"{key} {values}" for key, values in numerics.items() if isinstance(values, list)]
     if isinstance(numerics.get("mode"), list):  # of stores that were begun by an earlier version

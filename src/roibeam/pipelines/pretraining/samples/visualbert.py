@@ -292,7 +292,7 @@ def _whole(record: RegionRecord, features_RD: torch.Tensor) -> torch.Tensor:
 
 
 def _outlines(objects: ImageObjects, records: list[RegionRecord], kept: list[np.ndarray], side: int) -> np.ndarray:
-    """See `PretrainSample.outlines`."""
+    """See `ImageSide.outlines`."""
     return np.concatenate([objects.masks(record, own, side) for record, own in zip(records, kept, strict=True)])
 
 

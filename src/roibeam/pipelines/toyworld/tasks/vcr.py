@@ -45,7 +45,7 @@ _UPON = {"in front of": 1, "behind": -1, "inside": 1, "around": -1}
 
 @dataclass(frozen=True)
 class Choice:
-    """A text, and the facts that it claims, for a reader without the picture (see `blind_reader`)."""
+    """A text, and the facts that it claims, for a reader without the picture (see `BlindReader`)."""
 
     tokens: Tokens
     facts: tuple[Keys, ...]

@@ -52,7 +52,7 @@ class Question:
     """Attributes:
     kind: of `TYPES`.
     answer: as the scene graph has it.
-    keys: for a reader without the picture, see `blind_reader`.
+    keys: for a reader without the picture, see `BlindReader`.
     """
 
     kind: str
