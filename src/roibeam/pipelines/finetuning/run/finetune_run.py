@@ -188,11 +188,11 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         choices += _recipe_notes(recipe, request, store, annotated)
         source = store if annotated is None or store is None else StorePair(store, annotated)
         data = joined_data(task, store, source, request.min_match)
-        leaks: list[str] = []
+        leak_notes: list[str] = []
         if store is not None:
-            data, leaks = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
+            data, leak_notes = guarded_data(request, task, store, data, start, allowed=sections["data"].shared_images)
         resumed = resume_notes(request, named.options, recipe)
-        notes = [*resumed, *choices, *_start_notes(recipe, request, start, task), *data.notes, *leaks]
+        notes = [*resumed, *choices, *_start_notes(recipe, request, start, task), *data.notes, *leak_notes]
         for note in notes:
             logger.warning("%s", note)
         groups = _groups_of_steps(task, data.train.groups)

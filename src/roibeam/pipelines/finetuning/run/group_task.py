@@ -168,12 +168,12 @@ class GroupTask:
             return Judged([])
         kept = self._task.kept
 
-        def evaluated(groups: Sequence[TaskGroup]) -> Iterable[Any]:
+        def judged_parts(groups: Sequence[TaskGroup]) -> Iterable[Any]:
             predictions = predicted(self._model, self._batches, groups, self._output.form, self.batch_size)
             return predictions if kept is None else kept.of(predictions)
 
         judge: Callable[..., Mapping[str, Measure]] = self._task.judge if kept is None else kept.judge
-        measures = judge(self._validation, shared_out(self._validation, self.batch_size, evaluated))
+        measures = judge(self._validation, shared_out(self._validation, self.batch_size, judged_parts))
         figures = figures_of(measures, self._chances)
         return Judged(replace(figure, name=logged_name(figure.name)) for figure in figures)
 
