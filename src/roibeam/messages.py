@@ -17,7 +17,7 @@ from unicodedata import category
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
-    """ "1 image", "2,000 images"; `many` where an s is not enough: counted(2, "entry", "entries")."""
+    """ "1 image", "2,000 images"; `many` where an s is not enough: plural(2, "entry", "entries")."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 

@@ -95,7 +95,7 @@ class StoreComparison:
 
     Attributes:
         left, right: the sides.
-        num_common: images compared; `num_only_left`, `num_only_right`: images that one side lacks, with `examples`.
+        num_common: images compared; `num_only_left`, `num_only_right`: images that one side lacks, with examples.
         num_unreadable: images in both of which one side has no usable record.
         num_other_size: images whose height or width differs.
         num_left_regions, num_right_regions, num_matched, num_same_box: sums of what `ImageComparison` counts.

@@ -68,7 +68,7 @@ class Plan:
 
     Attributes:
         source: kind, location, image_root, id_rule; boxes, where they are given.
-        settings: what must not change between runs into one store, nested; see `planning`.
+        settings: those that must not change between runs into one store, nested; see ../extract/planning.py.
         shards: in number order.
     """
 

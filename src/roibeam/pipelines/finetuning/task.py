@@ -152,7 +152,7 @@ class DownstreamTask:
 
     Attributes:
         name: as the command line has it.
-        form: one of `FORMS`.
+        form: one of `FORMS` in rows.py.
         loss: a name that `loss_named` of run/losses.py takes for this form.
         read: the groups of a split.
         train, validation: splits that a run trains on, and is judged on; None for none.

@@ -153,7 +153,7 @@ _COPIED_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class TemporaryCopies:
-    """A file or folder.
+    """A file or folder with a path on this machine: its own, or that of a copy of one at a URL.
 
     Attributes:
         path: to read it by.

@@ -225,7 +225,7 @@ class OutputSpec:
     """Output of a task for each row.
 
     Attributes:
-        form: one of `FORMS`.
+        form: one of `FORMS` in ../rows.py.
         num_labels: of LABEL; else 1.
         num_images: of a row; 0 for a text alone.
         whole_image: of REGION, the image as a whole has a score too, before those of its regions.

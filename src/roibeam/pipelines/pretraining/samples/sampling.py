@@ -132,7 +132,7 @@ class ImageBertSampling:
         region_masked_share: how many of the predicted regions are hidden; the others stay as they are.
         mismatched_probability: how often caption and image do not belong together, for a model with a match head.
             Section 4.3 does not give it.
-        negatives: the part of such a pair that is another image's, see `pairs`; the paper has both kinds, without
+        negatives: the part of such a pair that is another image's, see `draw_pair`; the paper has both kinds, without
             their shares.
     """
 
