@@ -202,10 +202,10 @@ def test_json_made_to_hurt_is_one_line_that_names_the_file(
     if "/" in place:
         attacked.copied(place.partition("/")[0], tmp_path)
     np.save(tmp_path / "s.npy", np.ones((2, 2), np.float32))
-    (tmp_path / place).write_text(f"{text}\n")
+    for path in (tmp_path / place, *tmp_path.glob("store/plan/plan.json")):  # a plan has a copy
+        path.write_text(f"{text}\n")
     at = {"file": tmp_path / place, "folder": tmp_path, "made": attacked.folder, "out": tmp_path / "out"}
-    words = PLACES[place].format(**at).split()
-    run(*words).refused(Path(place).name)
+    run(*PLACES[place].format(**at).split()).refused(Path(place).name)
 
 
 @pytest.mark.parametrize("shape", ["(-50, 10)", "(4000000000, 4000000000)", "(" * 5000 + ")" * 5000, "(10**400, 1)"])

@@ -377,8 +377,8 @@ def test_more_pictures_leave_questions_as_they_were() -> None:
     for task, count in ((few, 100), (many, 200)):
         for picture in pictures[:count]:
             task.add(picture)
-    for split, asked in few._asked.items():
-        assert many._asked[split][: len(asked)] == asked
+    for split, asked in few._questions.items():
+        assert many._questions[split][: len(asked)] == asked
 
 
 @pytest.mark.slow
