@@ -240,7 +240,6 @@ def test_a_number_that_stands_for_many_is_not_copied(tmp_path: Path, tensor: tor
 def test_a_strangers_detector_is_bounded_by_its_file(attacked: Any, tmp_path: Path, field: str, value: object) -> None:
     folder = Path(shutil.copytree(SHIPPED["toy"], tmp_path / "detector"))
     edited(folder / "config.json", lambda content: content["detector"].update({field: value}))
-    photos = attacked / "world/coco/train2014"
-    ended = run("extract", photos, tmp_path / "store", "--detector", folder, gigabytes=3)
-    ended.refused(str(folder))
+    words = (attacked / "world/coco/train2014", tmp_path / "store", "--detector", folder)
+    (ended := run("extract", *words, gigabytes=3)).refused(str(folder))
     assert len(ended.line) < 1000
