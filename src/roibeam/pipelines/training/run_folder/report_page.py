@@ -196,7 +196,7 @@ def _how_good(run: _Run) -> Iterator[str]:
     if summary is not None:
         head, cells = how_good_table(summary)
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
-        yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
+        yield f"<section><h2>How good <small>evaluated on {escaped(summary.asked, 200)}</small></h2>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
         yield f"<p>{escaped(summary.question, 1_000)} {INTERVALS}</p>\n"
         if lacks_intervals(summary.figures):
@@ -428,7 +428,7 @@ def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
     if stage.summary is not None:
         head, cells = how_good_table(stage.summary)
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
-        yield f"<p>Asked about {escaped(stage.summary.asked, 200)}:</p>\n"
+        yield f"<p>Evaluated on {escaped(stage.summary.asked, 200)}:</p>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
         if lacks_intervals(stage.summary.figures):
             yield note("No verdict.", NOT_KNOWN)

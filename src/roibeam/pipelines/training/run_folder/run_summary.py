@@ -271,7 +271,7 @@ def how_good_sentence(summary: TrainingSummary | None) -> str:
     first = [figure for figure in shares if figure.chance is not None] or shares
     if not first:
         return ""
-    return f"Asked about {summary.asked}: {'; '.join(map(sentence_of, first[:_IN_A_SENTENCE]))}."
+    return f"Evaluated on {summary.asked}: {'; '.join(map(sentence_of, first[:_IN_A_SENTENCE]))}."
 
 
 def how_good_table(summary: TrainingSummary) -> tuple[list[str], list[list[str]]]:
