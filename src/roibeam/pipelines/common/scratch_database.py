@@ -34,16 +34,19 @@ class ScratchDatabase:
             raise _trouble(error) from None
 
     def add(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Runs one statement for each row, as one transaction; the rows come one at a time."""
+        """Runs one statement for each row, as one transaction; the rows come one at a time.
+
+        Rows before an error of `rows` are kept: without a journal there is no way back.
+        """
         try:
             self._connection.execute("BEGIN")
-            self._connection.executemany(statement, rows)
-            self._connection.execute("COMMIT")
+            try:
+                self._connection.executemany(statement, rows)
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise _trouble(error) from None
-        finally:
-            if self._connection.in_transaction:  # the rows broke off
-                self._connection.execute("ROLLBACK")
 
 
 def _trouble(error: sqlite3.OperationalError) -> OSError:
