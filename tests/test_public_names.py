@@ -96,14 +96,14 @@ def test_the_package_can_be_run_and_is_typed() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "pipelines.RequestedData(stores='train')",
+        "pipelines.RequestedData(store='train')",
         "pipelines.RequestedData(text_corpus=Path('text.txt'))",
-        "pipelines.RequestedTraining(settings='training.steps=3')",
+        "pipelines.RequestedTraining(set='training.steps=3')",
         "pipelines.RequestedImages('photos')",
-        "pipelines.RequestedDetector(settings='detector.num_classes=3')",
+        "pipelines.RequestedDetector(set='detector.num_classes=3')",
         "pipelines.RunOptions(beam_args='--parallelism=2')",
         "pipelines.RequestedStage('first', None, '--steps 3')",
-        "pipelines.ProbeRequest(checkpoint='run', image='a', text='a [MASK]', settings='model.x=1')",
+        "pipelines.ProbeRequest(checkpoint='run', image='a', text='a [MASK]', set='model.x=1')",
         "ImageRef('a', 'a.jpg', captions='a dog')",
         "BatchStream(store, fields='features')",
         "RegionDataset(store, fields='features')",

@@ -28,7 +28,6 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention_figures import Group, grouped_looks, picture_shapes
 from roibeam.pipelines.analysis.attention_questions import (
     ENTITY,
@@ -52,6 +51,7 @@ from roibeam.pipelines.analysis.head_accuracy import (
 )
 from roibeam.pipelines.analysis.probe import pair_batch, words_to_regions
 from roibeam.pipelines.analysis.probe_picture import Label
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.data.datasets.entities import EntityBoxes, EntityImage, parse_marked_sentence, read_conll
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.toyworld.entities import PARSES_NAME, ToyEntities

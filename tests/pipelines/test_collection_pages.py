@@ -206,7 +206,7 @@ def test_words_of_the_language_that_is_asked_for_are_known() -> None:
 )
 def test_thresholds_that_would_drop_all_or_mean_nothing_are_refused(setting: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        CollectRequest("crawl", Path("out"), settings=(setting,)).thresholds()
+        CollectRequest("crawl", Path("out"), set=(setting,)).thresholds()
 
 
 def test_a_relative_image_of_a_page_without_an_address_is_not_asked_for() -> None:

@@ -21,12 +21,13 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.data.datasets.entities import EntityCounts, read_entities, split_names
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, encoder_sections
+from roibeam.pipelines.finetuning.run.finetune_request import encoder_sections
 from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.pretraining.systems import system_named
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.train_config import TrainConfig
 
 

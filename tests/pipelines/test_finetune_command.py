@@ -22,11 +22,12 @@ from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.prediction_card import card_lines, card_path
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL
 from roibeam.pipelines.finetuning.run import predict_run
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_task import predicted
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.run.predict_request import check_predict
 from roibeam.pipelines.finetuning.run.task_model import load_task_model
 from roibeam.pipelines.training import processes
 from roibeam.pipelines.training.run_folder.training_data import trained_among

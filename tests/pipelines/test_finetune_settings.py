@@ -14,12 +14,8 @@ from pyarrow import parquet
 from roibeam.pipelines.data.datasets.tables import read_table
 from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.finetuning.run.finetune_request import (
-    EncoderRequest,
-    FinetuneRequest,
-    seed_requests,
-    seed_summary,
-)
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.run.finetune_request import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.run.finetune_settings import (
     evaluation_interval,
     evaluation_words,
@@ -103,7 +99,7 @@ def test_a_run_from_photos_goes_on_with_its_own(tmp_path: Path) -> None:
     """`vlbert-vqa-paper` named no photos when it was a recipe of stored features."""
     network = {"region_encoder": {"detector": {"short_edge": 64, "long_edge": 96}}}
     out = begun(tmp_path, "vlbert-vqa-paper", "vqa", {"train": "train"}, photos={"flip": True}, model=network)
-    named = {"recipe": "vlbert-vqa-paper", "end_to_end": True, "encoder": EncoderRequest(detector="toy")}
+    named = {"recipe": "vlbert-vqa-paper", "end_to_end": True, "detector": "toy"}
     recipe = TASK_RECIPES["vlbert-vqa-paper"]
     found, fresh = (sections_of(request(out=each, **named), VqaOptions, recipe) for each in (out, tmp_path / "new"))
     for sections, expected in ((found, ("train", True, 64, 96)), (fresh, ("train+val", False, 600, 1000))):
@@ -135,7 +131,7 @@ def write_vqa(folder: Path, answers: list[str]) -> Path:
 
 def test_a_release_s_rates_leave_no_share_to_the_encoder() -> None:
     slower, ruled = "encoder.learning_rate_scale=0.1", "train.parameter_groups=vl-bert"
-    given = {"steps": 4, "end_to_end": True, "encoder": EncoderRequest(detector="toy")}
+    given = {"steps": 4, "end_to_end": True, "detector": "toy"}
     with pytest.raises(ValueError, match=r"rule 'vl-bert' .* add --set train.parameter_groups=task"):
         sections_of(request(**given, settings=[slower, ruled]), VqaOptions, None)
     assert sections_of(request(**given, settings=[slower]), VqaOptions, None)["encoder"].learning_rate_scale == 0.1

@@ -31,7 +31,8 @@ from roibeam.pipelines.analysis.probe_picture import (
     svg_text,
     text_width,
 )
-from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
+from roibeam.pipelines.analysis.probe_request import write_probe
+from roibeam.pipelines.analysis.requests import ProbeRequest
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer

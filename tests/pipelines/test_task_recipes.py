@@ -18,7 +18,6 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PARAMETERS, PRETRAINED, STARTS
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
 from roibeam.pipelines.finetuning.run.finetune_settings import sections_of, steps_for
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.run.task_start import start_of
@@ -352,7 +351,7 @@ def test_new_weights_have_the_published_size() -> None:
         with_head = ("with_text_only", "masked_appearance")  # of pre-training alone
         differ = {key for key, value in published.to_dict().items() if built.to_dict()[key] != value}
         assert differ <= set(with_head), name
-    small = start_of(request(size="small"), TASK_RECIPES["vlbert-vqa-paper-without-pretraining"])
+    small = start_of(request(model="small"), TASK_RECIPES["vlbert-vqa-paper-without-pretraining"])
     assert (small.size, dict(small.fields)) == ("small", {})
 
 
@@ -384,7 +383,7 @@ def test_every_recipe_can_be_trained_with() -> None:
 def test_vl_bert_s_release_measures_in_the_input_of_the_network_where_there_is_one() -> None:
     for name, where in (("vlbert-refcoco+-detected", "input"), ("vlbert-refcoco+-detected-paper", "photo")):
         recipe = TASK_RECIPES[name]
-        photos = request("refcoco+", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+        photos = request("refcoco+", recipe=name, end_to_end=True, weights="random:1")
         made = [sections_of(each, ReferringOptions, recipe)["refcoco+"] for each in (photos, request("refcoco+"))]
         assert [options.overlap_in for options in made] == [where, "photo"]
 
@@ -394,7 +393,7 @@ def test_photos_of_a_recipe_are_as_published() -> None:
     found = []
     for name in ("vlbert-vcr-answer", "vlbert-refcoco+-detected"):
         recipe = TASK_RECIPES[name]
-        asked = request(recipe.task, recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+        asked = request(recipe.task, recipe=name, end_to_end=True, weights="random:1")
         sections = sections_of(asked, TASKS[recipe.task].options, recipe)
         photos, detector = sections["photos"], sections["detector"]
         found.append((photos.fixed_size, photos.aspect_buckets, detector.short_edge, detector.long_edge))
@@ -406,7 +405,7 @@ def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
     """The encoder of the published run, trained along but for rows that the paper's footnote 3 names; what the user
     says wins, and a run that is as published is not told that it differs."""
     recipe = TASK_RECIPES[name]
-    asked = request("vcr", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+    asked = request("vcr", recipe=name, end_to_end=True, weights="random:1")
     sections = sections_of(asked, VcrOptions, recipe)
     config, encoder, photos = sections["detector"], sections["encoder"], sections["photos"]
     assert (config.depth, config.pooled_cells, config.short_edge, config.long_edge) == (50, 7, 384, 768)
@@ -415,7 +414,7 @@ def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
     assert (photos.fixed_size, photos.flip, photos.outlines) == (True, False, True)
     assert sections["vcr"].told_classes and sections["vcr"].whole_region
     assert recipe.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
-    own = replace(asked, settings=["encoder.frozen_stages=[1]"], encoder=replace(asked.encoder, detector="toy"))
+    own = replace(asked, set=["encoder.frozen_stages=[1]"], detector="toy")
     sections = sections_of(own, VcrOptions, recipe)
     assert sections["encoder"].frozen_stages == (1,) and sections["detector"].depth == CONFIGS["toy"].depth
 
@@ -453,7 +452,7 @@ def test_what_vlbert_goes_on_with_is_what_it_was_trained_on() -> None:
 def test_vqa_through_the_detector_is_as_its_source_has_it(name: str) -> None:
     """The paper says nothing of mirrored photos, the release mirrors; both have one rate for all, and these edges."""
     recipe = TASK_RECIPES[name]
-    asked = request("vqa", recipe=name, end_to_end=True, encoder=EncoderRequest(weights="random:1"))
+    asked = request("vqa", recipe=name, end_to_end=True, weights="random:1")
     sections = sections_of(asked, VqaOptions, recipe)
     assert sections["photos"].flip == (name != "vlbert-vqa-paper")
     assert (sections["detector"].short_edge, sections["detector"].long_edge) == (600, 1000)

@@ -21,7 +21,6 @@ from roibeam.model.task_heads import MatchModel, TaskModel
 from roibeam.pipelines.data.mode_changes import DATA, TASK, TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
 from roibeam.pipelines.finetuning.run.finetune_settings import (
     TOY_RATE,
     TOY_STEPS,
@@ -45,8 +44,8 @@ NOT_OF_RECIPES = {"device", "seed", "checkpoint_every", "evaluate_every", "steps
 
 def asked_for(name: str, *, toy: bool) -> Any:
     recipe = TASK_RECIPES[name]
-    encoder = EncoderRequest(weights=None if toy else "random:1") if recipe.end_to_end else EncoderRequest()
-    named = {"recipe": name, "toy": toy, "end_to_end": recipe.end_to_end, "encoder": encoder}
+    weights = "random:1" if recipe.end_to_end and not toy else None
+    named = {"recipe": name, "toy": toy, "end_to_end": recipe.end_to_end, "weights": weights}
     return request(recipe.task, batch_size=BATCH if toy else None, **named)
 
 

@@ -15,8 +15,8 @@ from tiny_commands import command, one_line, tiny_run
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.finetuning.metrics.vcr import COLUMNS
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.run import predict_run
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest
 
 Roibeam = Callable[..., Any]
 
@@ -193,7 +193,7 @@ def test_a_prediction_of_two_models_that_was_ended_goes_on(
     """Parts of both are kept, those that are there are not made again, and the bytes are the same."""
     monkeypatch.setattr(predict_run, "PART_GROUPS", 4)
     words: dict[str, Any] = {
-        "run": runs.run("answer"), "second": runs.run("rationale"), "store": str(runs.store), "data": runs.data,
+        "run": runs.run("answer"), "run_2": runs.run("rationale"), "store": str(runs.store), "data": runs.data,
         "device": "cpu", "split": "test",
     }  # fmt: skip
     whole = predict_run.run_prediction(PredictRequest(**words, out=tmp_path / "whole"))

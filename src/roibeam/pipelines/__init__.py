@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.analysis.analysis_settings import AttentionRequest as AttentionRequest
     from roibeam.pipelines.analysis.attention_request import analyse_attention as analyse_attention
-    from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest as EvaluateRequest
     from roibeam.pipelines.analysis.evaluation.evaluate_request import evaluate as evaluate
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig as EvaluationConfig
-    from roibeam.pipelines.analysis.probe_request import ProbeRequest as ProbeRequest
     from roibeam.pipelines.analysis.probe_request import write_probe as write_probe
+    from roibeam.pipelines.analysis.requests import AttentionRequest as AttentionRequest
+    from roibeam.pipelines.analysis.requests import EvaluateRequest as EvaluateRequest
+    from roibeam.pipelines.analysis.requests import ProbeRequest as ProbeRequest
     from roibeam.pipelines.data.batches.image_batch import photo_inputs as photo_inputs
     from roibeam.pipelines.data.datasets.tables import TableRow as TableRow
     from roibeam.pipelines.extract.beam_extraction import run_extract as run_extract
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from roibeam.pipelines.extract.request import RunOptions as RunOptions
     from roibeam.pipelines.extract.stores.store_export import export_store as export_store
     from roibeam.pipelines.extract.stores.store_import import import_features as import_features
-    from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest as FinetuneRequest
+    from roibeam.pipelines.finetuning.requests import FinetuneRequest as FinetuneRequest
+    from roibeam.pipelines.finetuning.requests import PredictRequest as PredictRequest
     from roibeam.pipelines.finetuning.run.finetune_run import run_finetuning as run_finetuning
-    from roibeam.pipelines.finetuning.run.predict_request import PredictRequest as PredictRequest
     from roibeam.pipelines.finetuning.run.predict_run import run_prediction as run_prediction
     from roibeam.pipelines.finetuning.run.task_model import LoadedTaskModel as LoadedTaskModel
     from roibeam.pipelines.finetuning.run.task_model import TaskAnswer as TaskAnswer
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from roibeam.pipelines.training.model_files.model_start import start_from_bert as start_from_bert
 
 _FILES = {
-    "AttentionRequest": "roibeam.pipelines.analysis.analysis_settings",
+    "AttentionRequest": "roibeam.pipelines.analysis.requests",
     "analyse_attention": "roibeam.pipelines.analysis.attention_request",
-    "EvaluateRequest": "roibeam.pipelines.analysis.evaluation.evaluate_request",
+    "EvaluateRequest": "roibeam.pipelines.analysis.requests",
     "evaluate": "roibeam.pipelines.analysis.evaluation.evaluate_request",
     "EvaluationConfig": "roibeam.pipelines.analysis.evaluation.evaluation_run",
-    "ProbeRequest": "roibeam.pipelines.analysis.probe_request",
+    "ProbeRequest": "roibeam.pipelines.analysis.requests",
     "write_probe": "roibeam.pipelines.analysis.probe_request",
     "run_extract": "roibeam.pipelines.extract.beam_extraction",
     "ExtractRequest": "roibeam.pipelines.extract.request",
@@ -70,9 +70,9 @@ _FILES = {
     "RequestedImages": "roibeam.pipelines.extract.request",
     "RequestedRecords": "roibeam.pipelines.extract.request",
     "RunOptions": "roibeam.pipelines.extract.request",
-    "FinetuneRequest": "roibeam.pipelines.finetuning.run.finetune_request",
+    "FinetuneRequest": "roibeam.pipelines.finetuning.requests",
     "run_finetuning": "roibeam.pipelines.finetuning.run.finetune_run",
-    "PredictRequest": "roibeam.pipelines.finetuning.run.predict_request",
+    "PredictRequest": "roibeam.pipelines.finetuning.requests",
     "run_prediction": "roibeam.pipelines.finetuning.run.predict_run",
     "LoadedTaskModel": "roibeam.pipelines.finetuning.run.task_model",
     "TaskAnswer": "roibeam.pipelines.finetuning.run.task_model",

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, AttentionRequest, default_output_path
+from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, default_output_path
 from roibeam.pipelines.analysis.attention_questions import SPACY, check_spacy
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.console.progress import waiting
@@ -46,7 +47,7 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     with waiting("loading the model"):
-        found = load_model_or_joint(request.checkpoint, options=request.options)
+        found = load_model_or_joint(request.checkpoint, options=request.config)
     pretraining_model(found, named=request.checkpoint, verb="analyse")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     with FeatureStore(request.store) as store:
@@ -61,8 +62,8 @@ def _checked(request: AttentionRequest) -> Path:
     has_entities = named.need("--entities", request.entities, FOLDER)
     is_parsed = request.parses is not None and str(request.parses) == SPACY
     has_parses = is_parsed or named.need("--parses", request.parses, FILE)
-    named.need("--photos", request.images, FOLDER)
-    named.need("--config", request.options, FILE)
+    named.need("--photos", request.photos, FOLDER)
+    named.need("--config", request.config, FILE)
     named.need("--tokenizer", request.tokenizer)
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))

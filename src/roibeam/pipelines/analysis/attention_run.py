@@ -17,7 +17,7 @@ from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
-from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest, check_new, removed_on_failure
+from roibeam.pipelines.analysis.analysis_settings import RULES, check_new, removed_on_failure
 from roibeam.pipelines.analysis.attention_figures import pictured_captions, pictured_heads, write_pictures, write_plots
 from roibeam.pipelines.analysis.attention_questions import (
     ENTITY,
@@ -46,6 +46,7 @@ from roibeam.pipelines.analysis.load_for_evaluation import (
     pretraining_model,
     trained_images_among,
 )
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.common.compute import choose_device
 from roibeam.pipelines.common.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.data.compatibility import check_task
@@ -96,7 +97,7 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
 
     @lru_cache(maxsize=max(request.batch_size, 1))
     def record_of(record_id: str) -> RegionRecord:
-        return _strongest(store.get(record_id, check=True), request.max_regions)
+        return _strongest(store.get(record_id, check=True), request.max_regions or 0)
 
     def find(name: str) -> RegionRecord | None:
         record_id = found[name]
@@ -188,9 +189,9 @@ def analyse_checkpoint(
     model = pretraining_model(found, named=str(found.source), verb="analyse")
     remarks = _Remarks(tell, [*found.changes, *check_feature_space(found, store)])
     check_tokenizer(found, tokenizer)
-    check_task(model.config, request.task)
+    check_task(model.config, request.task_token)
     # No classes of regions are predicted: a model may know others than the store.
-    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task)
+    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task_token)
     questions = read_questions(store, samples, request)
     captions, record_of = questions.captions, questions.record_of
     for note in questions.notes:
@@ -204,10 +205,10 @@ def analyse_checkpoint(
         remarks.add(f"this run was trained on {len(leaked):,} of the {plural(len(ids), 'image')}")
     out.mkdir(parents=True, exist_ok=True)
     where = torch.device(device.name)
-    photos = request.images if isinstance(found, JointCheckpoint) else None
+    photos = request.photos if isinstance(found, JointCheckpoint) else None
     features = features_for(found, store, ids, photos, scratch=out, device=where)
     samples = EvaluationSamples(
-        model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
+        model.config, tokenizer, num_classes=None, task=request.task_token, features=features, as_read=found.as_read
     )
     samples.check(record_of(ids[0]))
     for note in feature_assumptions(found, record_of(ids[0])):
@@ -228,7 +229,7 @@ def analyse_checkpoint(
     with removed_on_failure(out):
         pictures = [*write_plots(out, entity, relations)]
         pictured = pictured_captions(captions)
-        photo_of = _photos(store, [each.record_id for each in pictured], request.images)
+        photo_of = _photos(store, [each.record_id for each in pictured], request.photos)
         pictures += write_pictures(out, model, samples, pictured, record_of, entity, photo_of=photo_of, device=where)
         facts = {
             "asked": request.to_dict(),

@@ -11,7 +11,7 @@ from roibeam.pipelines.common.compute import DeviceChoice
 from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.plot import check_picture_path, write_picture
 from roibeam.pipelines.extract.one_photo import RecordView, detect_photo, view_of
-from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions
 from roibeam.pipelines.extract.requested_detector import need_detector
 
 LOOKED_AT = 10  # regions
@@ -32,9 +32,7 @@ class Looked:
     device: DeviceChoice
 
 
-def look_at_photo(
-    photo: Path, out: Path | None, detector: RequestedDetector, *, num_regions: int = LOOKED_AT
-) -> Looked:
+def look_at_photo(photo: Path, out: Path | None, detector: DetectorOptions, *, num_regions: int = LOOKED_AT) -> Looked:
     """Finds the regions of a photo and draws the best of them.
 
     Args:

@@ -29,7 +29,8 @@ from roibeam.pipelines.collection.pairs import BrokenPage, Page
 from roibeam.pipelines.collection.part import Counts, FinishedParts, PartWriter, is_done
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.common.console.progress import Progress, Unit
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
+from roibeam.pipelines.extract.request import RunnerChoice
+from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
 
 RULES_VERSION = 1  # of the rules of steps 1 to 4; parts of another version are made again

@@ -35,8 +35,8 @@ from roibeam.pipelines.data.feature_settings import conventions_name, selection_
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.data.vocabulary import check_length
 from roibeam.pipelines.extract.planning import existing_plan, make_plan, source_facts
-from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
+from roibeam.pipelines.extract.request import ExtractRequest, RunnerChoice, RunOptions
+from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.run_progress import REMOTE_LOOK_SECONDS, ProgressView
 from roibeam.pipelines.extract.shard.shard_job import (
@@ -217,8 +217,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    choice = RunnerChoice(options.runner, tuple(options.beam_args), options.workers, options.pool_token_file)
-    check_runner(choice, preload=PIPELINE, device=work.detector.device)
+    check_runner(options, preload=PIPELINE, device=work.detector.device)
     with waiting("loading the detector"):
         job, text = _prepare(work, options)
     if folder.local_path is not None:
@@ -236,7 +235,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             new = [shard for shard in view.finished.values() if (shard.number, shard.attempt) not in earlier]
             return sum(shard.images - shard.copied for shard in new)
 
-        if not options.as_json:
+        if not options.json:
             tell(_shards_words(plan, len(shards_before), folder))
         all_notes = (*work.source.notes, *notes)
 
@@ -250,10 +249,8 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
         least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
-            with Progress(
-                "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
-            ):
-                metrics = run_extraction(job, plan.shards, text, choice)
+            with Progress("extracting", plan.num_images, view=view, as_json=options.json, least_seconds=least_seconds):
+                metrics = run_extraction(job, plan.shards, text, options)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun reports the same

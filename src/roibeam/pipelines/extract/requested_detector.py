@@ -35,7 +35,7 @@ from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.feature_settings import choice_words, conventions_name, parts_words, selection_name
 from roibeam.pipelines.data.shard_plan import read_plan
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
-from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 
@@ -97,21 +97,21 @@ def open_detector(
     with_boxes = request.images.boxes is not None
     recorded = _recorded(store)
     used = _as_recorded(chosen, given, recorded)
-    if not request.run.as_json:
+    if not request.run.json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
-            tell(choice_words(chosen, given.detector, given.settings, with_boxes=with_boxes))
+            tell(choice_words(chosen, given.detector, given.set, with_boxes=with_boxes))
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
     parts: dict[str, Any] = {"detector": used.config, "conventions": used.conventions, "selection": used.selection}
-    parts = apply_overrides(parts, given.settings)
+    parts = apply_overrides(parts, given.set)
     for note in _notes(request, used, parts["detector"]):
         tell(f"note: {note}")
     vocabulary = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if given.vocabulary is not None:
+    if given.vocab is not None:
         sizes = parts["detector"]
         vocabulary = load_vocabulary(
-            given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+            given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
         )
     spec = DetectorSpec(
         parts["detector"], parts["selection"], chosen.weights, given.device, threads, parts["conventions"], given.mode,
@@ -120,7 +120,7 @@ def open_detector(
     return OpenedDetector(spec, vocabulary)
 
 
-def need_detector(named: NamedFiles, given: RequestedDetector, *, runs_here: bool = True) -> None:
+def need_detector(named: NamedFiles, given: DetectorOptions, *, runs_here: bool = True) -> None:
     """Adds errors in the files and names of a detector, as far as they are known without a store and torch.
 
     Args:
@@ -128,7 +128,7 @@ def need_detector(named: NamedFiles, given: RequestedDetector, *, runs_here: boo
     """
     if named.need("--weights", given.weights, FILE):
         named.look(lambda: _check_weights(given.weights))
-    named.need("--vocab", None if given.vocabulary == PUBLISHED_LISTS else given.vocabulary)
+    named.need("--vocab", None if given.vocab == PUBLISHED_LISTS else given.vocab)
     named.look(lambda: _look_at(given))
     named.look(lambda: (check_device if runs_here else check_device_name)(given.device))
 
@@ -139,7 +139,7 @@ def _check_weights(weights: str | None) -> None:
     check_weight_file(weights)
 
 
-def _look_at(given: RequestedDetector) -> None:
+def _look_at(given: DetectorOptions) -> None:
     if (config := detectron2_config(given.detector)) is not None:
         detectron2_parts(config, given)
         return
@@ -149,7 +149,7 @@ def _look_at(given: RequestedDetector) -> None:
     )  # fmt: skip
 
 
-def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
+def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a network of detectron2's as the settings change them, and its names.
 
     Raises:
@@ -165,9 +165,9 @@ def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tupl
         raise ValueError(f"weights are missing: {given.detector} brings none; give a weight file (--weights FILE)")
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
     selection = named("selection", given.selection or default, SELECTIONS)
-    parts = apply_overrides({"detector": config, "selection": selection}, given.settings)
+    parts = apply_overrides({"detector": config, "selection": selection}, given.set)
     # The number of names that it needs is known from the network only.
-    return parts, Vocabulary() if given.vocabulary is None else read_vocabulary(given.vocabulary)
+    return parts, Vocabulary() if given.vocab is None else read_vocabulary(given.vocab)
 
 
 def _of_detectron2(
@@ -175,7 +175,7 @@ def _of_detectron2(
 ) -> OpenedDetector:
     given = request.detector
     parts, vocabulary = detectron2_parts(config, given)
-    if not request.run.as_json:
+    if not request.run.json:
         boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
         tell(f"detector {given.detector} of detectron2, {boxes}")
     spec = DetectorSpec(
@@ -184,7 +184,7 @@ def _of_detectron2(
     return OpenedDetector(spec, vocabulary)
 
 
-def _as_recorded(chosen: ChosenDetector, given: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
+def _as_recorded(chosen: ChosenDetector, given: DetectorOptions, recorded: _Recorded | None) -> ChosenDetector:
     """The choice, with what nothing in the request names as the store recorded it."""
     if recorded is None or given.preset is not None or chosen.is_folder:
         return chosen
@@ -231,7 +231,7 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
     named_conventions = given.conventions or CONVENTIONS_OF_SIZES.get(str(given.detector))
     if not with_boxes and named_conventions in ("vlbert-e2e", "r2c"):
         notes.append(f"{named_conventions} was published for given boxes (--boxes), never with proposals")
-    if with_boxes and (given.selection is not None or any(_section(each) == "selection" for each in given.settings)):
+    if with_boxes and (given.selection is not None or any(_section(each) == "selection" for each in given.set)):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))
     edges = (config.short_edge, config.long_edge)

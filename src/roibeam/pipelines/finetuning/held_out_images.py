@@ -14,30 +14,17 @@ from typing import Any
 
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural, printable
+from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
 from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
 from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
 
 
-@dataclass(frozen=True)
-class HeldOutOptions:
-    """Options on held-out images.
-
-    Attributes:
-        rules: RULE=FILE or RULE=FOLDER, see `HeldOut`.
-        leave_out: drop such images instead of stopping.
-        images_of: data set that bare numbers belong to; None for that of the store.
-    """
-
-    rules: Sequence[str] = ()
-    leave_out: bool = False
-    images_of: str | None = None
-
-    def check(self) -> None:
-        """Raises ValueError for options without effect."""
-        if self.leave_out and not self.rules:
-            raise ValueError("--drop-held-out: name what is held out with --held-out")
-        checked_data_set(self.images_of, None)
+def check_held_out(request: HeldOutOptions) -> None:
+    """Raises ValueError for options without effect."""
+    if request.drop_held_out and not request.held_out:
+        raise ValueError("--drop-held-out: name what is held out with --held-out")
+    checked_data_set(request.numbers_of, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +47,10 @@ class PhotoNames:
         return list(dict.fromkeys([*keys, *self.rules.keys_of(name, None)]))
 
 
-def photo_names(words: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
+def photo_names(request: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
     """Names of the images of a store. Raises ValueError for unknown rules and missing files."""
-    data_set = checked_data_set(words.images_of, data_set_of_store(store.manifest))
-    return PhotoNames(data_set, HeldOut(words.rules), called)
+    data_set = checked_data_set(request.numbers_of, data_set_of_store(store.manifest))
+    return PhotoNames(data_set, HeldOut(request.held_out), called)
 
 
 def check_own_splits(
@@ -159,17 +146,17 @@ def check_read_splits(
 
 
 def check_given_rules(
-    words: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
+    request: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
     """Report on training images that the user's rules hold out; None without a rule.
 
     Raises:
         ValueError: for such images unless they are left out, or if no other is left.
     """
-    if not words.rules:
+    if not request.held_out:
         return None
     report = names.rules.scan(image_ids, names.data_set, names.called)
-    if not words.leave_out:
+    if not request.drop_held_out:
         refuse_leaks(report, where)
     if report.leaked and len(report.leaked) == report.images:
         raise ValueError(f"{where}: all of its {report.images:,} images are held out; nothing is left to train on")

@@ -113,7 +113,7 @@ def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start
         part = _detector_part(
             spec, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
         )
-        return EndToEnd(config, encoder.conventions, encoder.weights, spec.images, detector=part, **chosen)
+        return EndToEnd(config, encoder.conventions, encoder.weights, spec.photos, detector=part, **chosen)
     own, names = region_encoder_of(start.joint), Vocabulary()
     if isinstance(start.joint, JointDetector):
         names = Vocabulary(start.joint.class_names, start.joint.attribute_names or None)
@@ -125,7 +125,7 @@ def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start
             f"{start.source} has no detector's heads: it was trained without --labels; "
             f"--set labelled.heads=new draws heads for the labels"
         )
-    return EndToEnd(config, own.conventions, str(start.source), spec.images, start=own, detector=part, **chosen)
+    return EndToEnd(config, own.conventions, str(start.source), spec.photos, start=own, detector=part, **chosen)
 
 
 def _check_brings_encoder(spec: RequestedEncoder, start: JointCheckpoint) -> None:
@@ -142,12 +142,12 @@ def _detector_part(
     judged = labelled = None
     exif = conventions.exif_orientation
     if spec.judge_labels is not None:
-        photos = open_labelled_photos(spec.judge_labels, image_root=spec.judge_images, vocab=spec.labels_vocab)
-        most = spec.judge_photos
+        photos = open_labelled_photos(spec.judge_labels, image_root=spec.judge_photos, vocab=spec.labels_vocab)
+        most = spec.max_judge_images
         photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=most)
         judged = JudgedPhotos(photos, most)
     if spec.labels is not None:
-        labelled = open_labelled_photos(spec.labels, image_root=spec.labels_images, vocab=spec.labels_vocab)
+        labelled = open_labelled_photos(spec.labels, image_root=spec.labels_photos, vocab=spec.labels_vocab)
         labelled = look_once(labelled, exif, is_trained_on=True, option="--labels-photos")
     if labelled is None:
         return None if judged is None else DetectorPart(None, judged, vocabulary=vocabulary)
@@ -178,7 +178,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     """
     check_request(request)
     settings, choice, encoder = requested_parts(request)
-    if not request.data.stores:
+    if not request.data.store:
         return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
     return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
 
@@ -221,7 +221,7 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         data=sections["data"],
         sampling=sections["sampling"],
         inspect_rows=training.inspect_batch,
-        resume="auto" if training.resume is None else training.resume,
+        resume="auto" if training.resume_choice is None else training.resume_choice,
     )
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     choice = ModelChoice(
@@ -242,16 +242,16 @@ def _pretrain_on_stores(
     request: PretrainRequest, settings: RunSettings, choice: ModelChoice, rules: HeldOut, encoder: EndToEnd | None
 ) -> PretrainResult:
     data = request.data
-    texts = TaskTexts(data.task_texts) if data.task_texts else None
+    texts = TaskTexts(data.task_text) if data.task_text else None
     given = GivenStores(
-        data.stores, data.captions, data.weights, texts=texts, checksums=data.checksums,
+        data.store, data.captions, data.store_weight, texts=texts, checksums=data.checksums,
         caption_column=data.caption_column,
     )  # fmt: skip
-    validated = GivenValidation(data.validation, data.validation_store, caption_column=data.caption_column)
+    validated = GivenValidation(data.validation_captions, data.validation_store, caption_column=data.caption_column)
     min_match = MIN_MATCH if data.min_match is None else data.min_match
     with (
-        given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,
-        validated.opened(sources[0], images_of=data.images_of, min_match=min_match) as evaluated,
+        given.opened(data.cache_dir, data.cache_gb, images_of=data.numbers_of, min_match=min_match) as sources,
+        validated.opened(sources[0], images_of=data.numbers_of, min_match=min_match) as evaluated,
     ):
         read = [each.store for each in (*sources, evaluated) if each is not None]
         for line in unfinished_lines(dict.fromkeys(read)) if is_main_process() else ():
@@ -262,7 +262,7 @@ def _pretrain_on_stores(
             settings,
             choice,
             text_files=data.text_corpus,
-            guard=LeakGuard(rules, data.leave_out_held_out) if data.held_out else None,
+            guard=LeakGuard(rules, data.drop_held_out) if data.held_out else None,
             end_to_end=encoder,
             validation=evaluated,
             num_classes=data.num_classes,
@@ -276,7 +276,7 @@ def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, Mo
     if recipe is not None:
         return system_named(recipe.system), recipe.toy_build if spec.toy else recipe.build
     name = chosen_system(request)
-    return system_named(name), model_size(name, spec.size or DEFAULT_SIZE)
+    return system_named(name), model_size(name, spec.model or DEFAULT_SIZE)
 
 
 def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
@@ -375,7 +375,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
             try:
                 aligns_words = _check_settings(replace(request, out=folders(number)))
                 _check_files(data)
-                for path in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
+                for path in (each for each in (*data.store, data.validation_store) if each and "://" not in each):
                     store = opened.enter_context(FeatureStore(path))
                     if first is not None:
                         check_pair_agrees(first, store, in_one_run=False)
@@ -401,9 +401,9 @@ def _check_settings(request: PretrainRequest) -> bool:
 def _check_files(data: RequestedData) -> None:
     for option, files in (
         ("--captions", data.captions),
-        ("--task-text", data.task_texts),
+        ("--task-text", data.task_text),
         ("--text-corpus", data.text_corpus),
-        ("--validation-captions", () if data.validation is None else (data.validation,)),
+        ("--validation-captions", () if data.validation_captions is None else (data.validation_captions,)),
     ):
         for file in map(str, files):
             if file != OWN_CAPTIONS and not os.path.isfile(file):

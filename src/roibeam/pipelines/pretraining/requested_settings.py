@@ -128,13 +128,13 @@ def chosen_system(request: PretrainRequest) -> str:
     spec, data = request.model, request.data
     if spec.system is not None:
         return spec.system
-    recorded = None if request.training.resume is False else system_of_folder(request.out)
+    recorded = None if request.training.resume_choice is False else system_of_folder(request.out)
     if recorded is not None:
         return recorded
     started_from = None if spec.from_run is None else system_of_folder(Path(spec.from_run))
     if started_from is not None:
         return started_from
-    if data.task_texts:
+    if data.task_text:
         return _LEARNS_FROM_TASK_TEXT
     if data.text_corpus:
         return _LEARNS_FROM_TEXT_ALONE
@@ -208,7 +208,7 @@ def recipe_of(request: PretrainRequest) -> Recipe | None:
     """
     name = request.model.recipe
     recipe = None if name is None else recipe_named(name)
-    if recipe is None or request.training.resume is False or not (request.out / CONFIG_NAME).is_file():
+    if recipe is None or request.training.resume_choice is False or not (request.out / CONFIG_NAME).is_file():
         return recipe
     saved = saved_config(request.out)
     sampling, known = saved["task"].get("sampling"), {field.name for field in fields(recipe.sampling)}
@@ -257,7 +257,7 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
             config = recipe.toy_config(micro_batch=batch_size, **given)
         else:
             config = recipe.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
-        paced = _paced(config, spec, evaluates=bool(request.data.validation))
+        paced = _paced(config, spec, evaluates=bool(request.data.validation_captions))
         return with_settings(paced, of_train)
 
     return train_config
@@ -285,9 +285,9 @@ def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     pair = {APPEARANCE: system.masking[masking], PIXELS: MASKINGS[masking]} if masking else {}
     if MASKING not in named:
         pair |= recorded_masking(request.out)
-    others = [each for each in request.training.settings if each.partition("=")[0].strip() != MASKING]
+    others = [each for each in request.training.set if each.partition("=")[0].strip() != MASKING]
     settings = [*others, *(f"{name}={value}" for name, value in pair.items() if name not in named)]
-    return replace(request, training=replace(request.training, settings=settings))
+    return replace(request, training=replace(request.training, set=settings))
 
 
 def recorded_masking(run: Path) -> dict[str, str]:

@@ -28,6 +28,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
 from roibeam.messages import near_names, plural
+from roibeam.pipelines.extract.request import RunnerChoice
 from roibeam.pipelines.extract.runners.clusters import (
     NOT_TAKEN,
     SPARK_OPTIONS,
@@ -357,21 +358,6 @@ STOP_SECONDS = 6.0  # for dropping the work in hand after Ctrl-C; a detector cal
 
 # The pipeline, not yet run; the runner None means the one that the options name.
 BuildPipeline = Callable[[PipelineOptions, PipelineRunner | None], beam.Pipeline]
-
-
-@dataclass(frozen=True)
-class RunnerChoice:
-    """Attributes:
-    runner: see the top of this file.
-    beam_args: further Beam pipeline options, as on its command line.
-    workers: processes of the local runner; 1 means this one.
-    pool_token_file: see `pipeline_options`.
-    """
-
-    runner: str = "local"
-    beam_args: tuple[str, ...] = ()
-    workers: int = 1
-    pool_token_file: str | None = None
 
 
 def check_runner(choice: RunnerChoice, *, preload: str, device: str) -> None:

@@ -28,8 +28,9 @@ from roibeam.pipelines.common.compute import is_main_process, num_processes
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.statistics.verdict import Figure, Judged, judged_line
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest, resolve_encoder
+from roibeam.pipelines.finetuning.run.finetune_request import resolve_encoder
 from roibeam.pipelines.finetuning.run.finetune_settings import (
     FinetuneData,
     check_finetune,
@@ -169,9 +170,7 @@ def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
         torch.set_num_threads(request.threads)
     recipe, named = recipe_of(request), task_named(request.task)
     if request.end_to_end and recipe is not None:
-        request = replace(
-            request, encoder=resolve_encoder(request.encoder, request.start, published_encoder(request, recipe))
-        )
+        request = resolve_encoder(request, request.from_, published_encoder(request, recipe))
     sections = sections_of(request, named.options, recipe)
     start = start_of(request, recipe)
     with waiting("reading the task"):
@@ -456,11 +455,11 @@ def _from_photos(
 ) -> tuple[TaskNetwork, GroupPhotos]:
     """The network with its encoder, and the photos that this one reads."""
     with waiting("building the region encoder"):
-        encoder = task_encoder(request.encoder, sections["detector"], sections["encoder"], start.encoder)
+        encoder = task_encoder(request, sections["detector"], sections["encoder"], start.encoder)
     choices, options = sections["end_to_end"], sections["photos"]
     images = dict.fromkeys([*data.train.image_ids(), *(data.validation.image_ids() if data.validation else ())])
     with waiting("looking for the photos"):
-        photos = GroupPhotos(store, images, request.encoder.photos, encoder, choices, options, outlines=task.outlines)
+        photos = GroupPhotos(store, images, request.photos, encoder, choices, options, outlines=task.outlines)
     return with_encoder(network, encoder, choices), photos
 
 
@@ -582,14 +581,14 @@ def _recorded(
     return {
         "labels": list(task.labels),
         "command": request.command,
-        "start": request.start,
+        "start": request.from_,
         "start_model": None if start.found is None else str(start.found.source),
         "bert": None if start.bert is None else start.bert.spec,
         **({"encoder_weights": _encoder_weights(request, start)} if request.end_to_end else {}),
         "recipe": request.recipe,
         "store": str(stores[0].path) if stores else None,
         "annotated_store": request.annotated_store,
-        "photos": request.encoder.photos,
+        "photos": request.photos,
         "data": str(request.data),
         "trained_groups": len(data.train.groups),
         "notes": list(notes),
@@ -601,7 +600,7 @@ def _recorded(
 
 def _encoder_weights(request: FinetuneRequest, start: TaskStart) -> str:
     """Start of the region encoder: the folder of a run, or a file."""
-    return str(start.source) if start.encoder is not None else chosen_encoder(request.encoder).weights
+    return str(start.source) if start.encoder is not None else chosen_encoder(request).weights
 
 
 def digest_of_labels(labels: Sequence[str]) -> str:

@@ -18,14 +18,17 @@ from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.finetuning.held_out_images import check_held_out
 from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.run.finetune_request import (
     NEW,
-    FinetuneRequest,
     check_photo_places,
     encoder_sections,
     joint_start,
+    need_encoder,
+    refuse_encoder,
     resolve_encoder,
 )
 from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, refuse_images
@@ -149,8 +152,8 @@ def sections_of(
         task_name(request.task): _task_options(request, options, recipe),
     }
     if request.end_to_end:
-        encoder = resolve_encoder(request.encoder, request.start, published_encoder(request, recipe))
-        sections |= encoder_sections(encoder, request.start, whole_image)
+        encoder = resolve_encoder(request, request.from_, published_encoder(request, recipe))
+        sections |= encoder_sections(encoder, request.from_, whole_image)
         if recipe is not None:
             sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
             sections["photos"] = replace(sections["photos"], **recipe.photos)
@@ -364,17 +367,17 @@ def check_finetune(request: FinetuneRequest) -> None:
     task, recipe = task_named(request.task), recipe_of(request)
     if request.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
-    if request.toy and request.size is not None:
+    if request.toy and request.model is not None:
         raise ValueError("--toy says which model; leave --model out")
     named = NamedFiles()
     named.need("--data", request.data, FOLDER)
     has_store = request.store is not None and named.need("--store", request.store)
-    request.encoder.need(named)
+    need_encoder(request, named)
     has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
-    has_start = request.start == NEW or named.need("--from", request.start)
+    has_start = request.from_ == NEW or named.need("--from", request.from_)
     named.need_output_folder(request.out)
-    if has_start and request.start != NEW:
-        named.look(lambda: check_model_files(request.start))
+    if has_start and request.from_ != NEW:
+        named.look(lambda: check_model_files(request.from_))
     if has_store:
         named.look(lambda: FeatureStore(str(request.store)).close())
     named.look(lambda: _check_store(request, task))
@@ -385,17 +388,17 @@ def check_finetune(request: FinetuneRequest) -> None:
     named.look(lambda: _check_settings(request, task, recipe))
     named.look(lambda: _check_start(request))
     named.look(lambda: check_tokenizer_file(request.tokenizer))
-    named.look(request.held_out.check)
-    named.look(lambda: HeldOut(request.held_out.rules))
+    named.look(lambda: check_held_out(request))
+    named.look(lambda: HeldOut(request.held_out))
     named.check()
     if is_main_process() and request.seeds == 1:
         check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
-    found = None if request.start == NEW else found_model(request.start)
+    found = None if request.from_ == NEW else found_model(request.from_)
     if request.store is None:
         return
     with FeatureStore(request.store) as store:
         if request.end_to_end:
-            check_photo_places(store, request.encoder.photos)
+            check_photo_places(store, request.photos)
         elif found is not None:
             check_feature_space(found, store)
 
@@ -408,7 +411,7 @@ def _check_store(request: FinetuneRequest, task: NamedTask) -> None:
         given = {
             "--store": request.store,
             "--annotated-store": request.annotated_store,
-            "--held-out": request.held_out.rules,
+            "--held-out": request.held_out,
             "--end-to-end": request.end_to_end,
         }
         refuse_images(given)
@@ -445,10 +448,10 @@ def _check_encoder(request: FinetuneRequest) -> None:
         )
     if request.end_to_end:
         return
-    request.encoder.refuse()
-    if request.start != NEW and joint_start(request.start) is not None:
+    refuse_encoder(request)
+    if request.from_ != NEW and joint_start(request.from_) is not None:
         raise ValueError(
-            f"--from {request.start} was trained end to end: its encoder goes on with it, --end-to-end; stored "
+            f"--from {request.from_} was trained end to end: its encoder goes on with it, --end-to-end; stored "
             f"features are not its encoder's"
         )
 
@@ -456,8 +459,8 @@ def _check_encoder(request: FinetuneRequest) -> None:
 def _check_start(request: FinetuneRequest) -> None:
     if request.seeds < 1:
         raise ValueError(f"--seeds {request.seeds}: expected 1 or more")
-    if request.start != NEW:
-        given = [name for name, value in (("--model", request.size), ("--from-bert", request.from_bert)) if value]
+    if request.from_ != NEW:
+        given = [name for name, value in (("--model", request.model), ("--from-bert", request.from_bert)) if value]
         if given:
             raise ValueError(f"{' and '.join(given)}: only with --from {NEW}, for a model with new weights")
         return

@@ -26,8 +26,9 @@ from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, folded, note, page_start, table
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
+from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.extract.store_page import warning_of_store
-from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.held_out_images import SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.retrieval import (
     FoldPairs,
@@ -41,11 +42,17 @@ from roibeam.pipelines.finetuning.metrics.retrieval import (
     write_ids,
 )
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import seeds_of
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.pair_scores import PairParts, pair_scorer, plan_pairs
-from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, PredictRequest, check_predict
+from roibeam.pipelines.finetuning.run.predict_request import (
+    STORE_MISSING,
+    check_predict,
+    checkpoint_notes,
+    checkpoints_of,
+)
 from roibeam.pipelines.finetuning.run.predict_run import PredictResult, TrainedTask, card_facts, model_facts
 from roibeam.pipelines.finetuning.run.result_parts import result_lock
 from roibeam.pipelines.finetuning.run.task_data import StoreImages, check_ids
@@ -228,7 +235,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         raise ValueError(STORE_MISSING)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    (found,) = request.checkpoints()
+    (found,) = checkpoints_of(request)
     trained = TrainedTask.read(found, request.data, request.task)
     if trained.photos is not None:
         raise ValueError(
@@ -239,7 +246,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with FeatureStore(store_path) as store:
-        notes = [*request.checkpoint_notes(), *check_feature_space(trained.found, store)]
+        notes = [*checkpoint_notes(request), *check_feature_space(trained.found, store)]
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
         folds = folds_of([group.id for group in captions], [_image_name(group) for group in images], request.folds)
@@ -281,7 +288,7 @@ def _check_pair_request(request: PredictRequest) -> None:
     """Raises ValueError for options that pairs do not have."""
     if request.permute_images:
         raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
-    if request.second is not None:
+    if request.run_2 is not None:
         raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
 
 
@@ -371,7 +378,10 @@ def _write_card(
     measures = retrieval_measures(scores)
     main = next(iter(measures.values()))
     summary = {"measure": main.name, "judged": len(main.values), "sum": sum(main.values), "best_sum": len(main.values)}
-    settings = {name: getattr(request, name) for name in ("blind", "seed", "max_images", "folds", "batch_size")}
+    settings = {
+        "blind": request.blind, "seed": request.seed, "max_images": request.max_images or 0, "folds": request.folds,
+        "batch_size": request.batch_size,
+    }  # fmt: skip
     card: dict[str, Any] = card_facts(
         store, [facts], summary, rows=len(captions),
         split=request.split, settings=settings, annotated=None, command=request.command,

@@ -29,11 +29,13 @@ from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.data.feature_settings import boxes_words
 from roibeam.pipelines.extract.store_page import warning_of_store
-from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.held_out_images import SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest, seeds_of
 from roibeam.pipelines.finetuning.run.finetune_run import digest_of_labels
@@ -41,7 +43,12 @@ from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_images import GroupPhotos
 from roibeam.pipelines.finetuning.run.group_task import predicted
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict, reads_photos
+from roibeam.pipelines.finetuning.run.predict_request import (
+    check_predict,
+    checkpoint_notes,
+    checkpoints_of,
+    reads_photos,
+)
 from roibeam.pipelines.finetuning.run.prediction_page import (
     joined_parts,
     probability_of,
@@ -256,8 +263,8 @@ def run_prediction(request: PredictRequest) -> PredictResult:
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
-    task, chosen = trained[0].task, request.checkpoint_notes()
+    trained = [TrainedTask.read(found, request.data, request.task) for found in checkpoints_of(request)]
+    task, chosen = trained[0].task, checkpoint_notes(request)
     _check_problems([each.task.problems for each in trained])
     request = replace(request, split=task.resolve_split(request.split))
     device = choose_device(request.device)

@@ -35,8 +35,8 @@ from roibeam.pipelines.finetuning.held_out_images import (
     seen_before,
 )
 from roibeam.pipelines.finetuning.metrics.measure import check_row_ids
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.run.task_start import TaskStart
 from roibeam.pipelines.finetuning.scored_tasks import is_own
 from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
@@ -430,8 +430,8 @@ def guarded_data(
         ValueError: if it would, and may not.
     """
     called = {**data.train.called, **({} if data.validation is None else data.validation.called)}
-    names, trained = photo_names(request.held_out, store, called), data.train.image_ids()
-    report = check_given_rules(request.held_out, trained, names, f"{task.name}, {task.train}")
+    names, trained = photo_names(request, store, called), data.train.image_ids()
+    report = check_given_rules(request, trained, names, f"{task.name}, {task.train}")
     notes = [] if report is None else report.lines()
     if report is not None and report.leaked:
         before = len(data.train.groups)

@@ -23,7 +23,8 @@ from roibeam.model.task_heads import MatchModel, TaskModel
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.data.mode_changes import TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.run.finetune_request import NEW, EncoderRequest, FinetuneRequest
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.run.finetune_request import NEW
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
@@ -45,6 +46,7 @@ from roibeam.pipelines.training.model_files.model_start import (
 )
 from roibeam.pipelines.training.model_files.provenance import check_tokenizer
 from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.run_folder.training_data import has_trained_images
 
 _MODEL = "model."
@@ -251,17 +253,17 @@ def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> Task
         ValueError: when there is no such model, or it is of another system.
     """
     system = request.system or (None if recipe is None else recipe.system)
-    if request.start != NEW:
-        found = without_heads(load_model_or_joint(request.start))
+    if request.from_ != NEW:
+        found = without_heads(load_model_or_joint(request.from_))
         its = system_of(found.model)
         if system not in (None, its.name):
-            raise ValueError(f"--from {request.start} is a model of {its.name}, not of {system}")
+            raise ValueError(f"--from {request.from_} is a model of {its.name}, not of {system}")
         return TaskStart(its, found, first=FirstTask.of(found))
     assert system is not None
     published = recipe is not None and recipe.system == system
     named, size = (
         system_named(system),
-        request.size or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE),
+        request.model or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE),
     )
     if size not in named.sizes:
         raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
