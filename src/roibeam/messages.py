@@ -56,7 +56,7 @@ def on_a_line(text: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """First line of an error's message; its type where there is none."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 _MOST_NEAR, _MOST_LISTED = 3, 14

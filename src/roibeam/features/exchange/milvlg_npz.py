@@ -34,8 +34,8 @@ from roibeam.features.exchange.entry_record import (
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values, read_file
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
@@ -48,9 +48,12 @@ _LAYOUTS = ("milvlg", "openvqa", "gqa")
 class MilvlgNpz(ImageFolder):
     """A folder, opened; see `FeatureFile`."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, _SUFFIX, reading=reading)
-        self.layout, self._width, self._has_classes = "", None, None
+    suffix = _SUFFIX
+    _width: int | None = None
+    _has_classes: bool | None = None  # None: set by the first file
+
+    def _scan(self) -> None:
+        super()._scan()
         record = self._first_record("a folder with an .npz per image (x, bbox, image_h, image_w)")
         self._width = record.features.shape[1]
         info = npz_values(read_file(self.path / f"{record.image_id}{_SUFFIX}"), ("info",)).get("info", {})
@@ -61,9 +64,6 @@ class MilvlgNpz(ImageFolder):
             "feature_dim": self._width,
             "boxes": "pixels",
         }
-
-    _width: int | None
-    _has_classes: bool | None  # None: set by the first file
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         values = npz_values(read_file(self.file_of(entry)), _NAMES)
@@ -127,13 +127,13 @@ def _scores(value: Any, name: str, num_regions: int) -> np.ndarray:
     return scores
 
 
-class MilvlgNpzFormat:
+class MilvlgNpzFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "milvlg-npz"
     title = "folder with an .npz per image (MILVLG bottom-up-attention.pytorch, openvqa)"
-    suffixes: tuple[str, ...] = ()
     layouts = _LAYOUTS
+    file = MilvlgNpz
 
     def looks_like(self, path: Path) -> bool:
         file = first_file(path, _SUFFIX)
@@ -144,14 +144,9 @@ class MilvlgNpzFormat:
         except EntryError:
             return True  # no other format's files end so; opening it finds their errors
 
-    def open(self, path: Path, reading: Reading | None = None) -> MilvlgNpz:
-        return MilvlgNpz(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "milvlg" by default. Features are float32, packed as the extractor packs them."""
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        layout = self.layout_named(layout)
         losses: Counter[str] = Counter()
         held = ("classes", "attributes") if layout == "milvlg" else ()
         with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:

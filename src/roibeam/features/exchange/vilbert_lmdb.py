@@ -40,8 +40,8 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
@@ -53,16 +53,11 @@ _OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
 class VilbertLmdb(PickledEntries):
     """See `FeatureFile`; the layout and which classes the file has are those of its first usable entry."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self.layout = ""
+    def _scan(self) -> None:
+        super()._scan()
         self._has: frozenset[str] = frozenset()
         self._widths: dict[str, int] = {}
-        try:
-            record = self._first_record("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)")
-        except BaseException:
-            self._close()
-            raise
+        record = self._first_record("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)")
         self._widths = {"features": record.features.shape[1]}
         rows = record.class_distribution
         if isinstance(rows, np.ndarray):
@@ -155,26 +150,22 @@ def _scores(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
     return values
 
 
-class VilbertLmdbFormat:
+class VilbertLmdbFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "vilbert-lmdb"
     title = "LMDB of pickled dicts (vilbert_beta, vilbert-multi-task, volta)"
     suffixes = (".lmdb",)
     layouts = _LAYOUTS
+    file = VilbertLmdb
 
     def looks_like(self, path: Path) -> bool:
         item = first_item(path)
         return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
 
-    def open(self, path: Path, reading: Reading | None = None) -> VilbertLmdb:
-        return VilbertLmdb(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        layout = self.layout_named(layout)
         item = _volta_item if layout == "volta" else _beta_item if layout == "beta" else _multi_task_item
         return write_pickled_entries(records, path, item)
 

@@ -28,7 +28,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
-from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, EntryFile, usable_id
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
@@ -44,7 +44,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, JsonScalar, flat_items
-from roibeam.features.exchange.reading import Reading
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 from roibeam.messages import printable
@@ -298,32 +298,20 @@ _LOOKED_AT = 20
 _LAYOUTS = ("frcnn",)
 
 
-class VlbertZip(EntryFile):
+class VlbertZip(FeatureFile):
     """See `FeatureFile`; which fields the file has is what its first usable member has."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self.layout = _LAYOUTS[0]
-        self._zip = ZipMembers(path)
-        try:
-            ids: list[bytes] = []
-            self._members = array("q")
-            for member, name in enumerate(self._zip.names):
-                if name.startswith(b"__MACOSX/"):
-                    continue
-                try:
-                    ids.append(_id_of(name))
-                    self._members.append(member)
-                except EntryError as error:
-                    text = name.decode("utf-8", "backslashreplace")
-                    self._note(text, f"{path}@/{printable(text)}", error)
-            self._set_ids(ids)
-            self._has: frozenset[str] | None = None
-            self._widths: dict[str, int] = {}
-            record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
-        except BaseException:
-            self._zip.close()
-            raise
+    layout = _LAYOUTS[0]
+    _has: frozenset[str] | None = None
+
+    def _open(self) -> None:
+        self._zip = ZipMembers(self.path)
+
+    def _scan(self) -> None:
+        names = ((number, name) for number, name in enumerate(self._zip.names) if not name.startswith(b"__MACOSX/"))
+        self._members = self._take_ids(names, _id_of)
+        self._widths: dict[str, int] = {}
+        record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
         self._widths["features"] = record.features.shape[1]
         has: frozenset[str] = self._has or frozenset()
         self.details = {
@@ -336,7 +324,10 @@ class VlbertZip(EntryFile):
         }
 
     def _place(self, entry: int) -> str:
-        return f"{self.path}@/{printable(self._ids[entry].decode('utf-8'), 600)}{_SUFFIX}"
+        return self._place_of(self._zip.names[self._members[entry]])
+
+    def _place_of(self, name: bytes) -> str:
+        return f"{self.path}@/{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
 
     def _close(self) -> None:
         self._zip.close()
@@ -419,13 +410,14 @@ def _array(fields: dict[str, JsonScalar], name: str, num_values: int) -> np.ndar
     return array_of_bytes(base64_bytes(_text(fields, name), name), name, "<f4", num_values)
 
 
-class VlbertZipFormat:
+class VlbertZipFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "vlbert-zip"
     title = "zip with a json per image (VL-BERT)"
     suffixes = (".zip",)
     layouts = _LAYOUTS
+    file = VlbertZip
 
     def looks_like(self, path: Path) -> bool:
         try:
@@ -445,16 +437,12 @@ class VlbertZipFormat:
             return False
         return False
 
-    def open(self, path: Path, reading: Reading | None = None) -> VlbertZip:
-        return VlbertZip(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16.
 
         Records without regions are left out: the consumers cannot give 0 regions a shape.
         """
-        if layout not in (None, *_LAYOUTS):
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        self.layout_named(layout)
         if path.suffix != ".zip":
             raise ValueError(f"{path}: VL-BERT finds an archive by '.zip@' in a path; give a name that ends in .zip")
         losses: Counter[str] = Counter()

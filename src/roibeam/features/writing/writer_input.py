@@ -21,7 +21,7 @@ from roibeam.features.exchange.entry_record import EntryError, check_boxes, chec
 from roibeam.features.exchange.formats import FORMATS
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 from roibeam.features.store_copy import COPY_DTYPES
-from roibeam.messages import check_list, near_names
+from roibeam.messages import check_list, first_line, near_names
 
 MOST_CLASSES = 2**16  # ids are uint16
 
@@ -356,11 +356,10 @@ def _array(value: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors on a GPU, of bfloat16, with gradient
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EntryError(
             "read",
             "no array",
-            f"{name} is no array ({why}); of a tensor give tensor.detach().cpu(), of bfloat16 .float()",
+            f"{name} is no array ({first_line(error)}); of a tensor give tensor.detach().cpu(), of bfloat16 .float()",
         ) from None
 
 
