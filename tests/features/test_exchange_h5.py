@@ -72,7 +72,7 @@ def test_an_export_never_writes_over_a_file(written: Path) -> None:
     with pytest.raises(ValueError, match="exists already"):
         FORMAT.write([measured("c")], written)
     assert written.read_bytes() == before
-    with pytest.raises(ValueError, match="layout .other.*group-per-image"):
+    with pytest.raises(ValueError, match=r"layout .other.*group-per-image"):
         FORMAT.write([measured("c")], written.with_name("new.h5"), layout="other")
 
 

@@ -32,14 +32,16 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     array_of_bytes,
-    attributes_or_none,
+    attributes_or_zeros,
     base64_bytes,
-    check_scores,
     float32_array,
     id_array,
+    image_size,
     region_record,
     rows_of_classes,
+    score_array,
     whole_number,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
@@ -112,6 +114,8 @@ class ButdTsv(FeatureFile):
     Raises:
         ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
     """
+
+    columns: TsvLayout
 
     def _open(self) -> None:
         if self.path.exists() and not self.path.is_file():
@@ -330,8 +334,9 @@ def parse_line(
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
     image_id = _line_key(line, layout.columns.index("image_id")).decode("utf-8")
-    height, width = _integer(column, "height", 1, 2**31 - 1), _integer(column, "width", 1, 2**31 - 1)
-    num_regions = _integer(column, "num_boxes", 0, MAX_REGIONS)
+    text = {name: column[name].strip().decode("latin1") for name in ("height", "width", "num_boxes")}
+    height, width = image_size(text.get, ("height", "width"))
+    num_regions = whole_number(text["num_boxes"], "num_boxes", 0, MAX_REGIONS)
     boxes = float32_array(_array(column, "boxes", num_regions, 4), "boxes", rows=num_regions, columns=4)
     data = base64_bytes(column["features"].strip(), "features")
     reading.watch(data, reading.dtype_name)
@@ -356,16 +361,13 @@ def _classes_of_columns(
     ids = reading.stated_ids(ids, classes) if has_rows else reading.class_ids(ids, "objects_id")
     classes = classes._replace(class_ids=ids, class_scores=scores)
     if "attrs_id" in column:
-        ids_or_none, scores_or_none = attributes_or_none(*_ids_and_scores(column, "attrs", num_regions))
-        classes = classes._replace(attribute_ids=ids_or_none, attribute_scores=scores_or_none)
+        classes = with_attributes(classes, *_ids_and_scores(column, "attrs", num_regions))
     return classes
 
 
 def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tuple[np.ndarray, np.ndarray]:
     ids = id_array(_array(column, f"{kind}_id", num_regions)[:, 0], f"{kind}_id", num_regions)
-    scores = _array(column, f"{kind}_conf", num_regions)[:, 0].astype(np.float32)
-    check_scores(scores, f"{kind}_conf")
-    return ids, scores
+    return ids, score_array(_array(column, f"{kind}_conf", num_regions), f"{kind}_conf", num_regions)
 
 
 def _line_key(line: bytes, column: int = 0) -> bytes:
@@ -377,10 +379,6 @@ def _line_key(line: bytes, column: int = 0) -> bytes:
     if key.startswith(b"b'") and key.endswith(b"'") and len(key) > 3:  # bytes that Python 3 wrote as text
         key = key[2:-1]
     return usable_id(key, "; convert the file (iconv -f latin1 -t utf-8)")
-
-
-def _integer(column: dict[str, bytes], name: str, smallest: int, largest: int) -> int:
-    return whole_number(column[name].strip().decode("latin1"), name, smallest, largest)
 
 
 def _array(column: dict[str, bytes], name: str, num_regions: int, columns: int = 1) -> np.ndarray:
@@ -460,8 +458,7 @@ class ButdTsvFormat(FeatureFormat):
 def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> bytes:
     if any(character in record.image_id for character in "\t\n\r") or record.image_id != record.image_id.strip():
         raise ValueError(f"image id {record.image_id!r} holds a tab, a line end or outer blanks, which a TSV cannot")
-    ids, scores = record.attribute_ids, record.attribute_scores
-    none = np.zeros(record.num_regions, np.int64)
+    ids, scores = attributes_or_zeros(record)
     values: dict[str, object] = {
         "image_id": record.image_id,
         "height": record.height,
@@ -471,8 +468,8 @@ def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> byte
         "features": record.features.astype("<f4"),
         "objects_id": record.class_ids.astype("<i8"),
         "objects_conf": record.class_scores.astype("<f4"),
-        "attrs_id": (none if ids is None else ids).astype("<i8"),
-        "attrs_conf": (none if scores is None else scores).astype("<f4"),
+        "attrs_id": ids.astype("<i8"),
+        "attrs_conf": scores.astype("<f4"),
     }
     rows = rows_of_classes(record) if "cls_prob" in layout.columns else None
     count_losses(losses, record, rows, held=("classes", "attributes") if "objects_id" in layout.columns else ())

@@ -29,12 +29,13 @@ from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, u
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    attributes_or_none,
-    check_scores,
+    attributes_or_zeros,
     float32_array,
     id_array,
+    image_size,
     region_record,
-    whole_number,
+    score_array,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import atomic_path
@@ -178,7 +179,6 @@ def _num_bytes(shape: tuple[int, ...], itemsize: int) -> int:
     return total
 
 
-_LARGEST_SIDE = 2**31 - 1
 _MAX_DEPTH = 255  # ids have at most 511 bytes
 _LOOKED_AT = 20
 _GROUP_BYTES = 2**15  # of a group and its eight datasets, with the tree of names above it
@@ -251,9 +251,7 @@ class LxmertH5(FeatureFile):
         features = self._reading.features(read_dataset(group, b"features"), "features", columns=self._width)
         num_regions = len(features)
         boxes = float32_array(read_dataset(group, b"boxes"), "boxes", rows=num_regions, columns=4)
-        height, width = (
-            whole_number(read_dataset(group, name), name.decode(), 1, _LARGEST_SIDE) for name in (b"img_h", b"img_w")
-        )
+        height, width = image_size(lambda name: read_dataset(group, name.encode()), ("img_h", "img_w"))
         image_id = self._ids[entry].decode("utf-8")
         classes = self._classes(group, num_regions)
         return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
@@ -265,8 +263,7 @@ class LxmertH5(FeatureFile):
             ids, scores = _ids_and_scores(group, _CLASSES, num_regions)
             classes = RegionClasses(self._reading.class_ids(ids, _CLASSES[0].decode()), scores)
         if has_classes and has_member(group, _ATTRIBUTES[0]):
-            attribute_ids, attribute_scores = attributes_or_none(*_ids_and_scores(group, _ATTRIBUTES, num_regions))
-            classes = classes._replace(attribute_ids=attribute_ids, attribute_scores=attribute_scores)
+            classes = with_attributes(classes, *_ids_and_scores(group, _ATTRIBUTES, num_regions))
         return classes
 
     def _place_of(self, name: bytes) -> str:
@@ -280,10 +277,7 @@ def _ids_and_scores(
     group: h5py.h5g.GroupID, names: tuple[bytes, bytes], num_regions: int
 ) -> tuple[np.ndarray, np.ndarray]:
     ids = id_array(read_dataset(group, names[0]), names[0].decode(), num_regions)
-    name = names[1].decode()
-    scores = float32_array(read_dataset(group, names[1]), name, rows=num_regions, columns=1)[:, 0]
-    check_scores(scores, name)
-    return ids, scores
+    return ids, score_array(read_dataset(group, names[1]), names[1].decode(), num_regions)
 
 
 class LxmertH5Format(FeatureFormat):
@@ -335,13 +329,12 @@ def _write_group(file: h5py.File, record: RegionRecord) -> None:
         group = file.create_group(record.image_id)
     except ValueError as error:
         raise ValueError(f"image id {record.image_id!r}: HDF5 makes no group of this name: {error}") from None
-    none = np.zeros(record.num_regions, np.int64)
-    ids, scores = record.attribute_ids, record.attribute_scores
+    ids, scores = attributes_or_zeros(record)
     group["features"] = record.features.astype(np.float32)
     group["obj_id"] = record.class_ids.astype(np.int64)
     group["obj_conf"] = record.class_scores
-    group["attr_id"] = none if ids is None else ids.astype(np.int64)
-    group["attr_conf"] = none.astype(np.float32) if scores is None else scores
+    group["attr_id"] = ids.astype(np.int64)
+    group["attr_conf"] = scores
     group["boxes"] = record.boxes
     group["img_w"] = record.width
     group["img_h"] = record.height

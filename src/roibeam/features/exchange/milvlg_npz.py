@@ -24,13 +24,13 @@ from roibeam.features.exchange.entry_file import ImageFolder, first_file, write_
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    attributes_or_none,
-    check_scores,
     float32_array,
     float_array,
     id_array,
+    image_size,
     region_record,
-    whole_number,
+    score_array,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
@@ -40,7 +40,6 @@ from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
 _SUFFIX = ".npz"
-_LARGEST_SIDE = 2**31 - 1
 _NAMES = ("x", "bbox", "image_h", "image_w", "height", "width", "info")
 _LAYOUTS = ("milvlg", "openvqa", "gqa")
 
@@ -78,7 +77,7 @@ class MilvlgNpz(ImageFolder):
         features = values["x"].T if layout == "openvqa" else values["x"]
         features = float_array(features, "x", rows=len(boxes), columns=self._width)
         sides = ("height", "width") if layout == "gqa" else ("image_h", "image_w")
-        height, width = (whole_number(values.get(name), name, 1, _LARGEST_SIDE) for name in sides)
+        height, width = image_size(values.get, sides)
         classes = self._classes(values.get("info", {}), len(boxes))
         image_id = self._ids[entry].decode("utf-8")
         record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
@@ -110,21 +109,12 @@ class MilvlgNpz(ImageFolder):
 
 
 def _classes_of(info: dict[str, Any], num_regions: int) -> RegionClasses:
-    ids = id_array(info.get("objects_id"), "info.objects_id", num_regions)
-    scores = _scores(info.get("objects_conf"), "info.objects_conf", num_regions)
-    if "attrs_id" not in info:
-        return RegionClasses(ids, scores)
-    attributes = id_array(info["attrs_id"], "info.attrs_id", num_regions)
-    return RegionClasses(
-        ids, scores, None,
-        *attributes_or_none(attributes, _scores(info.get("attrs_conf"), "info.attrs_conf", num_regions)),
-    )  # fmt: skip
+    def pair(kind: str) -> tuple[np.ndarray, np.ndarray]:
+        ids = id_array(info.get(f"{kind}_id"), f"info.{kind}_id", num_regions)
+        return ids, score_array(info.get(f"{kind}_conf"), f"info.{kind}_conf", num_regions)
 
-
-def _scores(value: Any, name: str, num_regions: int) -> np.ndarray:
-    scores = float32_array(value, name, rows=num_regions, columns=1)[:, 0]
-    check_scores(scores, name)
-    return scores
+    classes = RegionClasses(*pair("objects"))
+    return with_attributes(classes, *pair("attrs")) if "attrs_id" in info else classes
 
 
 class MilvlgNpzFormat(FeatureFormat):

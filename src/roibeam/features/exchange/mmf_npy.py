@@ -26,12 +26,12 @@ from roibeam.features.exchange.entry_file import ImageFolder, first_file, write_
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    check_scores,
     float32_array,
     id_array,
+    image_size,
     region_record,
     rows_of_classes,
-    whole_number,
+    score_array,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
@@ -41,7 +41,6 @@ from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
 
-_LARGEST_SIDE = 2**31 - 1
 _SUM_SLACK = 1e-3
 _WIDTHS = {1600: "foreground", 1601: "background"}
 _FORMS: dict[str | None, str] = {"first": "background", "last": "background last", "none": "foreground"}
@@ -105,7 +104,7 @@ class MmfDicts:
         """The record of an image; EntryError when it gives none."""
         if item.get("bbox") is None:
             raise EntryError("read", "missing field", "has no 'bbox': converted without the _info.npy files?")
-        height, width = (whole_number(item.get(name), name, 1, _LARGEST_SIDE) for name in _SIDES)
+        height, width = image_size(item.get, _SIDES)
         columns = 6 if self.normalised else 4
         boxes = float32_array(item["bbox"], "bbox", columns=columns)
         if self.normalised:
@@ -138,9 +137,7 @@ class MmfDicts:
         ids = self._reading.class_ids(id_array(item.get("objects"), "objects", num_regions), "objects")
         if self.form == ABSENT:
             return without_classes(num_regions)._replace(class_ids=ids)
-        scores = float32_array(item.get("cls_prob"), "cls_prob", rows=num_regions, columns=1).reshape(-1)
-        check_scores(scores, "cls_prob")
-        return RegionClasses(ids, scores)
+        return RegionClasses(ids, score_array(item.get("cls_prob"), "cls_prob", num_regions))
 
 
 def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:

@@ -30,10 +30,10 @@ from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    check_scores,
     float32_array,
     region_record,
     rows_of_classes,
+    score_array,
 )
 from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
@@ -107,15 +107,16 @@ class UniterLmdb(LmdbFile):
         boxes = np.ascontiguousarray(float32_array(shares, "norm_bb", columns=columns)[:, :4])
         rows = len(boxes)
         features = self._reading.features(values["features"], "features", rows=rows, columns=self._width)
-        scores = float32_array(values["conf"], "conf", rows=rows, columns=1).reshape(-1)
-        check_scores(scores, "conf")
+        scores = score_array(values["conf"], "conf", rows)
         classes = RegionClasses(np.zeros(rows, np.uint16), scores)
         if has_labels:
-            labels = float32_array(values["soft_labels"], "soft_labels", rows=rows, columns=self._columns)
-            classes = self._reading.classes(labels, "soft_labels")._replace(class_scores=scores)
+            found = self._reading.classes_of(values["soft_labels"], "soft_labels", rows, self._columns)
+            classes = found._replace(class_scores=scores)
         used = self._used(number, rows)
         classes = RegionClasses._make(None if part is None else part[:used] for part in classes)
-        _check_shares(boxes)
+        if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
+            detail = f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1"
+            raise EntryError("record", "boxes outside the image", detail)
         image_id = self._ids[entry].decode("utf-8")
         record = region_record(image_id, 1, 1, boxes[:used], features[:used], classes, dtype=dtype)
         if not self.layout and record.num_regions:
@@ -184,15 +185,6 @@ def _arrays(value: bytes) -> tuple[str, dict[str, np.ndarray]]:
     if value[:2] == b"PK":
         return "compressed", npz_values(value, _NAMES)
     return "msgpack", arrays_from_msgpack(value)
-
-
-def _check_shares(boxes: np.ndarray) -> None:
-    if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
-        raise EntryError(
-            "record",
-            "boxes outside the image",
-            f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1",
-        )
 
 
 def _database_folder(path: Path) -> Path:

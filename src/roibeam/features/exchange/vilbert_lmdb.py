@@ -17,7 +17,6 @@ whole image; in the first two attributes, and classes other than those in cls_pr
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,14 +29,17 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     array_of_bytes,
-    attributes_or_none,
+    attributes_or_zeros,
     base64_bytes,
-    check_scores,
+    base64_text,
     float32_array,
     id_array,
+    image_size,
     region_record,
     rows_of_classes,
+    score_array,
     whole_number,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.formats import FeatureFormat
@@ -45,7 +47,6 @@ from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, fi
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
-_LARGEST_SIDE = 2**31 - 1
 _LAYOUTS = ("multi-task", "beta", "volta")
 _OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
 
@@ -77,8 +78,7 @@ class VilbertLmdb(PickledEntries):
         if self.layout not in ("", layout):
             raise EntryError("decode", "another layout", f"is of layout {layout}, the first entry is of {self.layout}")
         self._check_id(image_id, item.get(prefix + "_id"))
-        height = whole_number(item.get(prefix + "_h"), prefix + "_h", 1, _LARGEST_SIDE)
-        width = whole_number(item.get(prefix + "_w"), prefix + "_w", 1, _LARGEST_SIDE)
+        height, width = image_size(item.get, (prefix + "_h", prefix + "_w"))
         stated = None
         if layout != "multi-task" and item.get("num_boxes") is not None:
             stated = whole_number(item["num_boxes"], "num_boxes", 0, MAX_REGIONS)
@@ -100,23 +100,16 @@ class VilbertLmdb(PickledEntries):
     def _classes(self, item: dict[str, Any], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "cls_prob" in has:
-            rows = item["cls_prob"]
-            if isinstance(rows, (str, bytes)):
-                data = base64_bytes(rows, "cls_prob")
-                rows = array_of_bytes(data, "cls_prob", self._reading.row_dtype(data, num_regions))
-            rows = float32_array(rows, "cls_prob", rows=num_regions, columns=self._widths.get("cls_prob"))
-            classes = self._reading.classes(rows, "cls_prob")
+            columns = self._widths.get("cls_prob")
+            classes = self._reading.classes_of(item["cls_prob"], "cls_prob", num_regions, columns)
         if "objects_id" in has:
             ids, scores = _ids(item, "objects_id", num_regions), _scores(item, "objects_conf", num_regions)
-            if "cls_prob" in has:
-                ids = self._reading.stated_ids(ids, classes)
-            else:
-                ids = self._reading.class_ids(ids, "objects_id")
+            has_rows = "cls_prob" in has
+            ids = self._reading.stated_ids(ids, classes) if has_rows else self._reading.class_ids(ids, "objects_id")
             classes = classes._replace(class_ids=ids, class_scores=scores)
         if "attrs_id" in has:
-            found = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
-            attribute_ids, attribute_scores = attributes_or_none(*found)
-            classes = classes._replace(attribute_ids=attribute_ids, attribute_scores=attribute_scores)
+            ids, scores = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
+            classes = with_attributes(classes, ids, scores)
         return classes
 
 
@@ -145,9 +138,7 @@ def _ids(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
 def _scores(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
     if item.get(name) is None:
         raise EntryError("read", "missing field", f"has ids but no {name!r}")
-    values = float32_array(_values(item, name, "<f4", num_regions), name, rows=num_regions, columns=1).reshape(-1)
-    check_scores(values, name)
-    return values
+    return score_array(_values(item, name, "<f4", num_regions), name, num_regions)
 
 
 class VilbertLmdbFormat(FeatureFormat):
@@ -186,33 +177,26 @@ def _multi_task_item(record: RegionRecord, losses: Counter[str]) -> dict[str, An
 
 def _beta_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
     item = _multi_task_item(record, losses)
-    return {
-        name: _base64(value, "<f4") if isinstance(value, np.ndarray) else str(value) for name, value in item.items()
-    }
+    return {name: base64_text(value) if isinstance(value, np.ndarray) else str(value) for name, value in item.items()}
 
 
 def _volta_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
     rows = rows_of_classes(record)
     count_losses(losses, record, rows, held=("classes", "attributes"))
-    none = np.zeros(record.num_regions)
-    ids, scores = record.attribute_ids, record.attribute_scores
+    ids, scores = attributes_or_zeros(record)
     item = {
         "img_id": record.image_id,
         "img_h": str(record.height),
         "img_w": str(record.width),
-        "objects_id": _base64(record.class_ids, "<i8"),
-        "objects_conf": _base64(record.class_scores, "<f4"),
-        "attrs_id": _base64(none if ids is None else ids, "<i8"),
-        "attrs_conf": _base64(none if scores is None else scores, "<f4"),
+        "objects_id": base64_text(record.class_ids, "<i8"),
+        "objects_conf": base64_text(record.class_scores),
+        "attrs_id": base64_text(ids, "<i8"),
+        "attrs_conf": base64_text(scores),
         "num_boxes": str(record.num_regions),
-        "boxes": _base64(record.boxes, "<f4"),
-        "features": _base64(record.features, "<f4"),
+        "boxes": base64_text(record.boxes),
+        "features": base64_text(record.features),
     }
-    return item if rows is None else item | {"cls_prob": _base64(rows, "<f4")}
-
-
-def _base64(array: np.ndarray, kind: str) -> str:
-    return base64.b64encode(array.astype(kind).tobytes()).decode("ascii")
+    return item if rows is None else item | {"cls_prob": base64_text(rows)}
 
 
 FORMAT = VilbertLmdbFormat()

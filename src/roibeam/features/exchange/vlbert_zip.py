@@ -14,7 +14,6 @@ leads out of a folder.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import struct
@@ -34,9 +33,11 @@ from roibeam.features.exchange.entry_record import (
     RegionClasses,
     array_of_bytes,
     base64_bytes,
+    base64_text,
     classes_from_rows,
     float32_array,
     float_array,
+    image_size,
     region_record,
     rows_of_classes,
     whole_number,
@@ -292,7 +293,6 @@ class ZipOutput:
 
 
 _SUFFIX = ".json"
-_LARGEST_SIDE = 2**31 - 1
 _MAX_FIELDS = 100
 _LOOKED_AT = 20
 _LAYOUTS = ("frcnn",)
@@ -339,10 +339,10 @@ class VlbertZip(FeatureFile):
             raise EntryError(
                 "decode", "other fields", f"has {sorted(has)}, the first member has {sorted(self._has or ())}"
             )
-        height = whole_number(fields.get("image_h"), "image_h", 1, _LARGEST_SIDE)
-        width = whole_number(fields.get("image_w"), "image_w", 1, _LARGEST_SIDE)
+        height, width = image_size(fields.get, ("image_h", "image_w"))
         rows = whole_number(fields.get("num_boxes"), "num_boxes", 0, MAX_REGIONS)
-        boxes = float32_array(_array(fields, "boxes", 4 * rows), "boxes", rows=rows, columns=4)
+        boxes = array_of_bytes(base64_bytes(_text(fields, "boxes"), "boxes"), "boxes", "<f4", 4 * rows)
+        boxes = float32_array(boxes, "boxes", rows=rows, columns=4)
         features = self._reading.features(
             _text(fields, "features"), "features", rows=rows, columns=self._widths.get("features")
         )
@@ -361,10 +361,8 @@ class VlbertZip(FeatureFile):
     def _classes(self, fields: dict[str, JsonScalar], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "classes" in has:
-            data = base64_bytes(_text(fields, "classes"), "classes")
-            rows = array_of_bytes(data, "classes", self._reading.row_dtype(data, num_regions))
-            rows = float32_array(rows, "classes", rows=num_regions, columns=self._widths.get("classes"))
-            classes = self._reading.classes(rows, "classes")
+            columns = self._widths.get("classes")
+            classes = self._reading.classes_of(_text(fields, "classes"), "classes", num_regions, columns)
         if "attrs" in has:
             rows = array_of_bytes(base64_bytes(_text(fields, "attrs"), "attrs"), "attrs", "<f4")
             found = classes_from_rows(float_array(rows, "attrs", rows=num_regions), name="attrs")
@@ -404,10 +402,6 @@ def _text(fields: dict[str, JsonScalar], name: str) -> str | memoryview:
     if not isinstance(value, (str, memoryview)):
         raise EntryError("decode", "missing field", f"{name} must be text of base64, got {type(value).__name__}")
     return value
-
-
-def _array(fields: dict[str, JsonScalar], name: str, num_values: int) -> np.ndarray:
-    return array_of_bytes(base64_bytes(_text(fields, name), name), name, "<f4", num_values)
 
 
 class VlbertZipFormat(FeatureFormat):
@@ -471,18 +465,14 @@ def _json(record: RegionRecord, losses: Counter[str]) -> bytes:
         "image_w": record.width,
         "image_h": record.height,
         "num_boxes": record.num_regions,
-        "boxes": _base64(record.boxes),
-        "features": _base64(record.features),
+        "boxes": base64_text(record.boxes),
+        "features": base64_text(record.features),
     }
     if rows is not None:
-        fields["classes"] = _base64(rows)
+        fields["classes"] = base64_text(rows)
     if record.image_feature is not None:
-        fields["image_box_feature"] = _base64(record.image_feature)
+        fields["image_box_feature"] = base64_text(record.image_feature)
     return json.dumps(fields).encode("ascii")
-
-
-def _base64(array: np.ndarray) -> str:
-    return base64.b64encode(array.astype("<f4").tobytes()).decode("ascii")
 
 
 FORMAT = VlbertZipFormat()
