@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard
 
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.region_record import content_digest, record_digest
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
-from roibeam.features.shard.reader import ShardReader, stream_digests
+from roibeam.features.shard.reader import ShardReader, shard_digests
 from roibeam.features.shard.writer import ShardWriter
 
 MIB = 2**20
@@ -36,7 +37,8 @@ def assert_holds(path: Path, summary: ShardSummary, records: list) -> None:
         assert list(reader.ids()) == [record.image_id for record in ordered]
         assert all(got.equals(want) for got, want in zip(reader, ordered, strict=True))
         assert dict(reader.digests()) == {r.image_id.encode(): record_digest(r) for r in ordered}
-        assert list(stream_digests(path, manifest, rows_at_once=7)) == list(reader.digests())
+        named = replace(manifest, data_file=path.name)
+        assert list(shard_digests(LocalFolder(path.parent), named, rows_at_once=7)) == list(reader.digests())
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as env:
         meta, regions = env.open_db(b"meta", create=False), env.open_db(b"regions", create=False)
         with env.begin() as txn:

@@ -17,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -68,7 +69,7 @@ class JsonFields:
                 f"read it with the version that wrote it"
             )
 
-    def or_none(self, take: Callable[[str], str], name: str) -> str | None:
+    def or_none(self, take: Callable[[str], Any], name: str) -> Any:
         """`take`, one of the methods below, for a field that may be null."""
         value = self._take(name, "there (null when it has no value)", lambda value: True)
         return None if value is None else take(name)
@@ -90,6 +91,10 @@ class JsonFields:
 
     def items(self, name: str) -> list[Any]:
         return self._take(name, "a list", lambda value: isinstance(value, list))
+
+    def objects(self, name: str) -> list[JsonFields]:
+        """The members of a list of objects."""
+        return [JsonFields(inner, f"{self._where}: {name}[{i}]") for i, inner in enumerate(self.items(name))]
 
     def names(self, name: str) -> tuple[str, ...] | None:
         def is_names(value: object) -> bool:
@@ -114,6 +119,17 @@ class JsonFields:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._where}: {error}") from None
 
+    def plain_fields(self, kind: type) -> dict[str, Any]:
+        """The fields of a dataclass that are here under their names: all but its tuples and other dataclasses."""
+        found: dict[str, Any] = {}
+        for each in fields(kind):
+            written = str(each.type)
+            take = _TAKEN_BY_NAME.get(each.name) or _TAKEN_BY_TYPE.get(written.removesuffix(" | None"))
+            if take is not None:
+                one = partial(take, self)
+                found[each.name] = self.or_none(one, each.name) if written.endswith(" | None") else one(each.name)
+        return found
+
     def _take(self, name: str, want: str, fits: Callable[[Any], bool]) -> Any:
         if name not in self._value:
             raise self.wrong(name, want, "nothing: the field is missing")
@@ -122,6 +138,17 @@ class JsonFields:
             raise self.wrong(name, want, value)
         return value
 
+
+_TAKEN_BY_TYPE: dict[str, Callable[[JsonFields, str], Any]] = {
+    "int": JsonFields.count,
+    "str": JsonFields.text,
+    "dict[str, Any]": JsonFields.mapping,
+    "Fingerprint": JsonFields.fingerprint,
+}
+_TAKEN_BY_NAME: dict[str, Callable[[JsonFields, str], Any]] = {
+    **dict.fromkeys(("file", "manifest", "data_file"), JsonFields.file_name),
+    **dict.fromkeys(("content_digest", "manifest_sha256", "sha256"), JsonFields.digest),
+}
 
 SHARD_FORMAT = "roibeam-shard"
 STORE_FORMAT = "roibeam-store"
@@ -270,28 +297,8 @@ class ShardManifest(ShardSummary, _JsonFile):
     def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
         read = JsonFields(value, str(path))
         read.format(SHARD_FORMAT, MANIFEST_VERSION)
-        dead = [JsonFields(inner, f"{path}: dead_letters[{i}]") for i, inner in enumerate(read.items("dead_letters"))]
-        manifest = cls(
-            shard=read.count("shard"),
-            attempt=read.text("attempt"),
-            data_file=read.or_none(read.file_name, "data_file"),
-            fingerprint=read.fingerprint("fingerprint"),
-            members_digest=read.text("members_digest"),
-            data_bytes=read.count("data_bytes"),
-            page_size=read.count("page_size"),
-            num_pages=read.count("num_pages"),
-            index_offset=read.count("index_offset"),
-            index_bytes=read.count("index_bytes"),
-            num_records=read.count("num_records"),
-            num_regions=read.count("num_regions"),
-            feature_dim=read.count("feature_dim"),
-            feature_dtype=read.or_none(read.text, "feature_dtype"),
-            first_id=read.or_none(read.text, "first_id"),
-            last_id=read.or_none(read.text, "last_id"),
-            content_digest=read.digest("content_digest"),
-            dead_letters=tuple(DeadLetter(**{f.name: one.text(f.name) for f in fields(DeadLetter)}) for one in dead),
-            stats=read.mapping("stats"),
-        )
+        letters = tuple(DeadLetter(**inner.plain_fields(DeadLetter)) for inner in read.objects("dead_letters"))
+        manifest = cls(**read.plain_fields(cls), dead_letters=letters)
         named = (manifest.data_file, manifest.feature_dtype, manifest.first_id, manifest.last_id)
         if any((name is None) != (manifest.num_records == 0) for name in named):
             raise read.wrong(
@@ -396,34 +403,17 @@ class StoreManifest(_JsonFile):
         read = JsonFields(value, str(path))
         read.format(STORE_FORMAT, MANIFEST_VERSION)
         vocabulary = JsonFields(read.mapping("vocabulary"), f"{path}: vocabulary")
-        entries = [
-            ShardEntry(
-                shard=one.count("shard"),
-                manifest=one.file_name("manifest"),
-                data_file=one.or_none(one.file_name, "data_file"),
-                num_records=one.count("num_records"),
-                num_regions=one.count("num_regions"),
-                data_bytes=one.count("data_bytes"),
-                first_id=one.or_none(one.text, "first_id"),
-                last_id=one.or_none(one.text, "last_id"),
-                content_digest=one.digest("content_digest"),
-                manifest_sha256=one.digest("manifest_sha256"),
-            )
-            for one in (JsonFields(inner, f"{path}: shards[{i}]") for i, inner in enumerate(read.items("shards")))
-        ]
+        entries = tuple(ShardEntry(**one.plain_fields(ShardEntry)) for one in read.objects("shards"))
+        annotations = None
+        if value.get("annotations") is not None:
+            table = JsonFields(value["annotations"], f"{path}: annotations")
+            annotations = AnnotationsEntry(**table.plain_fields(AnnotationsEntry))
         manifest = cls(
-            fingerprint=read.fingerprint("fingerprint"),
-            config=read.mapping("config"),
+            **read.plain_fields(cls),
             classes=vocabulary.names("classes"),
             attributes=vocabulary.names("attributes"),
-            feature_dim=read.count("feature_dim"),
-            feature_dtype=read.or_none(read.text, "feature_dtype"),
-            shards=tuple(entries),
-            num_records=read.count("num_records"),
-            num_regions=read.count("num_regions"),
-            num_dead_letters=read.count("num_dead_letters"),
-            content_digest=read.digest("content_digest"),
-            annotations=_read_annotations(value, path) if "annotations" in value else None,
+            shards=entries,
+            annotations=annotations,
         )
         for name in ("num_records", "num_regions"):
             total = sum(getattr(entry, name) for entry in entries)
@@ -436,20 +426,6 @@ class StoreManifest(_JsonFile):
             if any((name is None) != (entry.num_records == 0) for name in named):
                 raise read.wrong(f"shard {entry.shard}", "data_file and ids null exactly when it has no records", named)
         return manifest
-
-
-def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) -> AnnotationsEntry | None:
-    if manifest["annotations"] is None:
-        return None
-    read = JsonFields(manifest["annotations"], f"{path}: annotations")
-    return AnnotationsEntry(
-        file=read.file_name("file"),
-        rows=read.count("rows"),
-        captions=read.count("captions"),
-        labels=read.count("labels"),
-        bytes=read.count("bytes"),
-        sha256=read.digest("sha256"),
-    )
 
 
 class ListedManifest(NamedTuple):

@@ -277,19 +277,6 @@ def check_pages(pages: LmdbPages, manifest: ShardManifest, where: str) -> None:
         )
 
 
-def stream_digests(
-    path: str | os.PathLike[str], manifest: ShardManifest, *, rows_at_once: int = 256
-) -> Iterator[tuple[bytes, bytes]]:
-    """`ShardReader.digests`, but with the file open only while a block of rows is read.
-
-    Merging thousands of shards holds one such stream each; open maps would run into `ulimit -n`.
-    """
-    for start in range(0, manifest.num_records, rows_at_once):
-        with ShardReader(path, manifest, check_index=start == 0) as reader:
-            block = list(reader.digests(start, start + rows_at_once))
-        yield from block
-
-
 class ShardObject:
     """Shard at a URL, for a look at some records; to read many, stage it (`features/reading/staging.py`).
 
@@ -370,9 +357,19 @@ class FileRanges:
         return self._folder.read_range(self._name, start, max(start, stop))
 
 
-def shard_digests(folder: OutputFolder, manifest: ShardManifest) -> Iterator[tuple[bytes, bytes]]:
-    """(key, record digest) of a shard in key order, wherever it lies; at a URL its index alone is read, and kept."""
+def shard_digests(
+    folder: OutputFolder, manifest: ShardManifest, *, rows_at_once: int = 256
+) -> Iterator[tuple[bytes, bytes]]:
+    """(key, record digest) of a shard in key order, wherever it lies; at a URL its index alone is read, and kept.
+
+    A file is open only while a block of rows is read: merging thousands of shards holds one such stream each, and open
+    maps would run into `ulimit -n`.
+    """
     assert manifest.data_file is not None
-    if folder.local_path is not None:
-        return stream_digests(folder.local_path / manifest.data_file, manifest)
-    return ShardObject(folder, manifest).digests()
+    if folder.local_path is None:
+        yield from ShardObject(folder, manifest).digests()
+        return
+    for start in range(0, manifest.num_records, rows_at_once):
+        with ShardReader(folder.local_path / manifest.data_file, manifest, check_index=start == 0) as reader:
+            block = list(reader.digests(start, start + rows_at_once))
+        yield from block
