@@ -14,6 +14,7 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,14 @@ from roibeam.features.shard.manifest import (
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardObject, ShardReader
-from roibeam.features.shard.writer import ShardSequence, publish_store
+from roibeam.features.shard.writer import (
+    Outcome,
+    ShardOutput,
+    ShardSequence,
+    num_outcomes,
+    publish_store,
+    write_shard_sequence,
+)
 from roibeam.features.store_copy import RecordChange
 from roibeam.features.writing.writer_input import RecordKind, WriterSettings, check_values, record_of_arrays
 from roibeam.messages import plural
@@ -100,9 +108,8 @@ def _entries(folder: OutputFolder) -> Iterator[tuple[str, bool]]:
     if folder.local_path is None:
         yield from ((name, True) for name in sorted(folder.listing()))
     else:
-        yield from (
-            (path.name, path.is_file() and not path.is_symlink()) for path in sorted(folder.local_path.iterdir())
-        )
+        for path in sorted(folder.local_path.iterdir()):
+            yield path.name, path.is_file() and not path.is_symlink()
 
 
 def finished_shards(out: Path | OutputFolder) -> list[ShardManifest]:
@@ -176,6 +183,63 @@ def work_folder(folder: OutputFolder, scratch: str | None = None) -> Iterator[Pa
     else:
         with scratch_folder(scratch) as path:
             yield path
+
+
+class SequenceStore:
+    """A store that a "copy" or an "import" writes as shards 0, 1, 2, ..., after those that an earlier run of the same
+    plan finished. Needs the store's lock where there is one.
+
+    Args:
+        folder: of the store.
+        work: local folder of a data file that is being written, see `work_folder`.
+        plan: digest of all that decides what is written.
+        sizes: arguments of `ShardSequence`, and its `before_publish`.
+    Attributes:
+        manifests: of the finished shards.
+        num_kept: those of them that an earlier run finished.
+        num_done: outcomes in them, when it was opened.
+    Raises:
+        ValueError: when the folder holds anything but a part of this store.
+    """
+
+    def __init__(
+        self, folder: OutputFolder, work: Path, command: str, plan: str, fingerprint: Fingerprint, **sizes: Any
+    ) -> None:
+        check_sequence_folder(folder, command, plan)
+        self._folder, self._fingerprint = folder, fingerprint
+        self.manifests = finished_shards(folder)
+        self.num_kept = len(self.manifests)
+        self.num_done = sum(map(num_outcomes, self.manifests))
+        remove_unfinished(folder, self.manifests)
+        self._sequence = ShardSequence(
+            ShardOutput(folder, work),
+            fingerprint=fingerprint,
+            source=plan,
+            first_shard=self.num_kept,
+            stats=plan_stat(command, plan),
+            **sizes,
+        )
+
+    @property
+    def num_repeats(self) -> int:
+        """Entries that were left out because an earlier one has the same."""
+        return sum(manifest.stats["equal_repeats"] for manifest in self.manifests)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Dead letters by reason."""
+        return Counter(letter.reason for manifest in self.manifests for letter in manifest.dead_letters)
+
+    def write(self, outcomes: Iterable[Outcome]) -> None:
+        """Writes the outcomes that come after the first `num_done`."""
+        self.manifests.extend(write_shard_sequence(outcomes, self._sequence))
+
+    def publish(self, **facts: Any) -> StoreManifest:
+        """`publish_store` of all its shards; `facts` are the other arguments of that."""
+        shards = range(len(self.manifests))
+        published = publish_store(self._folder, shards, fingerprint=self._fingerprint, **facts)
+        remove_unfinished(self._folder, self.manifests)
+        return published
 
 
 COMMAND = "write"  # as `plan_stat` and the store's config have it
@@ -415,11 +479,7 @@ class PartialStore:
         if not len(self):
             log.warning("%s: no image was written; the store is empty", self._folder)
         settings = self._settings
-        known = (
-            {}
-            if settings.classes is not None or settings.num_classes is None
-            else {"num_classes": settings.num_classes}
-        )
+        known = {"num_classes": settings.num_classes} if settings.classes is None and settings.num_classes else {}
         return publish_store(
             self._folder,
             [manifest.shard for manifest in self._shards.manifests],
