@@ -282,35 +282,18 @@ def copy_store(
         names = added_names(stores, options.vocab)
         plan = _plan_digest(stores, options, names)
         outcomes = _Outcomes(stores, options)
-        num_records = max(sum(len(store) for store in stores), 1)
-        num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
-        planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
         work = opened.enter_context(work_folder(folder, scratch))
         with run_lock(folder):
-            written = SequenceStore(
-                folder,
-                work,
-                "copy",
-                plan,
-                fingerprint,
-                shard_size=options.shard_size,
-                shard_bytes=options.shard_bytes,
-                planned_bytes=min(planned_bytes, options.shard_bytes or planned_bytes),
-                before_publish=outcomes.check,
-            )
+            sizes = _shard_sizes(stores, options)
+            written = SequenceStore(folder, work, "copy", plan, fingerprint, before_publish=outcomes.check, **sizes)
             with Progress("copying", merge.num_entries, ENTRIES, done=written.num_done) as progress:
                 # From the first entry on: missing ids are known at the end, and an index row is cheap.
                 read = outcomes.of(islice(merge.entries(), written.num_done, None))
                 written.write(progress.counting(read if names is None else names.checked(read)))
             write_dead_letters(folder, written.manifests)
-            origin = {
-                **text.config["copy"],
-                "options": _options_json(options),
-                "plan": plan,
-                "missing": len(merge.missing),
-            }
+            facts = {"options": _options_json(options), "plan": plan, "missing": len(merge.missing)}
             published = written.publish(
-                config={**text.config, "copy": origin},
+                config={**text.config, "copy": {**text.config["copy"], **facts}},
                 classes=text.classes if names is None else names.names.classes,
                 attributes=text.attributes if names is None else names.names.attributes or text.attributes,
                 annotations=write_annotations(folder, merged_annotations(stores, folder, written.manifests)),
@@ -325,6 +308,15 @@ def copy_store(
         is_without,
         time.monotonic() - start,
     )
+
+
+def _shard_sizes(stores: Sequence[FeatureStore], options: CopyOptions) -> dict[str, int | None]:
+    """Arguments of `ShardSequence`."""
+    num_records = max(sum(len(store) for store in stores), 1)
+    num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
+    planned = num_bytes * min(options.shard_size, num_records) // num_records
+    planned = min(planned, options.shard_bytes or planned)
+    return {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes, "planned_bytes": planned}
 
 
 def _without_examples(config: Any) -> Any:
