@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roibeam.features.folders.durable_files import open_regular_file, write_bytes_atomically
+from roibeam.features.folders.durable_files import has_content, open_regular_file, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, AnnotationsEntry
@@ -35,7 +35,7 @@ def checked_annotations(folder: str | os.PathLike[str], entry: AnnotationsEntry)
     try:
         with open_regular_file(path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
-            is_it = num_bytes == entry.bytes and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            is_it = has_content(file, entry.bytes, entry.sha256)
     except OSError as error:
         what = f"{path}: {error.strerror}; restore it, or run the command that wrote the store again"
         raise ValueError(what) from None

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -302,9 +301,7 @@ class FeatureStore:
             raise ValueError(f"{self.path}: this store is closed; open it again with FeatureStore(folder)")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -248,10 +248,6 @@ def compare(
 
 
 def _source(given: Comparable, opened: ExitStack) -> RecordSource:
-    """
-    Args:
-        opened: closes what is opened here.
-    """
     if isinstance(given, RecordSource):
         return given
     if isinstance(given, FeatureStore):
@@ -401,16 +397,8 @@ class _Tally:
         for source, alone in ((self._left, only_left), (self._right, only_right)):
             lines = tuple(f"{bad.location}: {bad.detail}" for bad in source.first_bad_entries)
             num_images = self._images + self._unreadable + alone.count
-            facts.append(
-                SourceFacts(
-                    source.name,
-                    num_images,
-                    source.fingerprint.feature_space,
-                    source.feature_dim,
-                    dict(source.bad_entries),
-                    lines,
-                )
-            )
+            space, bad_entries = source.fingerprint.feature_space, dict(source.bad_entries)
+            facts.append(SourceFacts(source.name, num_images, space, source.feature_dim, bad_entries, lines))
         found = StoreComparison(
             left=facts[0],
             right=facts[1],

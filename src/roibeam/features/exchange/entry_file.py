@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from roibeam.features.exchange.entry_record import EntryError
@@ -91,9 +90,7 @@ class FeatureFile(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def __contains__(self, image_id: object) -> bool:

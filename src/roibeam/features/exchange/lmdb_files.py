@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import lmdb
@@ -230,9 +229,7 @@ class LmdbOutput:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
                 if self._num_same < self._num_kept:

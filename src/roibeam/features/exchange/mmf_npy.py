@@ -185,7 +185,13 @@ class MmfNpy(ImageFolder):
             detail = f"is {kinds[in_one_file]}, the first file is {kinds[not in_one_file]}"
             raise EntryError("decode", "another layout", detail)
         if in_one_file:
-            _check_same_image(value.get("image_id"), self._ids[entry].decode("utf-8"))
+            # convert_to_lmdb.py goes by the image_id inside, every other reader by the file's name: they must agree.
+            stated, image_id = value.get("image_id"), self._ids[entry].decode("utf-8")
+            if stated is not None and str(stated) not in (image_id, image_id.rpartition("/")[2]):
+                detail = (
+                    f"says it is of image {str(stated)[:80]!r}; which is meant? Rename the file, or mend its image_id"
+                )
+                raise EntryError("record", "another image id", detail)
             return value.get("features"), {name: item for name, item in value.items() if name != "objects"}
         info_path = path.with_name(path.name.removesuffix(_SUFFIX) + _INFO_SUFFIX)
         self.check_inside(info_path)
@@ -199,13 +205,6 @@ class MmfNpy(ImageFolder):
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         features, info = self._values(entry)
         return self._dicts.record(self._ids[entry].decode("utf-8"), features, info, dtype=dtype)
-
-
-def _check_same_image(value: Any, image_id: str) -> None:
-    """convert_to_lmdb.py goes by the image_id inside, every other reader by the file's name: they must agree."""
-    if value is not None and str(value) not in (image_id, image_id.rpartition("/")[2]):
-        detail = f"says it is of image {str(value)[:80]!r}; which is meant? Rename the file, or mend its image_id"
-        raise EntryError("record", "another image id", detail)
 
 
 class MmfNpyFormat(FeatureFormat):
@@ -227,7 +226,11 @@ class MmfNpyFormat(FeatureFormat):
         held = () if layout == "vilbert-mt" else ("classes",)
         with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
             for record in records:
-                _check_id(record.image_id)
+                if record.image_id.endswith("_info") or _SUFFIX in record.image_id:
+                    raise ValueError(
+                        f"image id {record.image_id!r}: readers of these folders cut names at '.npy', and '_info.npy' "
+                        f"is a companion's; export to another format, or rename the image"
+                    )
                 count_losses(losses, record, rows_of_classes(record), held=held)
                 _write_files(record, output, layout)
         return dict(losses)
@@ -245,14 +248,6 @@ def _write_files(record: RegionRecord, output: ContinuedFolder, layout: str) -> 
     else:
         write_file(output, record.image_id, _SUFFIX, npy_bytes(features))
         write_file(output, record.image_id, _INFO_SUFFIX, npy_bytes(info))
-
-
-def _check_id(image_id: str) -> None:
-    if image_id.endswith("_info") or _SUFFIX in image_id:
-        raise ValueError(
-            f"image id {image_id!r}: readers of these folders cut names at '.npy', and '_info.npy' is a companion's; "
-            f"export to another format, or rename the image"
-        )
 
 
 FORMAT = MmfNpyFormat()

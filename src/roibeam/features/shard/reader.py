@@ -11,7 +11,6 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from roibeam.features.folders.folder_protocol import UNKNOWN_BYTES, OutputFolder
@@ -77,10 +76,8 @@ class ShardReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
             self.close()
         else:  # its traceback may hold views of the map; a BufferError would hide what went wrong
             self._index = self._map = None
