@@ -26,11 +26,8 @@ from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAM
 
 
 def checked_annotations(folder: str | os.PathLike[str], entry: AnnotationsEntry) -> Path:
-    """The file's path; reads all of it.
-
-    Raises:
-        ValueError: when it is missing, no regular file, or not the one that the manifest names, in size or content.
-    """
+    """The file's path; reads all of it. Raises ValueError when it is missing, no regular file, or not the one that the
+    manifest names, in size or content."""
     path = Path(folder) / entry.file
     try:
         with open_regular_file(path) as file:
@@ -116,11 +113,7 @@ def write_shard_captions(data_file: Path, captions: Mapping[str, tuple[str, ...]
 
 
 def read_shard_captions(data_file: Path) -> dict[str, tuple[str, ...]]:
-    """Image id -> captions, in key order.
-
-    Raises:
-        ValueError: when the file is missing or damaged.
-    """
+    """Image id -> captions, in key order; ValueError when the file is missing or damaged."""
     path = data_file.with_name(captions_file_name(data_file.name))
     try:
         rows = [json.loads(line) for line in path.read_text("ascii").splitlines()]

@@ -253,10 +253,7 @@ class FeatureStore:
 
     def annotations_file(self) -> Path:
         """The table of captions and labels, checked to be the one that the manifest names; see `checked_annotations`.
-
-        Raises:
-            ValueError: when there is none, or another.
-        """
+        Raises ValueError when there is none, or another."""
         if self.manifest.annotations is None:
             raise ValueError(f"{self.path}: its images have no captions and no labels")
         return checked_annotations(self._here, self.manifest.annotations)

@@ -199,16 +199,13 @@ class DoesNotFitError(ValueError):
 
 @dataclass(frozen=True)
 class RecordChange:
-    """The change, the same for all records.
+    """The change, the same for all records; ValueError for another dtype or distribution.
 
     Attributes:
         dtype: of the features, one of `COPY_DTYPES`; None keeps that of the record. Every float16 and bfloat16 value
             is a float32; the other way values are rounded, and one beyond the range does not fit.
         distribution: "keep", "none" (left out) or "top-<k>": the k best classes and the rest mass.
         regions: which to keep; None for all.
-
-    Raises:
-        ValueError: for another dtype or distribution.
     """
 
     dtype: str | None = None

@@ -273,10 +273,7 @@ class ButdTsv(FeatureFile):
 
 def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
     """The records of a file in key order, float32 features, equal repeats left out; for those who need every line.
-
-    Raises:
-        ValueError: at the first line that cannot be used, naming file, line and what is wrong.
-    """
+    Raises ValueError at the first line that cannot be used, naming file, line and what is wrong."""
     with ButdTsv(path) as tsv:
         for outcome in tsv.outcomes():
             if isinstance(outcome, DeadLetter):
@@ -286,11 +283,8 @@ def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
 
 
 def header_layout(line: bytes, path: str) -> TsvLayout | None:
-    """The layout that a header row names; None for a line of values.
-
-    Raises:
-        ValueError: when some names are not known, come twice or are missing.
-    """
+    """The layout that a header row names; None for a line of values. Raises ValueError when some names are not known,
+    come twice or are missing."""
     cells = [cell.strip(b" \"'#\r\n").lower().decode("ascii", "replace") for cell in line[:2000].split(b"\t")]
     known = [_COLUMN_NAMES[cell] for cell in cells if cell in _COLUMN_NAMES]
     if len(known) < _FEWEST_HEADER_NAMES:

@@ -317,11 +317,8 @@ def first_file(path: Path, suffix: str, *, companion: str | None = None) -> Path
 
 
 def write_file(output: ContinuedFolder, image_id: str, suffix: str, data: bytes) -> None:
-    """Writes the file of an image; its folder is made.
-
-    Raises:
-        ValueError: when the id cannot be a path below the output's folder.
-    """
+    """Writes the file of an image; its folder is made. Raises ValueError when the id cannot be a path below the
+    output's folder."""
     parts = image_id.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"image id {image_id!r} cannot be the path of a file; export to a format with keys, or rename")

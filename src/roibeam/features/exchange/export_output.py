@@ -188,11 +188,7 @@ class ContinuedFolder:
         log.info("%s of what a stopped export left stayed, the others were written", kept)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Writes a file below the folder.
-
-        Raises:
-            FileExistsError: if it was written before.
-        """
+        """Writes a file below the folder; FileExistsError if it was written before."""
         name = os.path.relpath(path, self.folder)
         if name in self._left:
             self._left.remove(name)

@@ -81,11 +81,8 @@ FORMATS: dict[str, str] = {
 
 
 def format_named(name: str) -> FeatureFormat:
-    """The format of this name.
-
-    Raises:
-        ValueError: naming those that are known under this name, such as "lxmert" or "volta", or all.
-    """
+    """The format of this name; ValueError naming those that are known under this name, such as "lxmert" or "volta", or
+    all."""
     if name not in FORMATS:
         known = _known_as(name)
         hint = f"give {'; or '.join(known)}" if known else name_hint(name, FORMATS)
@@ -104,11 +101,8 @@ def _known_as(name: str) -> list[str]:
 
 
 def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
-    """The format whose signature a file or folder bears, whatever its name; None for another file.
-
-    Raises:
-        FileNotFoundError: when there is nothing at `path`.
-    """
+    """The format whose signature a file or folder bears, whatever its name; None for another file. Raises
+    FileNotFoundError when there is nothing at `path`."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder; give a store or a feature file")
@@ -116,11 +110,8 @@ def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
 
 
 def format_of(path: str | os.PathLike[str], name: str | None = None) -> FeatureFormat:
-    """The format called `name`, or the one that the file bears.
-
-    Raises:
-        FileNotFoundError, ValueError: saying which formats there are, when it is none of them.
-    """
+    """The format called `name`, or the one that the file bears; FileNotFoundError or ValueError saying which formats
+    there are, when it is none of them."""
     if name is not None:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path}: no such file or folder; give a feature file")

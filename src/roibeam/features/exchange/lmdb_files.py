@@ -243,12 +243,8 @@ class LmdbOutput:
             fsync_folder(self._folder)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds an entry.
-
-        Raises:
-            ValueError: when the key is there already or longer than LMDB's 511 bytes, or a stopped writer left other
-                entries.
-        """
+        """Adds an entry; ValueError when the key is there already or longer than LMDB's 511 bytes, or a stopped writer
+        left other entries."""
         if not 1 <= len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"key {key[:60]!r} has {len(key)} bytes, keys of LMDB have 1 to {_MAX_KEY_BYTES}")
         if self._num_same < self._num_kept:

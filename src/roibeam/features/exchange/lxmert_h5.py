@@ -53,11 +53,7 @@ H5_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowErr
 
 
 def open_h5(path: Path) -> h5py.File:
-    """The file, for reading.
-
-    Raises:
-        ValueError: when it is no HDF5 file, or a damaged one.
-    """
+    """The file, for reading; ValueError when it is no HDF5 file, or a damaged one."""
     check_regular_file(path)
     try:
         # locking=False: the file may lie on a read-only or network disk, and should have no writer.
@@ -87,11 +83,8 @@ def has_member(group: h5py.h5g.GroupID, name: bytes) -> bool:
 
 
 def read_dataset(group: h5py.h5g.GroupID, name: bytes) -> np.ndarray | None:
-    """The array of a dataset of numbers in `group`; None when there is no such member.
-
-    Raises:
-        EntryError: for links, other objects, bytes outside the file, other filters, types and sizes, and damage.
-    """
+    """The array of a dataset of numbers in `group`; None when there is no such member. Raises EntryError for links,
+    other objects, bytes outside the file, other filters, types and sizes, and damage."""
     label = name.decode("utf-8", "backslashreplace")
     try:
         if not group.links.exists(name):

@@ -67,14 +67,12 @@ _LARGEST_RATIO, _RATIO_FREE_BYTES = 200, 2**20
 
 
 class ZipMembers:
-    """A zip file, opened.
+    """A zip file, opened; ValueError when the file is no whole zip, spans several disks, or lists members that overlap.
 
     Args:
         most: reads no more of the list of members than this many; None reads and checks all of it.
     Attributes:
         names: of the members that are no folders, UTF-8, in the order of the file; a name may come twice.
-    Raises:
-        ValueError: when the file is no whole zip, spans several disks, or lists members that overlap.
     """
 
     def __init__(self, path: Path, *, most: int | None = None) -> None:
@@ -102,12 +100,8 @@ class ZipMembers:
         self._file.close()
 
     def read(self, member: int) -> bytes:
-        """The bytes of a member.
-
-        Raises:
-            EntryError: for one that is encrypted, packed in an unusual way, larger than 64 MiB or inflated over 200
-                times, and one that differs from the list of members.
-        """
+        """The bytes of a member; EntryError for one that is encrypted, packed in an unusual way, larger than 64 MiB or
+        inflated over 200 times, and one that differs from the list of members."""
         packed_size, size, method = self._packed[member], self._sizes[member], self._methods[member]
         if method < 0:
             raise EntryError("read", "encrypted", "is encrypted; unpack the archive and pack it without a password")

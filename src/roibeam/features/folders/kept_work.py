@@ -99,11 +99,7 @@ def with_sum(text: bytes) -> bytes:
 
 
 def check_sum(data: bytes, where: Path | str) -> bool:
-    """Whether the text of a JSON object has a sum: earlier versions wrote none.
-
-    Raises:
-        DamagedError: when it is another one.
-    """
+    """Whether the text of a JSON object has a sum: earlier versions wrote none; DamagedError when it is another one."""
     if not data.startswith(_HEAD):
         return False
     rest = data[_REST:]

@@ -171,11 +171,8 @@ class ObjectFolder:
         return found
 
     def files_below(self) -> dict[str, FileFacts]:
-        """The files of the folder and of those in it, by their names below it; {} also where there is no folder.
-
-        Raises:
-            ValueError: for a name that leads out of the folder.
-        """
+        """The files of the folder and of those in it, by their names below it; {} also where there is no folder. Raises
+        ValueError for a name that leads out of the folder."""
 
         def find(system: Any, path: str) -> dict[str, FileFacts]:
             system.invalidate_cache()

@@ -414,11 +414,8 @@ class _Resumable:
         self._order = BatchOrder(store, **({"at_epoch_end": "drop"} | options))
 
     def __len__(self) -> int:
-        """Batches of this rank from the position to the end of its epoch.
-
-        Raises:
-            TypeError: when batches never end (`at_epoch_end="go on"`).
-        """
+        """Batches of this rank from the position to the end of its epoch; TypeError when batches never end
+        (`at_epoch_end="go on"`)."""
         if self._order.num_batches is None:
             raise TypeError('batches never end with at_epoch_end="go on"; "drop" or "short" end an epoch')
         return self._order.num_batches

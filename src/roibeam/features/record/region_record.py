@@ -330,11 +330,8 @@ def record_digest(record: RegionRecord) -> bytes:
 
 
 def content_digest(digests: Iterable[tuple[bytes, bytes]]) -> str:
-    """SHA-256 (hex) over (length of the key u32, key, record digest) of records in ascending key order.
-
-    Raises:
-        ValueError: when keys are not strictly ascending: the same image twice, or shards read in the wrong order.
-    """
+    """SHA-256 (hex) over (length of the key u32, key, record digest) of records in ascending key order; ValueError when
+    keys are not strictly ascending: the same image twice, or shards read in the wrong order."""
     state = hashlib.sha256()
     previous: bytes | None = None
     for key, digest in digests:

@@ -76,13 +76,11 @@ class _Database(NamedTuple):
 
 
 class LmdbPages:
-    """The pages of a finished LMDB file.
+    """The pages of a finished LMDB file; ValueError when the file is not LMDB 0.9, or shorter than its own page count.
 
     Args:
         buffer: the whole file; it is read, never kept beyond this object.
         name: how errors call the file.
-    Raises:
-        ValueError: when the file is not LMDB 0.9, or shorter than its own page count.
     """
 
     def __init__(self, buffer: FileBytes, name: str) -> None:

@@ -161,11 +161,8 @@ EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()
 
 
 def data_file_name(shard: int, attempt: str) -> str:
-    """`part-00003.<attempt>.lmdb`; two attempts of one shard never share a file.
-
-    Raises:
-        ValueError: when `attempt` is not 1 to 64 letters, digits, `-` or `_`.
-    """
+    """`part-00003.<attempt>.lmdb`; two attempts of one shard never share a file. Raises ValueError when `attempt` is
+    not 1 to 64 letters, digits, `-` or `_`."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", attempt):
         raise ValueError(f"attempt {attempt!r} must be 1 to 64 letters, digits, - or _: it becomes part of a file name")
     return f"part-{shard:05d}.{attempt}.lmdb"
@@ -438,7 +435,7 @@ class ListedManifest(NamedTuple):
 
 
 def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str) -> ListedManifest:
-    """The manifest that the store manifest was made from, wherever it is now.
+    """The manifest that the store manifest was made from, wherever it is now; FileNotFoundError where it is gone.
 
     `extract --retry-dead-letters` sets the manifests of its shards aside and keeps their data files until the store
     manifest lists the new ones. So the store can be read while such a run is at work, or after it was killed.
@@ -446,8 +443,6 @@ def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str)
     Args:
         read: gives a whole file of the store's folder by its name; FileNotFoundError where there is none.
         where: how messages name the manifest.
-    Raises:
-        FileNotFoundError: where it is gone.
     """
     data = _read(read, entry.manifest)
     digest = None if data is None else hashlib.sha256(data).hexdigest()

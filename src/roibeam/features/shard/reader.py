@@ -220,11 +220,8 @@ class ShardReader:
         yield from self._opened()[1].rows()
 
     def close(self) -> None:
-        """Unmaps the file; a second call does nothing.
-
-        Raises:
-            BufferError: while arrays made with `copy=False` are alive; the reader stays open and can be closed later.
-        """
+        """Unmaps the file; a second call does nothing. Raises BufferError while arrays made with `copy=False` are
+        alive; the reader stays open and can be closed later."""
         if self._map is None:
             return
         self._index = None

@@ -51,7 +51,7 @@ INDEX_KEY = b"v1"
 
 
 class ShardWriter:
-    """Writes one data file; use it as a context manager.
+    """Writes one data file; use it as a context manager. Raises ValueError when `path` exists.
 
     Leaving the block without `finish` deletes the file, so a failed attempt leaves nothing that could be taken for a
     shard.
@@ -60,8 +60,6 @@ class ShardWriter:
         path: the data file; must not exist (two attempts never share a file).
         planned_bytes: expected size of all values; see `GrowingLmdb`. The file only ever has the size of its pages.
         commit_bytes: values per transaction; the writer's memory is about twice this.
-    Raises:
-        ValueError: when `path` exists.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, planned_bytes: int, commit_bytes: int = COMMIT_BYTES) -> None:
@@ -102,11 +100,8 @@ class ShardWriter:
         return len(self._records)
 
     def put(self, record: RegionRecord) -> None:
-        """Adds one record; ascending ids pack the tree best, any order is right.
-
-        Raises:
-            ValueError: for an id that is there already, or features of another width or dtype than the records before.
-        """
+        """Adds one record; ascending ids pack the tree best, any order is right. Raises ValueError for an id that is
+        there already, or features of another width or dtype than the records before."""
         self._check_open()
         key = record.image_id.encode("utf-8")
         if key in self._records:

@@ -443,11 +443,7 @@ class PartialStore:
         return record
 
     def is_there(self, record: RegionRecord, captions: tuple[str, ...]) -> bool:
-        """Whether an earlier writer wrote this image.
-
-        Raises:
-            ValueError: when it wrote other content under the id.
-        """
+        """Whether an earlier writer wrote this image; ValueError when it wrote other content under the id."""
         image_id = record.image_id
         if not self._shards.is_earlier(image_id):
             return False

@@ -150,11 +150,7 @@ class WriterSettings:
 
 
 def checked_names(names: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
-    """Names of classes or attributes.
-
-    Raises:
-        ValueError: for one text in place of several, no name, or what is no text.
-    """
+    """Names of classes or attributes; ValueError for one text in place of several, no name, or what is no text."""
     if names is None:
         return None
     check_list(names, what)
@@ -323,11 +319,7 @@ def check_values(record: RegionRecord) -> None:
 
 
 def caption_texts(image_id: str, captions: str | Iterable[str]) -> tuple[str, ...]:
-    """The captions of an image; one text alone is one caption.
-
-    Raises:
-        ValueError: for what is no text, or empty.
-    """
+    """The captions of an image; one text alone is one caption. Raises ValueError for what is no text, or empty."""
     if isinstance(captions, Mapping) or not isinstance(captions, Iterable):
         raise ValueError(f"image {image_id!r}: captions are a text or several, got {type(captions).__name__}")
     texts = (captions,) if isinstance(captions, str) else tuple(captions)

@@ -114,11 +114,8 @@ def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -
 
 
 def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedText:
-    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name.
-
-    Raises:
-        ValueError: when two name classes or attributes differently.
-    """
+    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name;
+    ValueError when two name classes or attributes differently."""
     configs = [store.manifest.config for store in stores]
     common = {
         key: value
