@@ -31,9 +31,8 @@ from roibeam.features.shard.manifest import (
     PLAN_NAME,
     STORE_MANIFEST_NAME,
     ShardEntry,
-    ShardManifest,
     StoreManifest,
-    listed_manifest,
+    checked_manifest,
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.messages import check_list, plural
@@ -395,18 +394,13 @@ class FeatureStore:
 
     def _open_shard(self, entry: ShardEntry) -> ShardReader:
         path = self._here / entry.manifest
-        data, got, _ = listed_manifest(lambda name: read_regular_file(self._here / name), entry, str(path))
-        manifest = ShardManifest.from_bytes(data, path)
-        if got != entry.manifest_sha256 or manifest.data_file is None:
-            raise ValueError(
-                f"{path}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {got}, "
-                f"expected {entry.manifest_sha256}); finish the run that changed it, or verify the store"
-            )
+        manifest, _ = checked_manifest(lambda name: read_regular_file(self._here / name), entry, str(path))
         if (manifest.feature_dim, manifest.feature_dtype) != (self.feature_dim, self.feature_dtype):
             raise ValueError(
                 f"{path}: has features {manifest.feature_dim} {manifest.feature_dtype}, {STORE_MANIFEST_NAME} says "
                 f"{self.feature_dim} {self.feature_dtype}; verify the store"
             )
+        assert manifest.data_file is not None, "this shard has records"
         return ShardReader(self._here / manifest.data_file, manifest)
 
 

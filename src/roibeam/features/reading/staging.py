@@ -38,7 +38,7 @@ from roibeam.features.shard.manifest import (
     ShardEntry,
     ShardManifest,
     StoreManifest,
-    listed_manifest,
+    checked_manifest,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
@@ -313,16 +313,7 @@ class StagedStore(FeatureStore):
 
     def _fetch(self, entry: ShardEntry, release: Callable[[], bool]) -> None:
         """Makes the shard whole; called while it is locked."""
-        where = self._remote.where(entry.manifest)
-        data, digest, _ = listed_manifest(self._remote.read, entry, where)
-        if digest != entry.manifest_sha256:
-            raise ValueError(
-                f"{where}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {digest}, expected "
-                f"{entry.manifest_sha256}); the store changed: open it again, or finish the run that changes it"
-            )
-        manifest = ShardManifest.from_bytes(data, where)
-        if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
-            raise ValueError(f"{where}: does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard}; verify it")
+        manifest, data = checked_manifest(self._remote.read, entry, self._remote.where(entry.manifest))
         if entry.data_file is not None:
             arriving, whole = self._staging.partial(entry), self.path / entry.data_file
             self._staging.reserve(entry, self.manifest.shards, release)

@@ -458,6 +458,19 @@ def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str)
     return ListedManifest(data, digest)
 
 
+def checked_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str) -> tuple[ShardManifest, bytes]:
+    """The manifest that the store manifest was made from, and its bytes; ValueError when it is gone, and another is
+    there. Arguments and other errors as of `listed_manifest`."""
+    data, digest, _ = listed_manifest(read, entry, where)
+    manifest = ShardManifest.from_bytes(data, where)
+    if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
+        raise ValueError(
+            f"{where}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {digest}, expected "
+            f"{entry.manifest_sha256}); finish the run that changed it and open the store again, or verify the store"
+        )
+    return manifest, data
+
+
 def _read(read: Callable[[str], bytes], name: str) -> bytes | None:
     try:
         return read(name)
