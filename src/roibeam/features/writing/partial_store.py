@@ -310,11 +310,10 @@ class FinishedShards:
 
     def kind(self) -> RecordKind | None:
         """Kind of the records that are there; None without any."""
-        for manifest in self.manifests:
-            return RecordKind.from_json(
-                manifest.stats.get("kind"), str(self._folder / f"part-{manifest.shard:05d}.json")
-            )
-        return None
+        if not self.manifests:
+            return None
+        first = self.manifests[0]
+        return RecordKind.from_json(first.stats.get("kind"), str(self._folder / shard_manifest_name(first.shard)))
 
     def has_classes(self) -> bool | None:
         """Whether class ids of the records were given; None if unknown."""

@@ -310,7 +310,11 @@ def check_values(record: RegionRecord) -> None:
     lie in 0..1: a `RegionRecord` checks shapes and dtypes alone, and such values look right in a store."""
     try:
         check_boxes(record.boxes, record.height, record.width)
-        _check_pixels(record)
+        # Boxes in shares of the image look like boxes of its corner.
+        if min(record.height, record.width) > 1 and 0 < record.boxes.max(initial=0) <= 1:
+            size = f"{record.width}x{record.height}"
+            detail = f"all boxes lie in 0..1 of an image of {size} pixels; give x1 y1 x2 y2 in pixels"
+            raise EntryError("record", "boxes in shares", detail)
         check_scores(record.class_scores, "class_scores")
         if record.attribute_scores is not None:
             check_scores(record.attribute_scores, "attribute_scores")
@@ -408,13 +412,3 @@ def _distribution(value: Any) -> np.ndarray | TopKDistribution | None:
             f"a row of class_distribution sums up to 1 +- {off:.3g}; give those of all classes, background last",
         )
     return rows.astype(np.float16)
-
-
-def _check_pixels(record: RegionRecord) -> None:
-    """Boxes in shares of the image look like boxes of its corner."""
-    if min(record.height, record.width) > 1 and 0 < record.boxes.max(initial=0) <= 1:
-        raise EntryError(
-            "record",
-            "boxes in shares",
-            f"all boxes lie in 0..1 of an image of {record.width}x{record.height} pixels; give x1 y1 x2 y2 in pixels",
-        )
