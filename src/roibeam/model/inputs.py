@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roibeam.messages import check_lists, short_repr
 from roibeam.model.layer_states import LayerStates
@@ -433,12 +433,10 @@ class VLBatch:
 
 
 def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
-    """Checks pieces before the word embeddings; only on the CPU, since it would wait for a GPU.
+    """Raises ValueError for a piece that has no embedding; only on the CPU, since it would wait for a GPU.
 
     Args:
-        model: for people.
-    Raises:
-        ValueError: for a piece that has no embedding.
+        model: its name for people, as in the checks below.
     """
     if text_ids.device.type != "cpu" or torch.compiler.is_compiling() or not text_ids.numel():
         return
@@ -450,41 +448,21 @@ def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_text_length(model: str, length: int, longest: int) -> None:
-    """Checks the length of a text in pieces before a table of positions.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: for a text too long or without [CLS].
-    """
+def check_texts(model: str, text_ids: Tensor, words: nn.Embedding, longest: int) -> None:
+    """Raises ValueError for texts of no piece or of more than `longest`, or as `check_word_ids`."""
+    length = text_ids.shape[1]
     if not 1 <= length <= longest:
         raise ValueError(f"{model}: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
+    check_word_ids(model, text_ids, words.num_embeddings)
 
 
-def check_region_width(model: str, features: Tensor, width: int) -> None:
-    """Checks features (..., D) before a layer of that width.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: for another width.
-    """
+def check_features(model: str, features: Tensor, width: int, weight: Tensor) -> None:
+    """Raises ValueError for region features of another width or, without autocast, of another dtype than the weight."""
     if features.shape[-1] != width:
         raise ValueError(
             f"{model}: region_features are {features.shape[-1]} wide, this model takes {width}; make it with "
             f"region_feature_size={features.shape[-1]}, or give the features that it was trained on"
         )
-
-
-def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
-    """Checks features before that weight; under autocast they may differ.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: for another dtype.
-    """
     if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
         dtype = str(weight.dtype)
         raise ValueError(
@@ -494,13 +472,7 @@ def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
 
 
 def check_text_alone(model: str, batch: VLBatch) -> None:
-    """Checks a batch that is read as text without any image.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: if it has regions.
-    """
+    """Raises ValueError for a batch that has regions, where a text is read without any image."""
     if batch.region_mask.shape[1]:
         raise ValueError(
             f"{model}: encode_text reads no image, but the batch has {batch.region_mask.shape[1]} regions a row"

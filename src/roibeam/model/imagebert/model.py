@@ -29,11 +29,9 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
-    check_feature_dtype,
-    check_region_width,
+    check_features,
     check_text_alone,
-    check_text_length,
-    check_word_ids,
+    check_texts,
 )
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, only_matched
@@ -103,8 +101,8 @@ class ImageBertEmbeddings(nn.Module):
     def _embed_text(self, batch: VLBatch) -> Tensor:
         """(B, T, H), "Linguistic embedding": word + segment + position."""
         length = batch.text_ids.shape[1]
-        check_text_length("ImageBERT", length, self.positions.num_embeddings - (self.final_separator == "next"))
-        check_word_ids("ImageBERT", batch.text_ids, self.words.num_embeddings)
+        longest = self.positions.num_embeddings - (self.final_separator == "next")
+        check_texts("ImageBERT", batch.text_ids, self.words, longest)
         words = self.words(batch.text_ids) + self.segments(batch.text_segments)
         return self.text_norm(words + self.positions.weight[:length])
 
@@ -114,8 +112,7 @@ class ImageBertEmbeddings(nn.Module):
         hidden = ~batch.region_mask
         if self.masked_appearance == "zero":
             hidden = hidden | batch.masked_regions
-        check_region_width("ImageBERT", batch.region_features, self.features.in_features)
-        check_feature_dtype("ImageBERT", batch.region_features, self.features.weight)
+        check_features("ImageBERT", batch.region_features, self.features.in_features, self.features.weight)
         features = batch.region_features.masked_fill(hidden[..., None], 0.0)
         locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
         real = Packing(batch.region_mask)

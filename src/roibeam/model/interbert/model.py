@@ -28,11 +28,9 @@ from roibeam.model.inputs import (
     OutputWidths,
     VLBatch,
     VLOutput,
-    check_feature_dtype,
-    check_region_width,
+    check_features,
     check_text_alone,
-    check_text_length,
-    check_word_ids,
+    check_texts,
 )
 from roibeam.model.interbert.fields import SMALL, InterBertFields, interbert_fields
 from roibeam.model.layer_states import LayerStates
@@ -89,8 +87,7 @@ class InterBertTextEmbeddings(nn.Module):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        check_text_length("InterBERT", length, self.positions.num_embeddings)
-        check_word_ids("InterBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("InterBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         states = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.dropout(self.norm(states))
 
@@ -139,8 +136,7 @@ class InterBertRegionEmbeddings(nn.Module):
         Raises:
             ValueError: for features of another width, and for more elements than there are positions.
         """
-        check_region_width("InterBERT", batch.region_features, self.region_width)
-        check_feature_dtype("InterBERT", batch.region_features, self.locations.weight)
+        check_features("InterBERT", batch.region_features, self.region_width, self.locations.weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         mask, real = elements.mask, Packing(elements.mask)
         features, locations = real.pack(elements.features), real.pack(elements.locations)

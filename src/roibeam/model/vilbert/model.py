@@ -31,16 +31,7 @@ from roibeam.model.common.heads import (
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
-from roibeam.model.inputs import (
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-    check_text_length,
-    check_word_ids,
-)
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import (
     PreTrainingLogits,
@@ -81,8 +72,7 @@ class ViLbertTextEmbeddings(nn.Module):
             ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
         length, first = batch.text_ids.shape[1], self.first_position
-        check_text_length("ViLBERT", length, self.positions.num_embeddings - first)
-        check_word_ids("ViLBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("ViLBERT", batch.text_ids, self.words, self.positions.num_embeddings - first)
         if (self.tasks is None) != (batch.task_ids is None):
             needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
             raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
@@ -114,8 +104,7 @@ class ViLbertRegionEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
-        check_region_width("ViLBERT", batch.region_features, self.features.in_features)
-        check_feature_dtype("ViLBERT", batch.region_features, self.features.weight)
+        check_features("ViLBERT", batch.region_features, self.features.in_features, self.features.weight)
         elements = elements_with_whole_image(
             batch, count=self.whole_image_count, masked_appearance=self.masked_appearance
         )

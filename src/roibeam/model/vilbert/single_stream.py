@@ -30,16 +30,7 @@ from roibeam.model.common.heads import (
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
-from roibeam.model.inputs import (
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-    check_text_length,
-    check_word_ids,
-)
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from roibeam.model.vilbert.fields import REGION_SEGMENT, SingleStreamFields
@@ -79,8 +70,8 @@ class SingleStreamEmbeddings(nn.Module):
         """States (B, T + E, H) and their mask."""
         batch = batch.with_texts_of_rows()
         text = self._text(batch)
-        check_region_width("single-stream ViLBERT", batch.region_features, self.features.in_features)
-        check_feature_dtype("single-stream ViLBERT", batch.region_features, self.features.weight)
+        width, weight = self.features.in_features, self.features.weight
+        check_features("single-stream ViLBERT", batch.region_features, width, weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
@@ -96,8 +87,7 @@ class SingleStreamEmbeddings(nn.Module):
     def _text(self, batch: VLBatch) -> Tensor:
         """(B, T, H) of rows that share no text."""
         length = batch.text_ids.shape[1]
-        check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
-        check_word_ids("single-stream ViLBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("single-stream ViLBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.text_norm(text)
 

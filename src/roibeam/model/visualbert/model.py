@@ -25,16 +25,7 @@ from roibeam.model.common.fields import SMALL_SIZES
 from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, PhraseToRegions, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
-from roibeam.model.inputs import (
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-    check_text_length,
-    check_word_ids,
-)
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import EMBEDDINGS, LayerStates, layer_names
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.task_heads import phrase_states, read_summary
@@ -113,11 +104,9 @@ class VisualBertEmbeddings(nn.Module):
             ValueError: for a text too long or without [CLS], or a batch without the classes that the model reads.
         """
         length = batch.text_ids.shape[1]
-        check_text_length("VisualBERT", length, self.positions.num_embeddings)
-        check_word_ids("VisualBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("VisualBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
-        check_region_width("VisualBERT", batch.region_features, self.region_width)
-        check_feature_dtype("VisualBERT", batch.region_features, self.projection.weight)
+        check_features("VisualBERT", batch.region_features, self.region_width, self.projection.weight)
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
         real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)

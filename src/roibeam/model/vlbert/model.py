@@ -25,15 +25,7 @@ from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from roibeam.model.common.transformer import Packing
-from roibeam.model.inputs import (
-    IGNORE_INDEX,
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-)
+from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
@@ -173,8 +165,7 @@ class VLBertModel(VLBertPreTrainedModel):
     ) -> tuple[Tensor, Tensor]:
         """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones by the config."""
         masked, features = elements.masked[..., None], elements.features
-        check_region_width("VL-BERT", features, self.config.region_feature_size)
-        check_feature_dtype("VL-BERT", features, self.region_projection.linear.weight)
+        check_features("VL-BERT", features, self.config.region_feature_size, self.region_projection.linear.weight)
         features = self.with_masked_features(elements)
         # A row without an image may bring no size.
         hw, real = image_hw.clamp(min=1), Packing(elements.mask)
