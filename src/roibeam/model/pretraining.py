@@ -1,4 +1,4 @@
-"""Protocol of models with pre-training heads, and their shared tasks, each as (loss, accuracy).
+"""Base of models with pre-training heads, and their shared tasks, each as (loss, accuracy).
 
 Logits are computed at masked positions only: over all positions they would be most of a head's work and memory.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.bert import VLPreTrainedModel
+from roibeam.model.common.heads import NormedRegionHead
 from roibeam.model.common.losses import (
     PreTrainingOutput,
     SumCount,
@@ -26,8 +27,62 @@ from roibeam.model.common.losses import (
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 
 
+class PreTrainingModel(VLPreTrainedModel):
+    """A model with its pre-training heads, as training, probes and comparisons use it; calling it is `score(batch,
+    encode(batch))`.
+
+    The encoder is the part that `base_model_prefix` names. A head that a configuration leaves out is None.
+    """
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
+        """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
+        request."""
+        return self.base_model(batch, with_attention=with_attention, with_states=with_states)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone.
+
+        Raises:
+            ValueError: for a batch with regions.
+        """
+        return self.base_model.encode_text(batch, with_attention=with_attention)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses.
+
+        Raises:
+            ValueError: if the batch lacks the targets of a head.
+        """
+        raise NotImplementedError
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """Number of elements that each loss of `score` is averaged over, by its name, before the model runs.
+
+        So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
+        """
+        raise NotImplementedError
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        raise NotImplementedError
+
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
+        raise NotImplementedError
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", for any order of the head's logits.
+
+        Zero-shot retrieval sorts by it; its sigmoid is the probability. None for a model without such a head.
+        """
+        raise NotImplementedError
+
+
 class PreTrainingLogits(NamedTuple):
-    """Predictions of a two-stream model's heads for every position, real or not."""
+    """Predictions of a `ViLbertStyleModel` for every position, real or not."""
 
     words: Tensor  # (B, T, V)
     regions: Tensor | None  # (B, R, C), or features (B, R, D); None for a model that predicts no regions
@@ -35,43 +90,41 @@ class PreTrainingLogits(NamedTuple):
     match: Tensor | None  # (B, 2), in the releases' order: matching first
 
 
-class PreTrainingModel(Protocol):
-    """A model with its pre-training heads, as training, probes and comparisons use it.
+MATCH_LOGIT = 0  # in all releases of ViLBERT and InterBERT: logit 0 = the caption belongs to the image, 1 = it does not
 
-    All of them are `torch.nn.Module`s; calling one is `score(batch, encode(batch))`.
-    """
 
-    @property
-    def config(self) -> BertSizes: ...
+class ViLbertStyleModel(PreTrainingModel):
+    """A model with the heads of ViLBERT, as InterBERT and the single-stream baseline have them."""
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
-        request."""
-
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
-
-    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """Number of elements that each loss of `score` is averaged over, by its name, before the model runs.
-
-        So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
-        """
-
-    def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
+    masked_region_head: NormedRegionHead | None
+    match_head: nn.Linear | None
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
+        head, config = self.masked_region_head, cast(Any, self.config)
+        return head(states) if head is not None and config.region_loss == "kl" else None
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", for any order of the head's logits.
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
-        Zero-shot retrieval sorts by it; its sigmoid is the probability. None for a model without such a head.
-        """
+    def logits(self, output: VLOutput) -> PreTrainingLogits:
+        """Logits of all positions of an output with an image: for inspection, not for training."""
+        head = self.masked_region_head
+        return PreTrainingLogits(
+            words=self.word_logits(output.text_states),
+            regions=None if head is None else head(output.region_states),
+            whole_image=None if head is None else head(output.whole_image_state),
+            match=None if self.match_head is None else self.match_head(output.pooled),
+        )
+
+
+def region_head(config: Any, region_width: int) -> NormedRegionHead | None:
+    """The head of masked regions of a `ViLbertStyleModel`; None if it predicts no regions.
+
+    Its activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
+    """
+    if config.region_loss == "none":
+        return None
+    return NormedRegionHead(region_width, config.region_target_size, activation=config.hidden_activation)
 
 
 def count_labels(labels: Tensor | None) -> int:

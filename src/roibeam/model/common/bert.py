@@ -15,7 +15,7 @@ from transformers import initialization as init
 
 from roibeam.messages import name_hint
 from roibeam.model.common.fields import BertFields, ConfigFields
-from roibeam.model.common.heads import WeightNormedLinear
+from roibeam.model.common.heads import MaskedWordHead, WeightNormedLinear
 from roibeam.model.common.transformer import TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
 
@@ -106,6 +106,11 @@ def bert_layer(sizes: BertSizes) -> TransformerLayer:
 def bert_encoder(sizes: BertSizes) -> TransformerEncoder:
     """BERT's `num_hidden_layers` layers."""
     return TransformerEncoder(bert_layer(sizes) for _ in range(sizes.num_hidden_layers))
+
+
+def bert_word_head(sizes: BertSizes) -> MaskedWordHead:
+    """BERT's masked-word head."""
+    return MaskedWordHead(sizes.hidden_size, sizes.vocab_size, activation=sizes.hidden_activation)
 
 
 @torch.no_grad()

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_word_head
 from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import MaskedWordHead, Pooler
+from roibeam.model.common.heads import Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
@@ -34,7 +34,7 @@ from roibeam.model.inputs import (
     check_texts,
 )
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, only_matched
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true, only_matched
 
 
 class ImageBertConfig(ImageBertFields, BertSizes):
@@ -202,18 +202,14 @@ class ImageBertModel(ImageBertPreTrainedModel):
         )
 
 
-class ImageBertForPreTraining(ImageBertPreTrainedModel):
+class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
     """ImageBERT with the heads of its four tasks (section 4.3); losses weigh the same."""
 
     def __init__(self, config: ImageBertConfig) -> None:
         super().__init__(config)
         hidden = config.hidden_size
         self.imagebert = ImageBertModel(config)
-        self.masked_word_head = (
-            MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-            if config.with_word_head
-            else None
-        )
+        self.masked_word_head = bert_word_head(config) if config.with_word_head else None
         # Tasks 2 to 4: "a fully-connected layer" each.
         self.region_class_head = nn.Linear(hidden, config.num_region_labels) if config.with_region_class_head else None
         self.region_feature_head = (
@@ -222,19 +218,7 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         self.match_head = nn.Linear(hidden, 1) if config.with_match_head else None
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `ImageBertModel.forward`."""
-        return self.imagebert(batch, with_attention=with_attention, with_states=with_states)
-
-    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """See `ImageBertModel.encode_text`."""
-        return self.imagebert.encode_text(batch, with_attention=with_attention)
-
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         counted = batch
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
             counted = only_matched(batch)
@@ -253,21 +237,15 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H).
-
-        Raises:
-            ValueError: for a model without a masked-word head.
-        """
         if self.masked_word_head is None:
             raise ValueError("ImageBertForPreTraining: this model has no masked-word head (with_word_head=False)")
         return self.masked_word_head(states, self.imagebert.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., K) for region states (..., H); None without a class head."""
         return None if self.region_class_head is None else self.region_class_head(states)
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) the logit of s(v, w), see `PreTrainingModel`; None without a match head."""
+        """The logit of s(v, w)."""
         return None if self.match_head is None else self.match_head(output.pooled).squeeze(-1)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
-from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, ScoreHeads, TwoStreamPooler
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer, bert_word_head
+from roibeam.model.common.heads import DroppedLinear, NormedRegionHead, ScoreHeads, TwoStreamPooler
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, Packing, TransformerEncoder, TransformerLayer
@@ -34,7 +34,14 @@ from roibeam.model.inputs import (
 )
 from roibeam.model.interbert.fields import SMALL, InterBertFields, interbert_fields
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
+from roibeam.model.pretraining import (
+    MATCH_LOGIT,
+    PreTrainingTerms,
+    ViLbertStyleModel,
+    count_labels,
+    count_true,
+    region_head,
+)
 
 
 class InterBertConfig(InterBertFields, BertSizes):
@@ -65,7 +72,6 @@ def interbert_small(**overrides: Any) -> InterBertConfig:
 
 
 PADDING_PIECE = 0
-MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
 
 
 class InterBertTextEmbeddings(nn.Module):
@@ -292,7 +298,7 @@ class InterBertModel(InterBertPreTrainedModel):
         return VLOutput(text_states=text, region_states=text[:, :0], pooled=pooled, pooled_text=pooled, attention=maps)
 
 
-class InterBertForPreTraining(InterBertPreTrainedModel):
+class InterBertForPreTraining(InterBertPreTrainedModel, ViLbertStyleModel):
     """InterBERT with its pre-training heads (section 2.3); the losses weigh the same, as in the release.
 
     Masked words count in all pairs, masked regions by `region_loss_pairs`: in matched pairs only, in sum and in number,
@@ -301,42 +307,13 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
 
     def __init__(self, config: InterBertConfig) -> None:
         super().__init__(config)
-        hidden = config.hidden_size
         self.interbert = InterBertModel(config)
-        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
-        self.masked_region_head = (
-            NormedRegionHead(hidden, config.region_target_size, activation=config.hidden_activation)
-            if config.region_loss != "none"
-            else None
-        )
+        self.masked_word_head = bert_word_head(config)
+        self.masked_region_head = region_head(config, config.hidden_size)
         self.match_head = DroppedLinear(config.pooled_size, 2, dropout=config.pair_dropout)
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        """See `score`."""
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `InterBertModel.forward`."""
-        return self.interbert(batch, with_attention=with_attention, with_states=with_states)
-
-    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """See `InterBertModel.encode_text`."""
-        return self.interbert.encode_text(batch, with_attention=with_attention)
-
-    def logits(self, output: VLOutput) -> PreTrainingLogits:
-        """Logits of all positions of an output with an image: for inspection, not for training."""
-        head = self.masked_region_head
-        return PreTrainingLogits(
-            words=self.word_logits(output.text_states),
-            regions=None if head is None else head(output.region_states),
-            whole_image=None if head is None else head(output.whole_image_state),
-            match=self.match_head(output.pooled),
-        )
-
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         match, predicted = batch.match_labels, batch.region_target_mask
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.masked_region_head is not None:
@@ -345,24 +322,9 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         return {**counts, "matching": count_labels(match)}
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.interbert.text_embeddings.words.weight)
 
-    def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None if no classes of regions are predicted."""
-        head = self.masked_region_head
-        return head(states) if head is not None and self.config.region_loss == "kl" else None
-
-    def match_log_odds(self, output: VLOutput) -> Tensor:
-        """(B,) sort key of retrieval, see `PreTrainingModel`."""
-        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
-
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
         labels, match = batch.text_labels, batch.match_labels
         if labels is None or match is None:
             raise ValueError("InterBertForPreTraining: the batch lacks text_labels or match_labels")

@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import VLPreTrainedModel
+from roibeam.model.common.bert import VLPreTrainedModel, bert_word_head
 from roibeam.model.common.heads import (
     DroppedLinear,
-    MaskedWordHead,
     NormedClassifier,
     NormedRegionHead,
     ScoreHeads,
@@ -34,18 +33,17 @@ from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import (
-    PreTrainingLogits,
+    MATCH_LOGIT,
     PreTrainingTerms,
+    ViLbertStyleModel,
     count_labels,
     count_true,
     draw_negatives,
-    log_odds,
     only_matched,
+    region_head,
 )
 from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder, ViLbertConfig
-
-MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
 class ViLbertTextEmbeddings(nn.Module):
@@ -295,21 +293,14 @@ class ViLbertModel(ViLbertPreTrainedModel):
         )  # fmt: skip
 
 
-class ViLbertForPreTraining(ViLbertPreTrainedModel):
+class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
     """ViLBERT with its pre-training heads (section 2.2, "Training Tasks and Objectives"); losses weigh the same."""
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__(config)
         self.vilbert = ViLbertModel(config)
-        self.masked_word_head = MaskedWordHead(
-            config.hidden_size, config.vocab_size, activation=config.hidden_activation
-        )
-        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
-        self.masked_region_head = (
-            NormedRegionHead(config.image_hidden_size, config.region_target_size, activation=config.hidden_activation)
-            if config.region_loss != "none"
-            else None
-        )
+        self.masked_word_head = bert_word_head(config)
+        self.masked_region_head = region_head(config, config.image_hidden_size)
         self.match_head = (
             DroppedLinear(config.co_attention_size, 2, dropout=config.pair_dropout) if config.with_match_head else None
         )
@@ -319,26 +310,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         """See `score`."""
         return self.score(batch, self.encode(batch), generator)
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `ViLbertModel.forward`."""
-        return self.vilbert(batch, with_attention=with_attention, with_states=with_states)
-
-    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """See `ViLbertModel.encode_text`."""
-        return self.vilbert.encode_text(batch, with_attention=with_attention)
-
-    def logits(self, output: VLOutput) -> PreTrainingLogits:
-        """Logits of all positions: for inspection, not for training."""
-        head = self.masked_region_head
-        return PreTrainingLogits(
-            words=self.word_logits(output.text_states),
-            regions=None if head is None else head(output.region_states),
-            whole_image=None if head is None else head(output.whole_image_state),
-            match=None if self.match_head is None else self.match_head(output.pooled),
-        )
-
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         counted = batch
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
             counted = only_matched(batch)
@@ -348,17 +320,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
-
-    def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., I); None if no classes of regions are predicted."""
-        head = self.masked_region_head
-        return head(states) if head is not None and self.config.region_loss == "kl" else None
-
-    def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) sort key of zero-shot retrieval (section 3.2), see `PreTrainingModel`; None without a match head."""
-        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.

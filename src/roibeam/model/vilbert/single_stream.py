@@ -16,26 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.bert import BertSizes, bert_encoder, bert_word_head
 from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import (
-    DroppedLinear,
-    MaskedWordHead,
-    NormedRegionHead,
-    Pooler,
-    ScoreHeads,
-    WeightNormedClassifier,
-)
+from roibeam.model.common.heads import DroppedLinear, Pooler, ScoreHeads, WeightNormedClassifier
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
+from roibeam.model.pretraining import (
+    MATCH_LOGIT,
+    PreTrainingTerms,
+    ViLbertStyleModel,
+    count_labels,
+    count_true,
+    region_head,
+)
 from roibeam.model.vilbert.fields import REGION_SEGMENT, SingleStreamFields
-
-MATCH_LOGIT = 0  # as in ViLBERT
 
 
 class SingleStreamConfig(SingleStreamFields, BertSizes):
@@ -92,7 +90,7 @@ class SingleStreamEmbeddings(nn.Module):
         return self.text_norm(text)
 
 
-class SingleStreamForPreTraining(VLPreTrainedModel):
+class SingleStreamForPreTraining(ViLbertStyleModel):
     """The baseline with ViLBERT's pre-training heads; losses weigh the same."""
 
     config_class = SingleStreamConfig
@@ -105,17 +103,10 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         self.embeddings = SingleStreamEmbeddings(config)
         self.encoder = bert_encoder(config)
         self.pooler = Pooler(hidden)
-        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-        self.masked_region_head = (
-            NormedRegionHead(hidden, config.region_target_size, activation=config.hidden_activation)
-            if config.region_loss != "none"
-            else None
-        )
+        self.masked_word_head = bert_word_head(config)
+        self.masked_region_head = region_head(config, hidden)
         self.match_head = nn.Linear(hidden, 2)
         self.post_init()
-
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """
@@ -143,11 +134,7 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image, not even IMG: BERT.
-
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
-        """
+        """See `PreTrainingModel`; without IMG too: BERT."""
         check_text_alone("single-stream ViLBERT", batch)
         batch = batch.with_texts_of_rows()
         maps = AttentionMaps() if with_attention else None
@@ -158,30 +145,15 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         )
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.masked_region_head is not None:
             counts["masked_regions"] = count_true(batch.region_target_mask)
         return {**counts, "matching": count_labels(batch.match_labels)}
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.embeddings.words.weight)
 
-    def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None if no regions are predicted."""
-        return None if self.masked_region_head is None else self.masked_region_head(states)
-
-    def match_log_odds(self, output: VLOutput) -> Tensor:
-        """(B,) see `PreTrainingModel`."""
-        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
-
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
         labels, match = batch.text_labels, batch.match_labels
         if labels is None or match is None:
             raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels or match_labels")

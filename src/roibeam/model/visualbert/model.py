@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer, bert_word_head
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, PhraseToRegions, Pooler
+from roibeam.model.common.heads import DroppedLinear, PhraseToRegions, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import EMBEDDINGS, LayerStates, layer_names
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, log_odds
 from roibeam.model.task_heads import phrase_states, read_summary
 from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 
@@ -209,60 +209,38 @@ def _late_states(passed_BTH: Sequence[Tensor], regions_BRH: Tensor, last_BSH: Te
     return made
 
 
-class VisualBertForPreTraining(VisualBertPreTrainedModel):
+class VisualBertForPreTraining(VisualBertPreTrainedModel, PreTrainingModel):
     """VisualBERT with its two objectives (section 3.3): masked words, and whether a sentence describes the image."""
 
     def __init__(self, config: VisualBertConfig) -> None:
         super().__init__(config)
         self.visualbert = VisualBertModel(config)
-        self.masked_word_head = MaskedWordHead(
-            config.hidden_size, config.vocab_size, activation=config.hidden_activation
-        )
+        self.masked_word_head = bert_word_head(config)
         self.match_head = nn.Linear(config.hidden_size, 2) if config.with_match_head else None
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `VisualBertModel.forward`."""
-        return self.visualbert(batch, with_attention=with_attention, with_states=with_states)
-
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image: BERT. The paper does not feed one alone.
-
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
-        """
+        """See `PreTrainingModel`: BERT."""
         check_text_alone("VisualBERT", batch)
         return self.visualbert(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.match_head is not None and batch.match_labels is not None:
             counts["matching"] = count_labels(batch.match_labels)
         return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for states (..., H)."""
         return self.masked_word_head(states, self.visualbert.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> None:
         """None: VisualBERT predicts nothing of regions."""
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) see `PreTrainingModel`; None without a match head."""
         return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the means.
-
-        A batch without `match_labels` has no matching loss: pre-training on a task's own text predicts words only.
-
-        Raises:
-            ValueError: if the batch has no `text_labels`.
-        """
+        """Without `match_labels` there is no matching loss: pre-training on a task's own text predicts words only."""
         if batch.text_labels is None:
             raise ValueError("VisualBertForPreTraining: the batch has no text_labels")
         terms = PreTrainingTerms()

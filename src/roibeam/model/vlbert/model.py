@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder
-from roibeam.model.common.heads import MaskedWordHead, Pooler, RegionClassHead
+from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder, bert_word_head
+from roibeam.model.common.heads import Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from roibeam.model.common.transformer import Packing
 from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
     RegionProjection,
@@ -234,31 +234,20 @@ def _count(chosen_BX: Tensor, by_row: bool) -> int:
     return int(chosen_BX.any(dim=1).sum() if by_row else chosen_BX.sum())
 
 
-class VLBertForPreTraining(VLBertPreTrainedModel):
+class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
     """VL-BERT with its pre-training heads (section 3.3); the total loss is the plain sum of the mean losses."""
 
     def __init__(self, config: VLBertConfig) -> None:
         super().__init__(config)
         hidden, activation = config.hidden_size, config.hidden_activation
         self.vlbert = VLBertModel(config)
-        self.masked_word_head = (
-            MaskedWordHead(hidden, config.vocab_size, activation=activation) if config.with_word_head else None
-        )
-        self.masked_region_head = (
-            RegionClassHead(hidden, config.num_region_labels, activation=activation)
-            if config.with_region_head
-            else None
-        )
+        self.masked_word_head = bert_word_head(config) if config.with_word_head else None
+        self.masked_region_head = None
+        if config.with_region_head:
+            self.masked_region_head = RegionClassHead(hidden, config.num_region_labels, activation=activation)
         relations = 2 if config.relationship_loss == "softmax" else 1
         self.relationship_head = nn.Linear(hidden, relations) if config.with_relationship_head else None
         self.post_init()
-
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `VLBertModel.forward`."""
-        return self.vlbert(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even the whole one: its pieces and [END] carry the feature of text alone, as
@@ -276,7 +265,6 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         return self.vlbert(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         text_only, labels, predicted = batch.text_only, batch.text_labels, batch.region_target_mask
         counts: dict[str, int] = {}
         if self.masked_word_head is not None and labels is not None:
@@ -295,34 +283,21 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H).
-
-        Raises:
-            ValueError: if the model was made without this head.
-        """
         if self.masked_word_head is None:
             raise ValueError("VLBertForPreTraining: this model was made with with_word_head=False")
         return self.masked_word_head(states, self.vlbert.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None without the head."""
         return None if self.masked_region_head is None else self.masked_region_head(states)
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) see `PreTrainingModel`; None without the relationship head."""
         if self.relationship_head is None:
             return None
         logits = self.relationship_head(output.pooled)
         return log_odds(logits, MATCH_LOGIT) if self.config.relationship_loss == "softmax" else logits.squeeze(-1)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Words of rows without an image have a mean of their own, `text_only_words`: the release adds the two means.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
+        """Words of rows without an image have a mean of their own, `text_only_words`: the release adds the two."""
         terms = PreTrainingTerms()
         if self.masked_word_head is not None:
             self._score_words(terms, batch, output)
