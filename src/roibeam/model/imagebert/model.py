@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_word_head
-from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
+from roibeam.model.common.checkpoint import SENTENCE_PAIRS, bert_table, start_from_bert
 from roibeam.model.common.fields import SMALL_SIZES
 from roibeam.model.common.heads import Pooler
 from roibeam.model.common.losses import PreTrainingOutput
@@ -312,20 +312,7 @@ def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
     return classes.masked_fill(best <= 0, IGNORE_INDEX)
 
 
-TABLE = KeyTable(
-    "BERT",
-    (
-        ("bert.embeddings.word_embeddings.", "imagebert.embeddings.words."),
-        ("bert.embeddings.position_embeddings.", "imagebert.embeddings.positions."),
-        ("bert.embeddings.token_type_embeddings.", "imagebert.embeddings.segments."),
-        ("bert.embeddings.LayerNorm.", "imagebert.embeddings.text_norm."),
-        *((f"bert.encoder.layer.{{}}.{a}", f"imagebert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
-        ("bert.pooler.dense.", "imagebert.pooler.dense."),
-        *BERT_WORD_HEAD,
-    ),
-)
-# BERT's next-sentence head separates two sentences, by two logits; the matching head, with one, is new.
-_LEFT_OUT = ("cls.seq_relationship.weight", "cls.seq_relationship.bias")
+TABLE = bert_table("imagebert.", norm="text_norm")
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -333,8 +320,5 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Its two segment rows become those of text and image. The projections of regions, their LayerNorm and the other three
     heads stay as drawn. For a model without a masked-word head leave `masked_word_head.*` out.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    return {TABLE.internal(name): tensor for name, tensor in tidy_bert(bert).items() if name not in _LEFT_OUT}
+    return start_from_bert(TABLE, bert, SENTENCE_PAIRS)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes, bert_encoder, bert_word_head
-from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
+from roibeam.model.common.checkpoint import SENTENCE_PAIRS, bert_table, start_from_bert
 from roibeam.model.common.fields import SMALL_SIZES
 from roibeam.model.common.heads import DroppedLinear, Pooler, ScoreHeads, WeightNormedClassifier
 from roibeam.model.common.losses import PreTrainingOutput
@@ -169,29 +169,12 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
         return terms.output()
 
 
-_FROM_BERT = KeyTable(
-    "BERT",
-    (
-        ("bert.embeddings.word_embeddings.", "embeddings.words."),
-        ("bert.embeddings.position_embeddings.", "embeddings.positions."),
-        ("bert.embeddings.token_type_embeddings.", "embeddings.segments."),
-        ("bert.embeddings.LayerNorm.", "embeddings.text_norm."),
-        *((f"bert.encoder.layer.{{}}.{a}", f"encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
-        ("bert.pooler.dense.", "pooler.dense."),
-        *BERT_WORD_HEAD,
-    ),
-)
-
-
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The text's embeddings, the encoder, the pooler and the masked-word head, for `load_start`.
 
     "The model is initialized with BERT_BASE" (section 4). BERT's next-sentence head is left out, as ViLBERT does.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    return {_FROM_BERT.internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}
+    return start_from_bert(bert_table("", norm="text_norm"), bert, SENTENCE_PAIRS)
 
 
 class SingleStreamForTasks(ScoreHeads, SingleStreamForPreTraining):
