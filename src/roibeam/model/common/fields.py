@@ -127,6 +127,65 @@ class BertFields(ConfigFields):
         self.check_multiple("hidden_size", "num_attention_heads")
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
+class ViLbertStyleFields(BertFields):
+    """Fields of a model with ViLBERT's heads; defaults are those of ViLBERT's first release.
+
+    Fields, beside those of `BertFields`:
+        region_feature_size: D, width of a stored region feature.
+        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
+            made end to end of blanked pixels.
+        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
+            picks that feature among those of other regions, "none" predicts no regions: the model has no such head. A
+            model names those that it has.
+        region_target_size: width of the region head: number of classes with background (first in the published stores),
+            or D.
+        num_answers: labels of the answer classifier of the task model; 0 leaves one out of ViLBERT.
+    """
+
+    choices = MappingProxyType({"masked_appearance": MASKED_APPEARANCES})
+
+    region_feature_size: int = 2048
+    masked_appearance: str = "zero"
+    region_loss: str = "kl"
+    region_target_size: int = 1601
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        predicts_features = self.region_loss in ("regression", "contrastive")
+        if predicts_features and self.region_target_size != self.region_feature_size:
+            raise ValueError(
+                f"{self._config_name()}: region_loss {self.region_loss!r} predicts features of width "
+                f"{self.region_feature_size}, region_target_size is {self.region_target_size}"
+            )
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TwoStreamFields(ViLbertStyleFields):
+    """Fields of ViLBERT and InterBERT; those of `BertFields` are of the text's stream.
+
+    Fields, beside those of `ViLbertStyleFields`:
+        image_num_hidden_layers, image_num_attention_heads, image_intermediate_size, image_hidden_activation,
+            image_hidden_dropout, image_attention_dropout: of the image's own layers.
+        region_embedding_dropout: on embedded regions; the releases use the rate of the text there.
+        fusion: how the pooled vectors become the pair, "product" or "sum".
+        pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
+    """
+
+    choices = MappingProxyType({"image_hidden_activation": ACTIVATION_NAMES, "fusion": FUSIONS})
+
+    image_num_hidden_layers: int = 6
+    image_num_attention_heads: int = 8
+    image_intermediate_size: int = 1024
+    image_hidden_activation: str = "gelu"
+    image_hidden_dropout: float = 0.1
+    image_attention_dropout: float = 0.1
+    region_embedding_dropout: float = 0.1
+    fusion: str = "product"
+    pair_dropout: float = 0.1
+
+
 def _kind(field: dataclasses.Field[Any]) -> str:
     """The annotation as source text."""
     return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
