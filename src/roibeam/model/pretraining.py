@@ -39,7 +39,11 @@ class PreTrainingModel(VLPreTrainedModel):
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
-        request."""
+        request.
+
+        Raises:
+            ValueError: for a text too long or without [CLS], features of another width, or what a model misses.
+        """
         return self.base_model(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
@@ -139,6 +143,11 @@ def count_true(mask: Tensor | None) -> int:
 def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
     """(B,) logit `match_logit` minus the other one: the log-odds of their softmax."""
     return logits_B2[:, match_logit] - logits_B2[:, 1 - match_logit]
+
+
+def in_pairs(batch: VLBatch, pairs: str) -> VLBatch:
+    """The batch with words and regions to predict in these pairs alone, one of `MASKED_LOSS_PAIRS`."""
+    return only_matched(batch) if pairs == "matched" and batch.match_labels is not None else batch
 
 
 def only_matched(batch: VLBatch) -> VLBatch:

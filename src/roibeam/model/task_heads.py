@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -45,8 +45,6 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
             pool its streams apart pools [CLS], which is the text's too. "cls": the last state of [CLS]. "mask_piece":
             that of the piece before the last real one, where the texts of VQA hold [MASK] (VL-BERT "[CLS] question
             [SEP] [MASK] [SEP]", VisualBERT "[CLS] question ? [MASK] [SEP]").
-    Raises:
-        ValueError: for one of the pooled vectors, if the model has no pooler.
     """
     if reads == "cls":
         return output.text_states[:, 0]
@@ -117,11 +115,7 @@ class TaskHeadConfig(StrictConfig):
 
     @classmethod
     def for_model(cls, model: BertSizes, **fields: Any) -> Self:
-        """Config with the widths of a model's output.
-
-        Raises:
-            ValueError: if the model lacks the head's input.
-        """
+        """Config with the widths of a model's output."""
         return cls(**(cls.widths(model, fields) | fields))
 
     @classmethod
@@ -296,11 +290,7 @@ class RegionHead(TaskHead):
         self.post_init()
 
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, R), or (B, R + 1) with the whole image first; the lowest finite number at padding.
-
-        Raises:
-            ValueError: if the whole image is scored and the model gives it no state.
-        """
+        """(B, R), or (B, R + 1) with the whole image first; the lowest finite number at padding."""
         states, mask = output.region_states, self.scored(batch)
         if self.config.with_whole_image:
             if output.whole_image_state is None:
@@ -332,9 +322,6 @@ class GroundingHead(TaskHead):
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, P, R), before the softmax, of several heads the logarithm of their mean weights; the lowest finite number
         at padded regions, no meaning at missing phrases.
-
-        Raises:
-            ValueError: if the batch has no phrases.
         """
         if batch.phrase_positions is None:
             raise ValueError("GroundingHead: the batch has no phrase_positions")
@@ -368,7 +355,22 @@ class Encoder(Protocol):
     def save_pretrained(self, save_directory: str | Path) -> None: ...
 
 
-class TaskModel(nn.Module):
+class ScoredModel(nn.Module):
+    """A model of which a task reads scores."""
+
+    model: Any
+
+    @property
+    def config(self) -> BertSizes:
+        """Config of the model."""
+        return self.model.config
+
+    def activation_checkpointing_enable(self) -> None:
+        """Enables it in the model's layers."""
+        self.model.activation_checkpointing_enable()
+
+
+class TaskModel(ScoredModel):
     """A model and the head of one task; one folder holds both: the model's own files, and the head's in `task_head`.
 
     Raises:
@@ -380,15 +382,6 @@ class TaskModel(nn.Module):
         head.config.check_model(model.config)
         self.model = model
         self.head = head
-
-    @property
-    def config(self) -> BertSizes:
-        """Config of the model."""
-        return self.model.config
-
-    def activation_checkpointing_enable(self) -> None:
-        """Enables it in the model's layers."""
-        self.model.activation_checkpointing_enable()
 
     def forward(self, batch: VLBatch) -> Tensor:
         """Output of the head."""
@@ -416,27 +409,14 @@ class TaskModel(nn.Module):
             shutil.rmtree(aside, ignore_errors=True)
 
 
-class MatchModel(nn.Module):
-    """A model whose own match head, that of pre-training, scores its rows: retrieval of ImageBERT and InterBERT.
-
-    Raises:
-        ValueError: for a model that was made without one.
-    """
+class MatchModel(ScoredModel):
+    """A model whose own match head, that of pre-training, scores its rows: retrieval of ImageBERT and InterBERT."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         if getattr(model, "match_head", None) is None and getattr(model, "relationship_head", None) is None:
             raise ValueError(f"{type(model).__name__}: this model was made without a match head")
         self.model = model
-
-    @property
-    def config(self) -> BertSizes:
-        """Config of the model."""
-        return self.model.config
-
-    def activation_checkpointing_enable(self) -> None:
-        """Enables it in the model's layers."""
-        self.model.activation_checkpointing_enable()
 
     def forward(self, batch: VLBatch) -> Tensor:
         """(B, 1), log-odds of a match."""
@@ -471,14 +451,9 @@ def load_task_head(folder: str | Path) -> TaskHead:
 
 
 def _classifier(config: TaskHeadConfig, kind: str, inputs: int, outputs: int) -> nn.Module:
-    build: dict[str, Callable[[], nn.Module]] = {
-        "linear": lambda: DroppedLinear(inputs, outputs, dropout=config.dropout),
-        "two_layers": lambda: nn.Sequential(
-            nn.Dropout(config.dropout),
-            NormedClassifier(inputs, 2 * inputs, outputs),
-        ),
-    }
-    return build[kind]()
+    if kind == "linear":
+        return DroppedLinear(inputs, outputs, dropout=config.dropout)
+    return nn.Sequential(nn.Dropout(config.dropout), NormedClassifier(inputs, 2 * inputs, outputs))
 
 
 REGION_CLASSES, WORDS = "region_classes", "masked_words"
@@ -501,8 +476,6 @@ class AuxiliaryTaskModel(TaskModel):
         num_classes: C, of regions; class 0 is that of the whole image. 0 predicts no classes.
         with_whole_image: whether its class is predicted too.
         with_words: whether the model's own pre-training head predicts hidden words, and is trained.
-    Raises:
-        ValueError: if the model has no such head.
     """
 
     def __init__(

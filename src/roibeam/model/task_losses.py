@@ -67,8 +67,6 @@ def region_bce(scores_NE: Tensor, targets_NE: Tensor, mask_NE: Tensor, *, per: s
         targets_NE: 0 to 1, from `referred_targets`; what stands at padding is not read.
         per: "rows": summed over a row's regions (ViLBERT: a mean over all, padding included, times their number);
             "regions": a mean over all real regions of the batch (VL-BERT).
-    Raises:
-        ValueError: for another denominator.
     """
     if per not in DENOMINATORS:
         raise ValueError(f"region_bce: per is {per!r}; it must be one of {', '.join(map(repr, DENOMINATORS))}")
@@ -123,8 +121,6 @@ def referred_targets(
         inclusive_sides: as in both codes.
     Returns:
         (N, E) float; 0 at padding.
-    Raises:
-        ValueError: for another kind.
     """
     if kind not in REGION_TARGETS:
         raise ValueError(

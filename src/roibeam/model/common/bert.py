@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from roibeam.messages import name_hint
-from roibeam.model.common.fields import BertFields, ConfigFields
+from roibeam.model.common.fields import BertFields, ConfigFields, TwoStreamFields
 from roibeam.model.common.heads import MaskedWordHead, WeightNormedLinear
 from roibeam.model.common.transformer import TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
@@ -101,6 +101,18 @@ def bert_layer(sizes: BertSizes) -> TransformerLayer:
         dropout=sizes.hidden_dropout,
         activation=sizes.hidden_activation,
     )
+
+
+def image_layer_sizes(fields: TwoStreamFields, width: int) -> dict[str, Any]:
+    """Arguments of a `TransformerLayer` of the image's own layers."""
+    return {
+        "hidden_size": width,
+        "num_heads": fields.image_num_attention_heads,
+        "intermediate_size": fields.image_intermediate_size,
+        "attention_dropout": fields.image_attention_dropout,
+        "dropout": fields.image_hidden_dropout,
+        "activation": fields.image_hidden_activation,
+    }
 
 
 def bert_encoder(sizes: BertSizes) -> TransformerEncoder:

@@ -143,9 +143,6 @@ class KeyTable:
     """Rules "official prefix", "internal prefix"; the rest of a name (weight, bias) is the same on both sides.
 
     A prefix ends with "." or is a whole name. "{}" in both stands for one number, that of a layer.
-
-    Raises:
-        ValueError: if two rules have the same prefix on one side: then a name could not be translated back.
     """
 
     def __init__(self, what: str, rules: Iterable[tuple[str, str]]) -> None:

@@ -32,8 +32,6 @@ class ExponentialAverage:
         start: whether the weights from before the "first_update" count nothing, or the "initial" ones are averaged too.
     Attributes:
         updates: number of updates.
-    Raises:
-        ValueError: for another rate or start.
     """
 
     def __init__(self, model: nn.Module, *, rate: float = 0.9999, start: str = FIRST_UPDATE) -> None:

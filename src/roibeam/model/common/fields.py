@@ -206,11 +206,7 @@ SMALL_SIZES: Mapping[str, Any] = MappingProxyType(
 
 
 def named_fields(what: str, name: str, table: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The fields of a name in a table; `what` describes the table, such as "VL-BERT preset".
-
-    Raises:
-        ValueError: for another name, with the known ones.
-    """
+    """The fields of a name in a table; `what` describes the table, such as "VL-BERT preset"."""
     if name not in table:
         raise ValueError(f"no {what} {name!r}; there are {', '.join(table)}")
     return table[name]
@@ -244,9 +240,6 @@ class EndToEndChoices:
             that no pixel outside a box knows what was in it.
         whole_image: source of `VLBatch.whole_image_features`. "box": the encoder's feature of the whole photo's box, as
             VL-BERT has it end to end. "model": the model takes the mean of the regions, or knows no whole image.
-
-    Raises:
-        ValueError: for another word.
     """
 
     masked_pixels: str = "blank"

@@ -34,7 +34,7 @@ from roibeam.model.inputs import (
     check_texts,
 )
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true, only_matched
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true, in_pairs
 
 
 class ImageBertConfig(ImageBertFields, BertSizes):
@@ -75,11 +75,7 @@ class ImageBertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
-        """States (B, S, H) and their mask (B, S).
-
-        Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the global features that are read.
-        """
+        """States (B, S, H) and their mask (B, S)."""
         batch = batch.with_texts_of_rows()
         parts = [
             (self._embed_text(batch), batch.text_mask),
@@ -167,8 +163,6 @@ class ImageBertModel(ImageBertPreTrainedModel):
         Args:
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions, whole image, last [SEP].
             with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
         """
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
@@ -188,9 +182,6 @@ class ImageBertModel(ImageBertPreTrainedModel):
         """A text without any image: neither a feature of the whole one nor the [SEP] after its regions.
 
         The paper does not feed one alone.
-
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
         """
         check_text_alone("ImageBERT", batch)
         batch = batch.with_texts_of_rows()
@@ -219,9 +210,7 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
         self.post_init()
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        counted = batch
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            counted = only_matched(batch)
+        counted = in_pairs(batch, self.config.masked_loss_pairs)
         counts: dict[str, int] = {}
         if self.masked_word_head is not None and counted.text_labels is not None:
             counts["masked_words"] = count_labels(counted.text_labels)
@@ -252,13 +241,9 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
         """Losses and accuracies of the states in `output`, by section 4.3.
 
         The original features of masked regions are `batch.region_feature_targets`, or `batch.region_features`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head, or has targets of another number of classes.
         """
         self._check_targets(batch)
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            batch = only_matched(batch)  # "conditional mask"
+        batch = in_pairs(batch, self.config.masked_loss_pairs)  # "conditional mask"
         labels, predicted = batch.text_labels, batch.region_target_mask
         terms = PreTrainingTerms()
         if self.masked_word_head is not None and labels is not None:
@@ -299,8 +284,6 @@ def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
         targets_NC: class distributions as in the store, background last.
         num_labels: K: C, or C - 1 for a model that leaves background out; then the class is the best other one, and
             `IGNORE_INDEX` where a region is surely background.
-    Raises:
-        ValueError: for another K.
     """
     num_targets = targets_NC.shape[1]
     if num_labels not in (num_targets, num_targets - 1):

@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer, bert_word_head
+from roibeam.model.common.bert import (
+    BertSizes,
+    VLPreTrainedModel,
+    bert_encoder,
+    bert_layer,
+    bert_word_head,
+    image_layer_sizes,
+)
 from roibeam.model.common.heads import DroppedLinear, NormedRegionHead, ScoreHeads, TwoStreamPooler
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
@@ -60,8 +67,6 @@ def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConf
     Args:
         preset: one of `PRESETS`.
         overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset, or fields that do not fit.
     """
     return InterBertConfig(**(interbert_fields(preset) | overrides))
 
@@ -87,11 +92,7 @@ class InterBertTextEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """(B, T, H).
-
-        Raises:
-            ValueError: for a text too long or without [CLS].
-        """
+        """(B, T, H)."""
         length = batch.text_ids.shape[1]
         check_texts("InterBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         states = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
@@ -137,11 +138,7 @@ class InterBertRegionEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
-        """States (I, E, H) and their mask (I, E) bool.
-
-        Raises:
-            ValueError: for features of another width, and for more elements than there are positions.
-        """
+        """States (I, E, H) and their mask (I, E) bool."""
         check_features("InterBERT", batch.region_features, self.region_width, self.locations.weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         mask, real = elements.mask, Packing(elements.mask)
@@ -229,14 +226,7 @@ class InterBertModel(InterBertPreTrainedModel):
         self.joint = bert_encoder(config)
         self.text = TransformerEncoder(bert_layer(config) for _ in range(config.text_num_hidden_layers))
         self.image = TransformerEncoder(
-            TransformerLayer(
-                config.hidden_size,
-                config.image_num_attention_heads,
-                config.image_intermediate_size,
-                attention_dropout=config.image_attention_dropout,
-                dropout=config.image_hidden_dropout,
-                activation=config.image_hidden_activation,
-            )
+            TransformerLayer(**image_layer_sizes(config, config.hidden_size))
             for _ in range(config.image_num_hidden_layers)
         )
         hidden, pooled = config.hidden_size, config.pooled_size
@@ -253,8 +243,6 @@ class InterBertModel(InterBertPreTrainedModel):
             with_attention: fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`, at
                 the cost of their memory.
             with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
         """
         batch = batch.with_texts_of_rows()
         image, image_mask = map(batch.images_to_rows, self.region_embeddings(batch))
@@ -286,8 +274,6 @@ class InterBertModel(InterBertPreTrainedModel):
 
         Args:
             batch: with R = 0.
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
         """
         check_text_alone("InterBERT", batch)
         maps = AttentionMaps() if with_attention else None

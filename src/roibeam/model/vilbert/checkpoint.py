@@ -145,8 +145,6 @@ def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Te
 
     Args:
         release: a key of `TABLES`.
-    Raises:
-        ValueError: for a parameter that this release does not have.
     """
     return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 

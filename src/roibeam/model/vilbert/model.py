@@ -39,7 +39,7 @@ from roibeam.model.pretraining import (
     count_labels,
     count_true,
     draw_negatives,
-    only_matched,
+    in_pairs,
     region_head,
 )
 from roibeam.model.task_heads import join_row_pairs
@@ -65,10 +65,6 @@ class ViLbertTextEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
-        """
-        Raises:
-            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
-        """
         length, first = batch.text_ids.shape[1], self.first_position
         check_texts("ViLBERT", batch.text_ids, self.words, self.positions.num_embeddings - first)
         if (self.tasks is None) != (batch.task_ids is None):
@@ -171,8 +167,6 @@ class ViLbertModel(ViLbertPreTrainedModel):
         Args:
             with_attention: fills `VLOutput.attention`, at the cost of its memory.
             with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
         maps = AttentionMaps() if with_attention else None
         passed = PassedStreams([], []) if with_states else None
@@ -276,10 +270,6 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
         In a co-attention without an image, its states go on through their LayerNorm and feed-forward. `pooled`
         and `pooled_text` are both [CLS], pooled.
-
-        Raises:
-            ValueError: for a batch with regions, a text too long or without [CLS], and for task ids that are missing or
-                not used.
         """
         check_text_alone("ViLBERT", batch)
         maps = AttentionMaps() if with_attention else None
@@ -311,9 +301,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
         return self.score(batch, self.encode(batch), generator)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        counted = batch
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            counted = only_matched(batch)
+        counted = in_pairs(batch, self.config.masked_loss_pairs)
         counts = {"masked_words": count_labels(counted.text_labels)}
         if self.masked_region_head is not None:
             counts["masked_regions"] = count_true(counted.region_target_mask)
@@ -328,13 +316,10 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
         Args:
             generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
                 new one for each row, seeded by `VLBatch.draw_seeds`.
-        Raises:
-            ValueError: if the batch lacks the targets of a head, or "contrastive" both generator and seeds.
         """
         if batch.match_labels is None and self.match_head is not None:
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            batch = only_matched(batch)
+        batch = in_pairs(batch, self.config.masked_loss_pairs)
         if batch.text_labels is None:
             raise ValueError("ViLbertForPreTraining: the batch has no text_labels")
         terms = PreTrainingTerms()
@@ -428,11 +413,7 @@ class ViLbertForMultiTask(ViLbertWithScores):
         return self._classify(self.gqa_answer_head, "num_gqa_answers", output)
 
     def image_pairs(self, output: VLOutput) -> Tensor:
-        """(B / 2, 2) logits of NLVR2: rows 2i and 2i + 1 of the batch are one statement with its two images.
-
-        Raises:
-            ValueError: for an odd number of rows.
-        """
+        """(B / 2, 2) logits of NLVR2: rows 2i and 2i + 1 of the batch are one statement with its two images."""
         assert output.pooled is not None
         return self.image_pair_head(join_row_pairs(self.pair_dropout(output.pooled)))
 

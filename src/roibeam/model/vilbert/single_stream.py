@@ -113,8 +113,6 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
         Args:
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, IMG, regions.
             with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS].
         """
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)

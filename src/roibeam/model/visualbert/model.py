@@ -47,8 +47,6 @@ def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertC
     Args:
         preset: one of `PRESETS`.
         overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset, or fields that do not fit.
     """
     return VisualBertConfig(**(visualbert_fields(preset) | overrides))
 
@@ -98,11 +96,7 @@ class VisualBertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
-        """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text.
-
-        Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the classes that the model reads.
-        """
+        """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text."""
         length = batch.text_ids.shape[1]
         check_texts("VisualBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
@@ -169,8 +163,6 @@ class VisualBertModel(VisualBertPreTrainedModel):
             with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions. Without early fusion the
                 encoder's maps are in `text`, and `joint` holds the last layer's.
             with_states: fills `VLOutput.layer_states`. Without early fusion regions have two: embeddings, last layer.
-        Raises:
-            ValueError: for a text too long or without [CLS].
         """
         batch, length = batch.with_texts_of_rows(), batch.text_ids.shape[1]
         maps = AttentionMaps(joint_regions=length) if with_attention else None

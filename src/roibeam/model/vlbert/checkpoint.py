@@ -122,8 +122,6 @@ def name_from_official(name: str, kind: str = "pretrain") -> str:
 
     Args:
         kind: a key of `TABLES`.
-    Raises:
-        ValueError: for a name that no rule covers.
     """
     try:
         return TABLES[kind].internal(name)
@@ -151,8 +149,6 @@ def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> di
 
     Args:
         kind: a key of `TABLES`.
-    Raises:
-        ValueError: for a parameter that this kind of checkpoint does not have.
     """
     official = {TABLES[kind].official(name): tensor for name, tensor in state.items()}
     return with_copies(official, _COPIES, head="vlbert.mlm_head.predictions.bias")

@@ -129,8 +129,6 @@ def vlbert_config(preset: str = "release", *, size: str = "base", **overrides: A
         preset: one of `PRESETS`.
         size: one of `SIZES`.
         overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset or size, or fields that do not fit.
     """
     return VLBertConfig(**(vlbert_fields(preset, size=size) | overrides))
 

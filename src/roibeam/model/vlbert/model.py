@@ -255,9 +255,6 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
 
         Args:
             batch: of rows of text alone (`VLBatch.text_only`).
-        Raises:
-            ValueError: for a batch with regions, a text too long or without [CLS], or a model that was not made for
-                rows without an image.
         """
         check_text_alone("VL-BERT", batch)
         if self.config.needs_whole_image:
