@@ -13,7 +13,7 @@ the box predictor. detectron2 is imported inside functions only: this module imp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ from roibeam.extraction.regions import (
     Regions,
     ScoredRegions,
     best_class_deltas,
-    detect_each,
+    boxes_for_each,
     kept_regions,
     plain_json,
     to_numpy,
@@ -254,7 +254,12 @@ class Detectron2Detector:
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
-        return detect_each(self, images, boxes=boxes, whole_image=whole_image)
+        found = []
+        for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
+            outputs = self.head_outputs(image, boxes=given)
+            regions = self.postprocess(outputs)
+            found.append(replace(regions, image_feature=self.whole_image_feature(outputs)) if whole_image else regions)
+        return found
 
     @torch.inference_mode()
     def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> PhotoOutputs:

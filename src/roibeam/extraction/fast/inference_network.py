@@ -37,7 +37,7 @@ from roibeam.extraction.network.rpn import (
     smallest_side,
 )
 from roibeam.extraction.photos.preprocessing import NetworkInput, PhotoScale
-from roibeam.extraction.regions import best_class_deltas
+from roibeam.extraction.regions import RegionScores, best_class_deltas
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,6 @@ class PhotoSize:
     @staticmethod
     def of(one: NetworkInput) -> PhotoSize:
         return PhotoSize(one.image_hw, one.input_hw, one.scale.divides)
-
-
-@dataclass(frozen=True)
-class RegionScores:
-    """Inputs of a choice among the R regions of one photo.
-
-    Attributes:
-        probabilities: (R, C + 1) float32, foreground first, background last.
-        proposal_boxes, regressed_boxes: (R, 4) float32, photo pixels, not clipped to the photo.
-        nms_boxes: (R, 4) float32, the regressed boxes in the pixels in which they were regressed.
-        attribute_scores, attribute_ids: (R,) float32 and int64; None without an attribute head.
-    """
-
-    probabilities: Tensor
-    proposal_boxes: Tensor
-    regressed_boxes: Tensor
-    nms_boxes: Tensor
-    attribute_scores: Tensor | None = None
-    attribute_ids: Tensor | None = None
 
 
 def region_scores(
