@@ -89,8 +89,6 @@ class GlobalFeature:
             image: (height, width, 3) uint8, channel order B, G, R, any size from 1x1.
         Returns:
             (G,) float32.
-        Raises:
-            ValueError: if `image` is anything else.
         """
         check_pixels(image)
         device = next(self.network.parameters()).device

@@ -147,11 +147,7 @@ def place_boxes(
 
 
 def collate_photos(photos: Sequence[PreparedPhoto]) -> RegionBatch:
-    """Pads to the largest height, width and number of boxes.
-
-    Raises:
-        ValueError: without any photo.
-    """
+    """Pads to the largest height, width and number of boxes."""
     if not photos:
         raise ValueError("a region batch needs at least one photo, got none")
     height, width = (max(photo.pixels.shape[axis] for photo in photos) for axis in (1, 2))
@@ -222,9 +218,6 @@ class RegionEncoder(nn.Module):
             convolution (rowanz/r2c utils/detector.py: 32), instead of weighing its cells; 0 weighs.
         recompute: blocks of the trained stages, and chunks of regions, are computed again in the backward pass instead
             of kept in memory: the same numbers for about a third more time.
-
-    Raises:
-        ValueError: for an unknown stage, chunks of less than one region, or more channels than there are.
     """
 
     def __init__(
@@ -282,8 +275,6 @@ class RegionEncoder(nn.Module):
                 masks, h = w = `mask_cells`; with mask channels, 1 inside an outline, None for whole boxes.
         Returns:
             (B, R, D), zeros without a box; of the type of the weights, or autocast's inside autocast.
-        Raises:
-            ValueError: for shapes that do not belong together.
         """
         batch_size, count = region_mask.shape
         if region_mask.dtype != torch.bool or boxes.shape != (batch_size, count, 4) or len(pixels) != batch_size:
@@ -390,8 +381,6 @@ def started_encoder(
     Args:
         start: a file as `load_encoder_weights` takes it, or an encoder whose weights are copied.
         options: `frozen_stages`, `region_chunk`, `recompute` and `mask_channels` of `RegionEncoder`.
-    Raises:
-        ValueError: if weights or options do not fit; OSError: if weights cannot be fetched.
     """
     encoder = RegionEncoder(config, conventions, **options)
     if isinstance(start, RegionEncoder):

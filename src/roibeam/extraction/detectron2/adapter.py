@@ -90,8 +90,6 @@ class FullyConnected:
 
     Args:
         layer: of `LAYERS`, whose output is kept, after its ReLU; the predictor reads the last one's.
-    Raises:
-        ValueError: for a layer that the head does not have.
     """
 
     def __init__(self, model: nn.Module, layer: str) -> None:
@@ -120,8 +118,6 @@ def region_head(model: nn.Module, layer: str | None) -> Detectron2RegionHead:
     Args:
         layer: of an FPN network, one of `LAYERS`; None for the first, which VisualBERT and Pythia keep, and for a
             C4 network, which has no choice.
-    Raises:
-        ValueError: for an unknown layer.
     """
     if hasattr(model.roi_heads, "res5"):
         if layer is not None:
@@ -178,9 +174,6 @@ class Detectron2Detector:
         cfg: the CfgNode that `model` was built from.
         selection: None means the preset "butd-10-100".
         layer: see `region_head`.
-
-    Raises:
-        ValueError: if the network is of another kind; names the part.
     """
 
     def __init__(

@@ -98,11 +98,7 @@ def add_vg_keys(cfg: Any) -> None:
 
 
 def register_vg_detector() -> None:
-    """Registers `VG_BACKBONE` and `VG_ROI_HEADS` in detectron2; a second call changes nothing.
-
-    Raises:
-        ValueError: without detectron2.
-    """
+    """Registers `VG_BACKBONE` and `VG_ROI_HEADS` in detectron2; a second call changes nothing."""
     require_detectron2()
     from detectron2.modeling import BACKBONE_REGISTRY, ROI_HEADS_REGISTRY
 

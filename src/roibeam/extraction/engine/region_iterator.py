@@ -252,11 +252,7 @@ class LoaderThreads:
             self._start()
 
     def _are_too_many_left(self, place: PhotoSlot) -> bool:
-        """Whether this place has to wait until a decoder has returned: each holds memory.
-
-        Raises:
-            RuntimeError: if so many do not return that single images cannot be the cause.
-        """
+        """Whether this place has to wait until a decoder has returned: each holds memory."""
         stage = place.stage
         alike = [left for left in _left_behind if isinstance(left.outcome, Failure) and left.outcome.stage == stage]
         if len(alike) < MAX_LEFT_BEHIND:

@@ -52,9 +52,6 @@ class DetectorConfig:
             that a region's feature does not depend on how many others there are. Changes features in the last digits
             only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: 16 on a CPU, for its
             caches, and what suits the mode on a GPU (`Mode.regions_at_once`).
-
-    Raises:
-        ValueError: naming the field, its value and the allowed ones.
     """
 
     depth: int = 101

@@ -156,8 +156,6 @@ def random_seed(weights: str, *, named: str) -> int | None:
     Args:
         weights: as given by a user.
         named: their name in the error.
-    Raises:
-        ValueError: if the seed is no whole number.
     """
     if not weights.startswith("random:"):
         return None

@@ -89,8 +89,6 @@ def preprocess(
 
     Args:
         image: (height, width, 3) uint8, channel order B, G, R.
-    Raises:
-        ValueError: if `image` is anything else.
     """
     return network_input(resize_photo(image, config, conventions), conventions, device)
 

@@ -111,8 +111,6 @@ def prepare_training_photo(
         config: edges, and the numbers of classes and attributes. Another short edge for each photo
             (`dataclasses.replace`) is multi-scale training.
         flip: whether photo and boxes are mirrored left to right.
-    Raises:
-        ValueError: for another image, invalid boxes, arrays that do not belong together, ids out of range.
     """
     class_ids, attribute_ids, ignored = _checked_labels(objects, config)
     prepared = prepare_photo(image, objects.boxes, config, conventions, flip=flip)
@@ -131,8 +129,6 @@ def collate_training_photos(photos: Sequence[TrainingPhoto], seeds: Sequence[int
 
     Args:
         seeds: one for each photo, 0 <= seed < 2^63; see `DetectionBatch.seeds`.
-    Raises:
-        ValueError: without any photo, or without one seed for each.
     """
     if not photos or len(photos) != len(seeds):
         raise ValueError(f"a training batch needs photos and a seed for each, got {len(photos)} and {len(seeds)}")

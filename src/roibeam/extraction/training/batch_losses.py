@@ -75,9 +75,6 @@ class DetectorTraining(nn.Module):
         sampling: None means `SamplingRules()`. loss_rules: None means `LossRules()`.
         frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. Bottom-up attention and
             detectron2 freeze 1 and 2 when they start from ImageNet weights.
-
-    Raises:
-        ValueError: for a stage that is none of these, or a detector of other parts.
     """
 
     def __init__(

@@ -22,9 +22,6 @@ class SamplingRules:
         regions_per_image: proposals sampled; the objects' own boxes stand among those to choose from.
         region_positive_fraction: largest part of them that match an object.
         region_iou: smallest overlap of a proposal that matches an object; below, it is background.
-
-    Raises:
-        ValueError: naming the field, its value and the allowed ones.
     """
 
     anchors_per_image: int = 256
@@ -68,9 +65,6 @@ class LossRules:
             prototxt: 1/9); 0 is the plain absolute error.
         region_beta: the same for a region's delta, in REGION_DELTA_UNITS.
         attribute_weight: of the attribute loss; the others have 1.
-
-    Raises:
-        ValueError: for a negative number.
     """
 
     proposal_beta: float = 1.0 / 9.0

@@ -58,11 +58,7 @@ class DetectorFolder:
 def describe_detector(
     config: DetectorConfig, conventions: Conventions, class_names: Sequence[str], attribute_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Content of `config.json`.
-
-    Raises:
-        ValueError: if there are not as many names as the detector has classes and attributes.
-    """
+    """Content of `config.json`."""
     _check_names(config, class_names, attribute_names, "a detector")
     return {
         "format": _FORMAT,
@@ -78,8 +74,6 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
 
     Args:
         folder: a path, or the name of a shipped detector (`SHIPPED`).
-    Raises:
-        ValueError: naming the file, its fault and the expectation.
     """
     place = SHIPPED.get(str(folder), Path(folder).expanduser())
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
@@ -115,9 +109,6 @@ def is_detector_folder(weights: str | Path) -> bool:
 def conventions_beside(weights: Path) -> Conventions | None:
     """Conventions of the detector's folder that holds this weight file, which set the meaning of the rows of its heads;
     None for a file of no such folder.
-
-    Raises:
-        ValueError: for a damaged config.json of a detector.
     """
     path = weights.parent / CONFIG_NAME
     if weights.name != WEIGHTS_NAME or not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
@@ -132,11 +123,7 @@ def conventions_beside(weights: Path) -> Conventions | None:
 
 
 def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`class_names` and `attribute_names` of a file's JSON.
-
-    Raises:
-        ValueError: naming `path`, if they are no lists of names, or not as many as the detector has.
-    """
+    """`class_names` and `attribute_names` of a file's JSON."""
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected class_names and attribute_names, got a {type(found).__name__}")
     classes, attributes = _names(found, "class_names", path), _names(found, "attribute_names", path)
@@ -145,11 +132,7 @@ def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tupl
 
 
 def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:
-    """The section `name` of a file's JSON as a dataclass of numbers, words and tuples.
-
-    Raises:
-        ValueError: naming `path`, if the section has not exactly its fields, or values that it refuses.
-    """
+    """The section `name` of a file's JSON as a dataclass of numbers, words and tuples."""
     section = found.get(name)
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(section, dict) or set(section) != known:
@@ -269,11 +252,7 @@ class Detectron2Config:
 
 
 def detectron2_config(detector: object) -> Detectron2Config | None:
-    """The detectron2 network that `--detector` names; None for another.
-
-    Raises:
-        ValueError: for a missing YAML file.
-    """
+    """The detectron2 network that `--detector` names; None for another."""
     if not isinstance(detector, str | Path):
         return None
     name = str(detector)
@@ -384,11 +363,7 @@ def choose_detector(
 
 
 def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
-    """The value of that name; anything but a name is returned unchanged.
-
-    Raises:
-        ValueError: naming the known ones.
-    """
+    """The value of a known name; anything but a name is returned unchanged."""
     if not isinstance(name, str):
         return name
     if name not in known:

@@ -210,11 +210,7 @@ _INSIDE = "backbone.body."  # of torchvision's detectors, the ResNet
 
 
 def other_network(weights: Mapping[str, object]) -> str | None:
-    """Title of the network, for people; None for a detector of this family, or its ResNet, or an unknown one.
-
-    weights: name -> value; only the shape of a value is read.
-        weights: name -> value; of a value its shape is looked at, no more.
-    """
+    """Title of the network, for people; None for a detector of this family, or its ResNet, or an unknown one."""
     if (layers := _layers(_HUGGING_FACE, weights)) is not None:
         return f"ResNet-{layers} as Hugging Face names it"
     for beginnings, title in _NETWORKS:

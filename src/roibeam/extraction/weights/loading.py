@@ -95,8 +95,6 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
         config: has the sizes and ratios they must be of.
         conventions: their own form is tried first.
         source: names the file in errors.
-    ValueError: if they are no plain (A, 4) tensor, or of no known form.
-        ValueError: when they are no plain (A, 4) tensor, or of no known form.
     """
     own = AnchorForm.of(conventions)
     computed = own.table(config, conventions)
@@ -305,8 +303,6 @@ def understand(source: str, named: NamedWeights, config: DetectorConfig, convent
         source, named: of `read_named`.
         config: has the sizes and ratios of the anchors.
         conventions: their anchors are compared with those in the file.
-    Raises:
-        ValueError: for a file of a ResNet alone, and for anchors of no known form.
     """
     layout, anchors = named.family.layout, named.tensors.get(CELL_ANCHORS)
     if layout is None:
@@ -373,8 +369,6 @@ def load_folder(
         same_classes, same_attributes: whether the ids of both mean the same.
     Returns:
         The layers whose weights stayed, by their own names.
-    Raises:
-        ValueError: if the sizes differ.
     """
     config = replace(
         detector.config, num_classes=folder.config.num_classes, num_attributes=folder.config.num_attributes

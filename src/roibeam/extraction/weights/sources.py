@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 
 def beam_filesystems() -> Any:
-    """Beam's class `FileSystems`. It has options, if only empty ones, without which that of S3 opens nothing.
-
-    Raises:
-        ImportError: without apache-beam.
-    """
+    """Beam's class `FileSystems`. It has options, if only empty ones, without which that of S3 opens nothing."""
     filesystems = importlib.import_module("apache_beam.io.filesystems").FileSystems
     if filesystems._pipeline_options is None:  # neither a command nor a worker process has set them
         filesystems.set_options(importlib.import_module("apache_beam.options.pipeline_options").PipelineOptions([]))
@@ -445,11 +441,7 @@ class WeightFormat:
 
 
 def format_named(to: str | None, out: Path) -> str:
-    """The requested key of `FORMATS`, else that of the suffix of the file to write.
-
-    Raises:
-        ValueError: for an unknown name or suffix, with the known ones.
-    """
+    """The requested key of `FORMATS`, else that of the suffix of the file to write."""
     name = to or next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
     if name not in FORMATS:
         requested = f"--to {name!r}" if name else f"{out}: suffix {out.suffix!r}"
