@@ -85,6 +85,13 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
                 f"detector {str(folder)!r}: {needed.name} is missing; a detector's folder holds {CONFIG_NAME} and "
                 f"{WEIGHTS_NAME}, such as RUN/checkpoints/step-00001000/model of `roibeam detector train`"
             )
+    found = _config_file(path)
+    config = dataclass_of(found, "detector", DetectorConfig, path)
+    conventions = dataclass_of(found, "conventions", Conventions, path)
+    return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
+
+
+def _config_file(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_CONFIG_BYTES:
         raise ValueError(f"{path}: over {_MAX_CONFIG_BYTES} bytes; it is no detector's config.json")
     try:
@@ -96,9 +103,7 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
             f'{path}: expected a detector\'s config.json with "format": {_FORMAT}; is it of another model, or of a '
             f"newer roibeam?"
         )
-    config = dataclass_of(found, "detector", DetectorConfig, path)
-    conventions = dataclass_of(found, "conventions", Conventions, path)
-    return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
+    return found
 
 
 def is_detector_folder(weights: str | Path) -> bool:
@@ -111,15 +116,14 @@ def conventions_beside(weights: Path) -> Conventions | None:
     None for a file of no such folder.
     """
     path = weights.parent / CONFIG_NAME
-    if weights.name != WEIGHTS_NAME or not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
+    if weights.name != WEIGHTS_NAME or not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("format") != _FORMAT or not {"detector", "conventions"} <= found.keys():
+        found = _config_file(path)
+    except ValueError:
         return None  # of another model, such as Hugging Face's
-    return dataclass_of(found, "conventions", Conventions, path)
+    is_ours = {"detector", "conventions"} <= found.keys()
+    return dataclass_of(found, "conventions", Conventions, path) if is_ours else None
 
 
 def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -299,12 +299,14 @@ class NamedWeights:
     """The weights of a file in Hugging Face names.
 
     Attributes:
+        source: names the file in errors.
         family: family of the file.
         tensors: name -> value as in the file, in the family's layout; names that the family does not know stay
             unchanged. Without counters of batches.
         changes: steps taken, for people.
     """
 
+    source: str
     family: Family
     tensors: dict[str, object]
     changes: tuple[str, ...]
@@ -349,7 +351,7 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
     else:
         family = _family(naming, found, tensors, source)
     _add_missing_statistics(tensors, changes)
-    return NamedWeights(family, tensors, tuple(changes))
+    return NamedWeights(source, family, tensors, tuple(changes))
 
 
 def family_names(naming: str) -> dict[str, str]:
