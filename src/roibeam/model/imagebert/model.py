@@ -159,11 +159,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions, whole image, last [SEP].
-            with_states: fills `VLOutput.layer_states`.
-        """
+        """The sequence of `VLOutput.attention.joint` is text, regions, whole image, last [SEP]."""
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
         passed: list[Tensor] | None = [] if with_states else None
@@ -175,14 +171,11 @@ class ImageBertModel(ImageBertPreTrainedModel):
             whole_image_state=states[:, end] if self.config.global_feature_size else None,
             pooled=self.pooler(states[:, 0]),
             attention=maps,
-            layer_states=None if passed is None else LayerStates.of_joint(passed, slice(length), slice(length, end)),
+            layer_states=LayerStates.of_joint(passed, slice(length), slice(length, end)),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image: neither a feature of the whole one nor the [SEP] after its regions.
-
-        The paper does not feed one alone.
-        """
+        """A text without any image: neither a feature of the whole one nor the [SEP] after its regions."""
         check_text_alone("ImageBERT", batch)
         batch = batch.with_texts_of_rows()
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None

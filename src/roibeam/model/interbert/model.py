@@ -62,12 +62,7 @@ class InterBertConfig(InterBertFields, BertSizes):
 
 
 def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConfig:
-    """A published InterBERT of BERT-base width.
-
-    Args:
-        preset: one of `PRESETS`.
-        overrides: fields that differ from it.
-    """
+    """A published InterBERT of BERT-base width, one of `PRESETS`; `overrides` are fields that differ."""
     return InterBertConfig(**(interbert_fields(preset) | overrides))
 
 
@@ -193,14 +188,10 @@ class PassedStates(NamedTuple):
     text: list[Tensor] | None
 
     def layers(self, text: slice, regions: slice) -> LayerStates | None:
-        """
-        Args:
-            text: its place in the joint sequence.
-            regions: their place there and among the image's elements.
-        """
-        if self.joint is None or self.image is None or self.text is None:
-            return None
+        """`text` is its place in the joint sequence, `regions` theirs there and among the image's elements."""
         made = LayerStates.of_joint(self.joint, text, regions, "joint")
+        if made is None or self.image is None or self.text is None:
+            return None
         for number, states in enumerate(self.image[1:]):
             made.add_regions(f"image {number}", states[:, regions])
         for number, states in enumerate(self.text[1:]):
@@ -238,12 +229,7 @@ class InterBertModel(InterBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`, at
-                the cost of their memory.
-            with_states: fills `VLOutput.layer_states`.
-        """
+        """Attention fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`."""
         batch = batch.with_texts_of_rows()
         image, image_mask = map(batch.images_to_rows, self.region_embeddings(batch))
         maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
@@ -270,10 +256,7 @@ class InterBertModel(InterBertPreTrainedModel):
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even IMG: joint layers on the text, then the text's (section 3.6, GLUE).
 
-        The paper does not describe a text alone. `pooled` and `pooled_text` are both [CLS], pooled.
-
-        Args:
-            batch: with R = 0.
+        `pooled` and `pooled_text` are both [CLS], pooled.
         """
         check_text_alone("InterBERT", batch)
         maps = AttentionMaps() if with_attention else None

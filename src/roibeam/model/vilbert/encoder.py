@@ -38,13 +38,11 @@ class ViLbertConfig(ViLbertFields, BertSizes):
 
 
 def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any) -> ViLbertConfig:
-    """A published ViLBERT of BERT-base size.
+    """A published ViLBERT of BERT-base size, one of `PRESETS`; `overrides` are fields that differ.
 
     Args:
-        preset: one of `PRESETS`.
         depth: number of co-attentions and of image layers, one of `DEPTHS`. The last `depth` text layers follow one
             (vilbert_beta config/bert_base_<n>layer_<n>conect.json).
-        overrides: fields that differ from it.
     """
     return ViLbertConfig(**(vilbert_fields(preset, depth=depth) | overrides))
 

@@ -163,11 +163,6 @@ class ViLbertModel(ViLbertPreTrainedModel):
             part.requires_grad_(False)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention`, at the cost of its memory.
-            with_states: fills `VLOutput.layer_states`.
-        """
         maps = AttentionMaps() if with_attention else None
         passed = PassedStreams([], []) if with_states else None
         # Each row has maps and states of its own.
@@ -266,7 +261,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image, not even IMG: the text's stream. The paper does not feed one alone.
+        """A text without any image, not even IMG: the text's stream.
 
         In a co-attention without an image, its states go on through their LayerNorm and feed-forward. `pooled`
         and `pooled_text` are both [CLS], pooled.

@@ -109,11 +109,7 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
         self.post_init()
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, IMG, regions.
-            with_states: fills `VLOutput.layer_states`.
-        """
+        """The sequence of `VLOutput.attention.joint` is text, IMG, regions."""
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
         passed: list[Tensor] | None = [] if with_states else None
@@ -126,9 +122,7 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
             whole_image_state=whole[:, 0],
             pooled=self.pooler(states[:, 0]),
             attention=maps,
-            layer_states=None
-            if passed is None
-            else LayerStates.of_joint(passed, slice(length), slice(length + 1, None)),
+            layer_states=LayerStates.of_joint(passed, slice(length), slice(length + 1, None)),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:

@@ -42,12 +42,7 @@ class VisualBertConfig(VisualBertFields, BertSizes):
 
 
 def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
-    """A published VisualBERT of BERT-base size.
-
-    Args:
-        preset: one of `PRESETS`.
-        overrides: fields that differ from it.
-    """
+    """A published VisualBERT of BERT-base size, one of `PRESETS`; `overrides` are fields that differ."""
     return VisualBertConfig(**(visualbert_fields(preset) | overrides))
 
 
@@ -158,11 +153,10 @@ class VisualBertModel(VisualBertPreTrainedModel):
         self.embeddings.region_segments.weight.copy_(self.embeddings.segments.weight)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions. Without early fusion the
-                encoder's maps are in `text`, and `joint` holds the last layer's.
-            with_states: fills `VLOutput.layer_states`. Without early fusion regions have two: embeddings, last layer.
+        """The sequence of `VLOutput.attention.joint` is text, regions.
+
+        Without early fusion the encoder's maps are in `VLOutput.attention.text`, `joint` holds the last layer's, and
+        regions have two states: embeddings, last layer.
         """
         batch, length = batch.with_texts_of_rows(), batch.text_ids.shape[1]
         maps = AttentionMaps(joint_regions=length) if with_attention else None

@@ -92,16 +92,7 @@ class VLBertModel(VLBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
-            with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: if regions are masked in their pixels and the batch has no feature of the whole image; if
-                text is grounded and the batch has no `aligned_words`, or regions have a token for each class and it
-                has no `region_classes`; for rows without an image in a model that was
-                not made for them.
-        """
+        """The sequence of `VLOutput.attention.joint` is text, whole image, regions, [END]."""
         if self.config.needs_whole_image and batch.whole_image_features is None:
             raise ValueError(
                 "VLBertModel: masked_appearance 'pixels' needs VLBatch.whole_image_features, the region encoder's "
@@ -122,9 +113,7 @@ class VLBertModel(VLBertPreTrainedModel):
         if not first_region:
             tokens, visuals, mask = tokens[:, 1:], visuals[:, 1:], mask[:, 1:]
         states = self.embeddings(
-            batch.text_ids,
-            batch.text_segments,
-            batch.text_mask,
+            batch,
             text_visuals,
             tokens,
             visuals,
@@ -144,9 +133,7 @@ class VLBertModel(VLBertPreTrainedModel):
             whole_image_state=image[:, 0] if first_region else None,
             pooled=None if self.pooler is None else self.pooler(states[:, 0]),
             attention=attention,
-            layer_states=None
-            if passed is None
-            else LayerStates.of_joint(passed, slice(length), slice(length + first_region, -1)),
+            layer_states=LayerStates.of_joint(passed, slice(length), slice(length + first_region, -1)),
         )
 
     def _element_images(self, batch: VLBatch, first_region: int) -> Tensor | None:
@@ -251,11 +238,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even the whole one: its pieces and [END] carry the feature of text alone, as
-        those of the release's text corpus do.
-
-        Args:
-            batch: of rows of text alone (`VLBatch.text_only`).
-        """
+        those of the release's text corpus do. All rows are `VLBatch.text_only`."""
         check_text_alone("VL-BERT", batch)
         if self.config.needs_whole_image:
             batch = replace(batch, whole_image_features=batch.region_features.sum(dim=1))
