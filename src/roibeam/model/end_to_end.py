@@ -79,8 +79,8 @@ class ImageBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, made: Callable[[Tensor], Tensor]) -> ImageBatch:
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ImageBatch(**{name: None if tensor is None else made(tensor) for name, tensor in found.items()})
+        tensors: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ImageBatch(**{name: None if each is None else made(each) for name, each in tensors.items()})
 
 
 class EndToEndModel(nn.Module):

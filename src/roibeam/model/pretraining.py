@@ -44,7 +44,7 @@ class PreTrainingModel(VLPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS], features of another width, or what a model misses.
         """
-        return self.base_model(batch, with_attention=with_attention, with_states=with_states)
+        return cast(Any, self.base_model)(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone.
@@ -52,7 +52,7 @@ class PreTrainingModel(VLPreTrainedModel):
         Raises:
             ValueError: for a batch with regions.
         """
-        return self.base_model.encode_text(batch, with_attention=with_attention)
+        return cast(Any, self.base_model).encode_text(batch, with_attention=with_attention)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses.
@@ -109,6 +109,11 @@ class ViLbertStyleModel(PreTrainingModel):
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
         return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
+
+    def score_match(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
+        """Adds the loss of the match head."""
+        if self.match_head is not None and batch.match_labels is not None:
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Logits of all positions of an output with an image: for inspection, not for training."""

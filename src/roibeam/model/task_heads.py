@@ -509,7 +509,7 @@ class AuxiliaryTaskModel(TaskModel):
             terms.metrics["region_class_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
         if self.with_words:
             assert batch.text_labels is not None
-            terms.masked_words(self.model.word_logits, output.text_states, batch.text_labels)  # type: ignore[attr-defined]
+            terms.masked_words(self.model.word_logits, output.text_states, batch.text_labels)
         return AuxiliaryScores(self.head(batch, output), terms.losses, terms.metrics)
 
     def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | AuxiliaryScores:  # type: ignore[override]

@@ -41,14 +41,7 @@ from roibeam.model.inputs import (
 )
 from roibeam.model.interbert.fields import SMALL, InterBertFields, interbert_fields
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import (
-    MATCH_LOGIT,
-    PreTrainingTerms,
-    ViLbertStyleModel,
-    count_labels,
-    count_true,
-    region_head,
-)
+from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, count_labels, count_true, region_head
 
 
 class InterBertConfig(InterBertFields, BertSizes):
@@ -301,7 +294,7 @@ class InterBertForPreTraining(InterBertPreTrainedModel, ViLbertStyleModel):
         terms.masked_words(self.word_logits, output.text_states, labels)
         if self.masked_region_head is not None:
             self._score_regions(terms, self.masked_region_head, batch, output.region_states, match)
-        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+        self.score_match(terms, batch, output)
         return terms.output()
 
     def _counted_regions(self, match_B: Tensor, predicted_BR: Tensor) -> Tensor:

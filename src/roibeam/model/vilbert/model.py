@@ -33,7 +33,6 @@ from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
 from roibeam.model.pretraining import (
-    MATCH_LOGIT,
     PreTrainingTerms,
     ViLbertStyleModel,
     count_labels,
@@ -321,8 +320,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
         terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
         if self.masked_region_head is not None:
             self._score_regions(terms, self.masked_region_head, batch, output, generator)
-        if self.match_head is not None and batch.match_labels is not None:
-            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        self.score_match(terms, batch, output)
         return terms.output()
 
     def _score_regions(

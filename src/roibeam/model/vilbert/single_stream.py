@@ -25,14 +25,7 @@ from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_imag
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import (
-    MATCH_LOGIT,
-    PreTrainingTerms,
-    ViLbertStyleModel,
-    count_labels,
-    count_true,
-    region_head,
-)
+from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, count_labels, count_true, region_head
 from roibeam.model.vilbert.fields import REGION_SEGMENT, SingleStreamFields
 
 
@@ -146,8 +139,8 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
         return self.masked_word_head(states, self.embeddings.words.weight)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        labels, match = batch.text_labels, batch.match_labels
-        if labels is None or match is None:
+        labels = batch.text_labels
+        if labels is None or batch.match_labels is None:
             raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels or match_labels")
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
@@ -157,7 +150,7 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
                 raise ValueError("SingleStreamForPreTraining: the batch has no region_targets")
             chosen = batch.targets_of(predicted)
             terms.masked_regions(head, output.region_states, chosen, predicted, loss="kl")
-        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+        self.score_match(terms, batch, output)
         return terms.output()
 
 

@@ -199,7 +199,9 @@ class VLBertEmbeddings(nn.Module):
 
     def forward(
         self,
-        batch: VLBatch,
+        text_ids: Tensor,
+        text_segments: Tensor,
+        text_mask: Tensor,
         text_visuals: Tensor,
         element_tokens: Tensor,
         element_visuals: Tensor,
@@ -209,24 +211,24 @@ class VLBertEmbeddings(nn.Module):
         """(B, T + E + 1, H).
 
         Args:
-            batch: shares no text.
+            text_ids, text_segments, text_mask: (B, T), as in `VLBatch`.
             text_visuals: (B, T, V) visual feature of each piece.
             element_tokens: (B, E, H); element_visuals: (B, E, V), of each image element.
             end_visuals: (B, V) of [END]; None for none.
             element_images: (B, E) long, the image of a row that each element is of, for rows with several: each
                 further image has the next segment. VL-BERT itself has one image.
         """
-        length = batch.text_ids.shape[1]
+        length = text_ids.shape[1]
         if length + 2 > self.positions.num_embeddings:
             raise ValueError(
                 f"text of {length} pieces: this model has {self.positions.num_embeddings} positions and two of them "
                 f"belong to regions and [END]; cut captions to {self.positions.num_embeddings - 2} pieces"
             )
-        check_word_ids("VL-BERT", batch.text_ids, self.words.num_embeddings)
-        text = self.words(batch.text_ids) + self.visual_norm_text(self.visual_widen_text(text_visuals))
-        text = text + self.segments(batch.text_segments) + self.positions.weight[:length]
+        check_word_ids("VL-BERT", text_ids, self.words.num_embeddings)
+        text = self.words(text_ids) + self.visual_norm_text(self.visual_widen_text(text_visuals))
+        text = text + self.segments(text_segments) + self.positions.weight[:length]
         # Image elements have no order: all stand on the first position after the row's real text.
-        first_free = batch.text_mask.sum(dim=1)
+        first_free = text_mask.sum(dim=1)
         segment = self.segments.weight[REGION_SEGMENT]
         elements = element_tokens + self.visual_norm_region(self.visual_widen_region(element_visuals))
         of_elements = segment if element_images is None else self.segments(REGION_SEGMENT + element_images)

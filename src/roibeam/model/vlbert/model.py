@@ -113,7 +113,9 @@ class VLBertModel(VLBertPreTrainedModel):
         if not first_region:
             tokens, visuals, mask = tokens[:, 1:], visuals[:, 1:], mask[:, 1:]
         states = self.embeddings(
-            batch,
+            batch.text_ids,
+            batch.text_segments,
+            batch.text_mask,
             text_visuals,
             tokens,
             visuals,
