@@ -31,7 +31,7 @@ from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
 from roibeam.extraction.network.state import weights_digest
-from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels
+from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels, scale_per_axis
 from roibeam.extraction.regions import (
     HostCopy,
     Regions,
@@ -240,13 +240,7 @@ class Detectron2Detector:
         boxes: Sequence[np.ndarray | None] | None = None,
         whole_image: bool = False,
     ) -> list[Regions]:
-        """Detects on each photo by itself: no photo is padded to the size of another.
-
-        Args:
-            images: (height, width, 3) uint8 each, channel order B, G, R for any INPUT.FORMAT, sizes free.
-            boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
-            whole_image: whether to fill `Regions.image_feature`.
-        """
+        """As `Detector.forward`: each photo by itself, in B, G, R for any INPUT.FORMAT."""
         found = []
         for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
             outputs = self.head_outputs(image, boxes=given)
@@ -256,16 +250,8 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> PhotoOutputs:
-        """Boxes of one photo and the head's outputs for them.
-
-        Args:
-            image: (height, width, 3) uint8, channel order B, G, R.
-            boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
-                after clipping to the photo. The result for an empty box depends on the pooler: the one cell that its
-                corner touches for ROIPool, zeros for ROIAlignV2.
-        Raises:
-            ValueError: for an image of another kind, or boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
-        """
+        """As `Detector.head_outputs`. The result for an empty box depends on the pooler: the one cell that its corner
+        touches for ROIPool, zeros for ROIAlignV2."""
         resized, scale = self.resize(image)
         given = None if boxes is None else checked_boxes(boxes).to(self.device)
         with plain_float32(self.device):
@@ -285,12 +271,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def describe_boxes(self, feature_maps: Sequence[Tensor], boxes: Tensor) -> RegionOutputs:
-        """Pooling, the region head and the linear heads.
-
-        Args:
-            feature_maps: (1, C, h, w) float32 each, the backbone maps of one image that the head pools from.
-            boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
-        """
+        """Pooling, the region head and the linear heads, for (R, 4) boxes in network-input pixels; R may be 0."""
         chunks = [boxes[start : start + REGION_CHUNK] for start in range(0, len(boxes), REGION_CHUNK)]
         # No boxes still run one chunk of zeros, so that empty outputs have the right widths.
         parts = [self._run_chunk(feature_maps, chunk) for chunk in chunks or [boxes]]
@@ -318,12 +299,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def postprocess(self, outputs: PhotoOutputs, selection: SelectionPolicy | None = None) -> Regions:
-        """Logits to probabilities, selection, boxes to photo pixels, tensors to numpy.
-
-        Args:
-            outputs: of `head_outputs` of this detector.
-            selection: None means the detector's own. Given boxes are all kept.
-        """
+        """As `Detector.postprocess`."""
         regions, proposals, scale = outputs.regions, outputs.proposals.boxes, outputs.scale
         probabilities = regions.class_logits.softmax(dim=1)
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
@@ -358,9 +334,7 @@ class Detectron2Detector:
         size = max(size[0], MIN_INPUT_EDGE), max(size[1], MIN_INPUT_EDGE)
         resized = ResizeTransform(height, width, *size, Image.Resampling.BILINEAR).apply_image(image)
         pixels = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1), dtype=np.float32))
-        # Divided in float32, as in extraction/photos/preprocessing.py.
-        scale_yx = torch.tensor((height, width), dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
-        return pixels, PhotoScale(scale_yx[[1, 0, 1, 0]].to(self.device), divides=False)
+        return pixels, scale_per_axis((height, width), size, self.device)
 
 
 def build_detectron2_detector(

@@ -131,11 +131,7 @@ class AttributeBranch(nn.Module):
     attr_score: nn.Linear
 
     def add_attribute_layers(self, width: int, num_classes: int, num_attributes: int) -> None:
-        """
-        Args:
-            width: numbers in a region feature.
-            num_classes, num_attributes: without background and "no attribute".
-        """
+        """`width` counts the numbers of a region feature; background and "no attribute" are not counted."""
         if num_attributes < 1:
             raise ValueError(
                 f"MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES is {num_attributes}; {VG_ROI_HEADS} needs at least 1, "
@@ -147,13 +143,7 @@ class AttributeBranch(nn.Module):
         self.attr_score = nn.Linear(width // 4, num_attributes + 1)
 
     def attribute_logits(self, features: Tensor, class_logits: Tensor) -> Tensor:
-        """
-        Args:
-            features: (R, D).
-            class_logits: (R, C + 1), background last; the embedding is that of the best, background included.
-        Returns:
-            (R, A + 1), "no attribute" last.
-        """
+        """(R, A + 1), "no attribute" last, beside the embedding of the best class, the background among them."""
         embedding = self.cls_embedding(class_logits.argmax(dim=1))
         return self.attr_score(functional.relu(self.fc_attr(torch.cat([features, embedding], dim=1))))
 

@@ -112,14 +112,8 @@ def best_attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, .
 class InferenceNetwork:
     """Computes from copies of the weights: folded, laid out for the kernels, in the type of the mode.
 
-    Parts of other classes are called unchanged.
+    Parts, as of `Detector`, are called unchanged if they are of other classes. Weights are laid out for the config.
 
-    Args:
-        backbone: (N, 3, H, W) -> res4 maps.
-        proposal_generator: map, input size, resize factor -> Proposals.
-        roi_heads: map, boxes -> RegionOutputs.
-        config: sizes, for which the weights are laid out.
-        mode: how convolutions compute.
     Raises:
         ValueError: if the mode rounds and a part is of another class, or has norms that cannot be folded.
     """

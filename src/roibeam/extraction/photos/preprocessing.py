@@ -94,7 +94,7 @@ def preprocess(
 
 
 def resize_photo(image: np.ndarray, config: DetectorConfig, conventions: Conventions) -> ResizedPhoto:
-    """The first half of `preprocess`; arguments and errors as there."""
+    """The first half of `preprocess`."""
     check_pixels(image)
     image_hw = (image.shape[0], image.shape[1])
     if conventions.channel_order == "rgb":
@@ -115,7 +115,10 @@ def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.d
     below, right = (-edge % conventions.padding_multiple for edge in photo.input_hw)
     if below or right:
         pixels = functional.pad(pixels, (0, right, 0, below))
-    scale = _photo_scale(photo.image_hw, photo.input_hw, photo.factor, conventions, device)
+    if conventions.box_scale == "one-factor":
+        scale = PhotoScale(torch.full((4,), photo.factor, dtype=torch.float32, device=device), divides=True)
+    else:
+        scale = scale_per_axis(photo.image_hw, photo.input_hw, device)
     return NetworkInput(pixels, photo.input_hw, photo.image_hw, photo.factor, scale)
 
 
@@ -188,17 +191,9 @@ def _resize(image: np.ndarray, size: tuple[int, int], factor: float, conventions
     return cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
-def _photo_scale(
-    image_hw: tuple[int, int],
-    size: tuple[int, int],
-    factor: float,
-    conventions: Conventions,
-    device: torch.device | str,
-) -> PhotoScale:
-    if conventions.box_scale == "one-factor":
-        return PhotoScale(torch.full((4,), factor, dtype=torch.float32, device=device), divides=True)
-    # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
-    scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
+def scale_per_axis(image_hw: tuple[int, int], input_hw: tuple[int, int], device: torch.device | str) -> PhotoScale:
+    """Divided in float32, as the originals do: the quotient of the two sizes in float64 differs in the last digit."""
+    scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(input_hw, dtype=torch.float32)
     return PhotoScale(on_device(scale_yx[[1, 0, 1, 0]], device), divides=False)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -327,19 +326,14 @@ class DetectorHeads(nn.Module):
             )
 
 
-def load_heads(
-    spec: str, config: DetectorConfig, conventions: Conventions, *, cache_dir: Path | None = None
-) -> DetectorHeads:
+def load_heads(spec: str, config: DetectorConfig, conventions: Conventions) -> DetectorHeads:
     """The heads of a whole detector's file.
 
-    Args:
-        spec, cache_dir: as `load_weights` takes them.
     Raises:
-        ValueError: as `load_weights`, and for anchors that the conventions do not compute.
-        OSError: if the file cannot be fetched.
+        ValueError, OSError: as `load_weights`, and for anchors that the conventions do not compute.
     """
     detector = Detector(config, conventions)
-    load_weights(spec, detector, cache_dir=cache_dir)
+    load_weights(spec, detector)
     heads = heads_of(detector)
     heads.check_anchors()
     return heads
