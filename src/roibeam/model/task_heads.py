@@ -237,9 +237,17 @@ class TaskHead(PreTrainedModel):
 
 
 class SummaryHead(TaskHead):
-    """A head on one vector for each row."""
+    """A head on one vector for each row, or on those of a pair of rows."""
 
     config: SummaryHeadConfig
+    rows_read = 1
+
+    def __init__(self, config: SummaryHeadConfig) -> None:
+        super().__init__(config)
+        self.classifier = _classifier(
+            config, config.classifier, self.rows_read * config.input_width, config.num_classes
+        )
+        self.post_init()
 
     def needed_input(self, batch: VLBatch) -> VLBatch:
         return reading(batch, self.config.reads)
@@ -252,11 +260,6 @@ class LabelHead(SummaryHead):
     config_class = LabelHeadConfig
     config: LabelHeadConfig
 
-    def __init__(self, config: LabelHeadConfig) -> None:
-        super().__init__(config)
-        self.classifier = _classifier(config, config.classifier, config.input_width, config.num_classes)
-        self.post_init()
-
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, num_classes)."""
         return self.classifier(read_summary(batch, output, self.config.reads))
@@ -267,11 +270,7 @@ class ImagePairHead(SummaryHead):
 
     config_class = ImagePairHeadConfig
     config: ImagePairHeadConfig
-
-    def __init__(self, config: ImagePairHeadConfig) -> None:
-        super().__init__(config)
-        self.classifier = _classifier(config, config.classifier, 2 * config.input_width, config.num_classes)
-        self.post_init()
+    rows_read = 2
 
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B / 2, num_classes)."""

@@ -53,10 +53,8 @@ def decode_deltas(
 def clip_boxes(boxes: Tensor, image_hw: tuple[float, float], *, last_pixel: bool = False) -> Tensor:
     """(..., 4) boxes clipped to 0 <= x <= width, 0 <= y <= height; with `last_pixel` to width - 1 and height - 1."""
     height, width = image_hw
-    if last_pixel:
-        height, width = height - 1, width - 1
-    x = boxes[..., 0::2].clamp(min=0, max=width)
-    y = boxes[..., 1::2].clamp(min=0, max=height)
+    x = boxes[..., 0::2].clamp(min=0, max=width - last_pixel)
+    y = boxes[..., 1::2].clamp(min=0, max=height - last_pixel)
     return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], dim=-1)
 
 

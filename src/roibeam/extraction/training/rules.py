@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from roibeam.extraction.network.config import check_counts, check_proposals
+
 
 @dataclass(frozen=True)
 class SamplingRules:
@@ -36,10 +38,9 @@ class SamplingRules:
     region_iou: float = 0.5
 
     def __post_init__(self) -> None:
+        check_counts(self)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least 1")
             if field.type == "float" and not 0 < value <= 1:
                 raise ValueError(f"{field.name} is {value!r}; it must be above 0 and at most 1")
         if self.anchor_negative_iou > self.anchor_positive_iou:
@@ -49,11 +50,7 @@ class SamplingRules:
             )
         if self.anchor_border is not None and not self.anchor_border >= 0:
             raise ValueError(f"anchor_border is {self.anchor_border}; it must not be negative, or None for no limit")
-        if self.proposals_before_nms < self.proposals_after_nms:
-            raise ValueError(
-                f"proposals_before_nms {self.proposals_before_nms} is less than "
-                f"proposals_after_nms {self.proposals_after_nms}"
-            )
+        check_proposals(self.proposals_before_nms, self.proposals_after_nms)
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ WHOLE_IMAGES = ("box", "model")
 
 
 @dataclass(frozen=True)
-class EndToEndChoices:
+class EndToEndChoices(ConfigFields):
     """Choices of an end-to-end run beside the model's config.
 
     Attributes:
@@ -242,18 +242,10 @@ class EndToEndChoices:
             VL-BERT has it end to end. "model": the model takes the mean of the regions, or knows no whole image.
     """
 
+    choices = MappingProxyType(
+        {"masked_pixels": MASKED_PIXELS, "blank_pixels": BLANK_PIXELS, "whole_image": WHOLE_IMAGES}
+    )
+
     masked_pixels: str = "blank"
     blank_pixels: str = "after_resize"
     whole_image: str = "model"
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("masked_pixels", MASKED_PIXELS),
-            ("blank_pixels", BLANK_PIXELS),
-            ("whole_image", WHOLE_IMAGES),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"EndToEndChoices: {name} is {getattr(self, name)!r}; it must be one of "
-                    f"{', '.join(map(repr, allowed))}"
-                )
