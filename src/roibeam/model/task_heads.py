@@ -244,9 +244,7 @@ class SummaryHead(TaskHead):
 
     def __init__(self, config: SummaryHeadConfig) -> None:
         super().__init__(config)
-        self.classifier = _classifier(
-            config, config.classifier, self.rows_read * config.input_width, config.num_classes
-        )
+        self.classifier = _classifier(config, self.rows_read * config.input_width, config.num_classes)
         self.post_init()
 
     def needed_input(self, batch: VLBatch) -> VLBatch:
@@ -285,7 +283,7 @@ class RegionHead(TaskHead):
 
     def __init__(self, config: RegionHeadConfig) -> None:
         super().__init__(config)
-        self.classifier = _classifier(config, config.classifier, config.input_width, 1)
+        self.classifier = _classifier(config, config.input_width, 1)
         self.post_init()
 
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
@@ -449,8 +447,8 @@ def load_task_head(folder: str | Path) -> TaskHead:
     return HEADS[kind].from_pretrained(config_file.parent)
 
 
-def _classifier(config: TaskHeadConfig, kind: str, inputs: int, outputs: int) -> nn.Module:
-    if kind == "linear":
+def _classifier(config: SummaryHeadConfig | RegionHeadConfig, inputs: int, outputs: int) -> nn.Module:
+    if config.classifier == "linear":
         return DroppedLinear(inputs, outputs, dropout=config.dropout)
     return nn.Sequential(nn.Dropout(config.dropout), NormedClassifier(inputs, 2 * inputs, outputs))
 
