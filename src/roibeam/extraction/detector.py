@@ -21,7 +21,7 @@ from roibeam.extraction.fast.cuda_device import on_side_stream, record_on_stream
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
 from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
-from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, clip_boxes
+from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
@@ -323,13 +323,15 @@ class Detector(nn.Module):
         made = network_input(
             image if isinstance(image, ResizedPhoto) else self.prepare(image), self.conventions, self.device
         )
-        given = None
-        if boxes is not None:
-            given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
-        network_boxes = None if given is None else self._to_network(given, made)
+        if boxes is None:
+            if masked is not None:
+                raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
+            return _PreparedPhoto(made, made.pixels, None, None)
+        given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
+        network_boxes = clip_boxes(made.scale.to_network(given), made.input_hw, last_pixel=self._last_pixel)
         pixels = made.pixels
         if masked is not None:
-            pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
+            pixels = blank_regions(pixels, network_boxes[checked_mask(masked, len(given)).to(self.device)])
         return _PreparedPhoto(made, pixels, given, network_boxes)
 
     def _backbone_maps(
@@ -437,10 +439,6 @@ class Detector(nn.Module):
     def _last_pixel(self) -> bool:
         return self.conventions.box_clip == "last-pixel"
 
-    def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
-        scaled = network_input.scale.to_network(boxes)
-        return clip_boxes(scaled, network_input.input_hw, last_pixel=self._last_pixel)
-
 
 def _image_hw(image: np.ndarray) -> tuple[int, int]:
     check_pixels(image)
@@ -455,12 +453,3 @@ def _lookahead(items: Iterable[_Item]) -> Iterator[_Item]:
         if len(waiting) > 1:
             yield waiting.pop(0)
     yield from waiting
-
-
-def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:
-    if given is None:
-        raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
-    masked = np.asarray(masked)
-    if masked.dtype != bool or masked.shape != (len(given),):
-        raise ValueError(f"masked must be ({len(given)},) bool, one for each box; got {masked.shape} {masked.dtype}")
-    return given[torch.from_numpy(masked).to(given.device)]

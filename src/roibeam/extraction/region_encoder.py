@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.boxes import checked_boxes, checked_mask, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.precision import at_least_float32
@@ -110,7 +110,7 @@ def prepare_photo(
         ValueError: for another image, boxes of another shape, not finite or with x2 < x1 or y2 < y1, another mask.
     """
     in_photo = checked_boxes(boxes)
-    hidden = None if masked is None else _checked_mask(masked, len(in_photo))
+    hidden = None if masked is None else checked_mask(masked, len(in_photo))
     if hidden is not None and blank_before_resize:
         check_pixels(image)
         image = blank_photo(image, in_photo[hidden].numpy(), conventions)
@@ -176,13 +176,6 @@ def padded_to_edges(pixels: Tensor, short_edge: int, long_edge: int) -> Tensor:
     padded = pixels.new_zeros(pixels.shape[0], *edges)
     padded[:, :high, :wide] = pixels
     return padded
-
-
-def _checked_mask(masked: np.ndarray, count: int) -> Tensor:
-    masked = np.asarray(masked)
-    if masked.dtype != bool or masked.shape != (count,):
-        raise ValueError(f"masked must be ({count},) bool, one for each box; got {masked.shape} {masked.dtype}")
-    return torch.from_numpy(masked)
 
 
 def _ratio(new: int, old: int) -> Tensor:

@@ -37,28 +37,27 @@ from roibeam.messages import check_list
 POLL_SECONDS = 0.2
 
 
+@dataclass(eq=False)
 class PhotoSlot:
-    """One image on its way.
+    """One image on its way; `number` counts them from 0.
 
     Attributes:
         stage: "read" or "decode" while a thread loads it.
         loading_seconds: time for which its loading has been watched.
-        photo: the photo, between loading and detection.
         load_seconds: time of reading and decoding, once they have ended.
+        photo: the photo, between loading and detection.
         image_hw: of the photo, as soon as it is known.
-        number: of the image, from 0.
         outcome: the detector's result, a failure, or the error that stops the run.
     """
 
-    def __init__(self, image: ImageRef, number: int) -> None:
-        self.image = image
-        self.number = number
-        self.stage: str | None = None
-        self.loading_seconds = 0.0
-        self.load_seconds: float | None = None
-        self.photo: LoadedPhoto | None = None
-        self.image_hw: tuple[int, int] | None = None
-        self.outcome: Detected | Failure | BaseException | None = None
+    image: ImageRef
+    number: int
+    stage: str | None = None
+    loading_seconds: float = 0.0
+    load_seconds: float | None = None
+    photo: LoadedPhoto | None = None
+    image_hw: tuple[int, int] | None = None
+    outcome: Detected | Failure | BaseException | None = None
 
 
 class PhotoWindow:
@@ -190,13 +189,10 @@ class PhotoWindow:
                 self._forming.setdefault(key, []).append(place)
                 if len(self._forming[key]) == self._batch:
                     self._hand_over(key)
-            while self._forming and place.number - self._first_forming().number >= self._horizon:
+            while self._forming and place.number - next(iter(self._forming.values()))[0].number >= self._horizon:
                 self._hand_over(next(iter(self._forming)))
         while self._forming and self._all_admitted and not self._unsorted:
             self._hand_over(next(iter(self._forming)))
-
-    def _first_forming(self) -> PhotoSlot:
-        return next(iter(self._forming.values()))[0]
 
     def _hand_over(self, key: Hashable) -> None:
         self._groups.append(self._forming.pop(key))
@@ -465,8 +461,10 @@ def extract_regions(
         if should_stop():
             raise ExtractionStopped("the extraction was stopped")
         place = window.oldest_done(watchdog)
-        if times is not None:
-            _note_times(place, times)
+        if times is not None and place.load_seconds is not None:  # None: given up
+            times.decode_ms.add(place.load_seconds)
+        if times is not None and isinstance(place.outcome, Detected):
+            times.net_ms.add(place.outcome.seconds)
         return _outcome(place, options)
 
     start_thread("detect regions", detect)
@@ -555,13 +553,6 @@ def _detected(
         )
     except BaseException as error:  # raised at the images' turn
         return [error] * len(group)
-
-
-def _note_times(place: PhotoSlot, times: StageTimes) -> None:
-    if place.load_seconds is not None:  # None: given up
-        times.decode_ms.add(place.load_seconds)
-    if isinstance(place.outcome, Detected):
-        times.net_ms.add(place.outcome.seconds)
 
 
 def _outcome(place: PhotoSlot, options: ExtractOptions) -> RegionRecord | Failure:

@@ -78,6 +78,14 @@ def checked_boxes(boxes: np.ndarray) -> Tensor:
     return torch.tensor(boxes, dtype=torch.float32)
 
 
+def checked_mask(masked: np.ndarray, count: int) -> Tensor:
+    """(count,) bool from a user; raises ValueError for another shape or type."""
+    masked = np.asarray(masked)
+    if masked.dtype != bool or masked.shape != (count,):
+        raise ValueError(f"masked must be ({count},) bool, one for each box; got {masked.shape} {masked.dtype}")
+    return torch.from_numpy(masked)
+
+
 CAFFE_BASE_SIDE = 16  # py-faster-rcnn lib/rpn/generate_anchors.py: the box whose sides are rounded before scaling
 
 

@@ -120,18 +120,17 @@ class DetectorTraining(nn.Module):
         samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]
         anchor_logits, anchor_deltas = self._by_anchor(logits, deltas)
         # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
-        boxes = [each.regions.boxes for each in samples]
+        boxes = [regions.boxes for _, _, regions in samples]
         pooled = pool_regions(at_least_float32(feature_map), boxes, self.conventions, cells=self.config.pooled_cells)
         features = self.roi_heads.res5(pooled).mean(dim=(2, 3))
         predictor = self.roi_heads.box_predictor
         outputs = predictor(features)
-        counts = [len(each.regions.boxes) for each in samples]
-        parts = (each.split(counts) for each in (features, outputs.class_logits, outputs.box_deltas))
+        parts = (each.split([*map(len, boxes)]) for each in (features, outputs.class_logits, outputs.box_deltas))
         rules, conventions = self.loss_rules, self.conventions
         losses: dict[str, list[Tensor]] = {name: [] for name in LOSSES}
         hits: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in METRICS}
         for index, (of_regions, class_logits, box_deltas) in enumerate(zip(*parts, strict=True)):
-            rows, anchors, regions = samples[index].anchor_rows, samples[index].anchors, samples[index].regions
+            rows, anchors, regions = samples[index]
             num_objects = len(regions.deltas)
             attributes = trained_attribute_logits(predictor, of_regions[:num_objects], regions.class_ids[:num_objects])
             losses["objectness"].append(objectness_loss(anchor_logits[index, rows], anchors))
@@ -159,8 +158,11 @@ class DetectorTraining(nn.Module):
         return logits.permute(0, 2, 3, 1).reshape(photos, -1), deltas.reshape(photos, -1, 4)
 
     @torch.no_grad()
-    def _sample(self, logits: Tensor, deltas: Tensor, batch: DetectionBatch, index: int) -> _PhotoSample:
-        """Training sample of photo `index`, drawn by its own seed. Proposals carry no gradient, as in the originals."""
+    def _sample(
+        self, logits: Tensor, deltas: Tensor, batch: DetectionBatch, index: int
+    ) -> tuple[Tensor, AnchorTargets, RegionTargets]:
+        """Training sample of photo `index`, drawn by its own seed: (n,) int64, the photo's anchors among those of the
+        map; of these; of the proposals. Proposals carry no gradient, as in the originals."""
         input_hw, objects = batch.input_hw[index], batch.objects[index]
         map_hw = (logits.shape[2], logits.shape[3])
         anchors = grid_anchors(self.proposal_generator.cell_anchors, map_hw, FEATURE_STRIDE)
@@ -175,7 +177,7 @@ class DetectorTraining(nn.Module):
             boxes[rows], objectness[rows], input_hw, batch.factors[index], config, self.conventions
         )
         generator = torch.Generator().manual_seed(batch.seeds[index])
-        return _PhotoSample(
+        return (
             rows,
             anchor_targets(anchors[rows], input_hw, objects, self.sampling, self.conventions, generator),
             region_targets(
@@ -192,20 +194,6 @@ class DetectorTraining(nn.Module):
         )
         cells = (rows[:, None] & columns[None]).flatten()
         return cells.repeat_interleave(self.config.num_anchors).nonzero().flatten()
-
-
-@dataclass(frozen=True, eq=False)
-class _PhotoSample:
-    """Training sample of one photo of a batch.
-
-    Attributes:
-        anchor_rows: (n,) int64, the photo's own anchors among those of the map.
-        anchors: of these. regions: of the proposals.
-    """
-
-    anchor_rows: Tensor
-    anchors: AnchorTargets
-    regions: RegionTargets
 
 
 def trained_attribute_logits(predictor: BoxPredictor, features: Tensor, class_ids: Tensor) -> Tensor:

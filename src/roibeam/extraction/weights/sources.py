@@ -97,11 +97,6 @@ def show_downloads(by: DownloadDisplay) -> None:
     _display = by
 
 
-def download_progress(name: str, length: int | None) -> AbstractContextManager[Callable[[int], None]]:
-    """Context of a download; call its value with the number of each block's bytes."""
-    return _display(name, length)
-
-
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60
 _MIN_BYTES_PER_SECOND = 4096  # on average, once `_TIMEOUT_S` is over: a server may drip for ever
@@ -310,7 +305,7 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
     start, read = time.monotonic(), getattr(stream, "read1", stream.read)  # a server's: what is there
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
-            with download_progress(_base_name(url), length) as advance:
+            with _display(_base_name(url), length) as advance:
                 while block := read(_BLOCK):
                     part.write(block)
                     digest.update(block)
@@ -471,16 +466,10 @@ def _write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
     save_file({name: value.clone() for name, value in tensors.items()}, path)  # it refuses shared memory
 
 
-def _write_torch(tensors: dict[str, Tensor], path: Path) -> None:
+def _write_torch(tensors: Mapping[str, Any], path: Path) -> None:
     import torch
 
     torch.save(tensors, path)
-
-
-def _write_torch_model(tensors: dict[str, Tensor], path: Path) -> None:
-    import torch
-
-    torch.save({"model": tensors}, path)
 
 
 def _write_pickle(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -496,6 +485,13 @@ FORMATS = {
     "safetensors": WeightFormat(".safetensors", "detectron2", "hf", False, (), _write_safetensors),
     "detectron2": WeightFormat(".pkl", "detectron2", "hf", False, (), _write_pickle),
     "hf": WeightFormat(".bin", "hf", "hf", True, _RESNET, _write_torch),
-    "milvlg": WeightFormat(".pth", "milvlg", "milvlg", True, ("backbone.res4.", "roi_heads.res5."), _write_torch_model),
+    "milvlg": WeightFormat(
+        ".pth",
+        "milvlg",
+        "milvlg",
+        True,
+        ("backbone.res4.", "roi_heads.res5."),
+        lambda tensors, path: _write_torch({"model": tensors}, path),
+    ),
     "vlbert": WeightFormat(".model", "vlbert", "hf", False, _RESNET, _write_torch),
 }
