@@ -94,7 +94,7 @@ class ConfigFields:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class BertFields(ConfigFields):
-    """Fields of BERT in every model; defaults are those of BERT-base.
+    """Fields of every model: BERT's, with the defaults of BERT-base, and the width of regions.
 
     Fields:
         vocab_size: word pieces of the tokenizer.
@@ -103,6 +103,7 @@ class BertFields(ConfigFields):
         num_segments: rows of the segment table.
         hidden_dropout, attention_dropout: rates, on states and on attention weights.
         initializer_range: standard deviation of new weights.
+        region_feature_size: D, width of a stored region feature.
     """
 
     choices = MappingProxyType({"hidden_activation": ACTIVATION_NAMES})
@@ -118,6 +119,7 @@ class BertFields(ConfigFields):
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
     initializer_range: float = 0.02
+    region_feature_size: int = 2048
 
     def check_batch_size(self, rows: int) -> None:
         """Raises ValueError if a loss of this model does not work on batches of so many rows."""
@@ -132,7 +134,6 @@ class ViLbertStyleFields(BertFields):
     """Fields of a model with ViLBERT's heads; defaults are those of ViLBERT's first release.
 
     Fields, beside those of `BertFields`:
-        region_feature_size: D, width of a stored region feature.
         masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
             made end to end of blanked pixels.
         region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
@@ -145,7 +146,6 @@ class ViLbertStyleFields(BertFields):
 
     choices = MappingProxyType({"masked_appearance": MASKED_APPEARANCES})
 
-    region_feature_size: int = 2048
     masked_appearance: str = "zero"
     region_loss: str = "kl"
     region_target_size: int = 1601
