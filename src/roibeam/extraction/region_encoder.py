@@ -101,8 +101,6 @@ def prepare_photo(
     Args:
         image: (height, width, 3) uint8, channel order B, G, R, decoded by `conventions.exif_orientation`.
         boxes: (R, 4), x1 y1 x2 y2 in photo pixels. VL-BERT puts the whole image, [0, 0, width - 1, height - 1], first.
-        config: short and long edge.
-        flip: whether photo and boxes are mirrored left to right.
         masked: (R,) bool, regions whose pixels are blanked (`blank_regions`) for all regions of the photo, or None.
         blank_before_resize: whether they are blanked in the photo too (`blank_photo`), so that the resize carries
             nothing over the edge of a box.
@@ -132,12 +130,8 @@ def prepare_photo(
 def place_boxes(
     boxes: Tensor, input_hw: tuple[int, int], scale_xy: Tensor, conventions: Conventions, *, flip: bool = False
 ) -> Tensor:
-    """(R, 4) boxes x1 y1 x2 y2 of a photo in pixels of the network's input, optionally mirrored, and clipped to it.
-
-    Args:
-        boxes: (R, 4) float32, in photo pixels.
-        input_hw, scale_xy: as of `PreparedPhoto`.
-    """
+    """(R, 4) boxes in photo pixels -> in those of the network's input, optionally mirrored, and clipped to it; sizes
+    and scale as of `PreparedPhoto`."""
     height, width = input_hw
     last_pixel = conventions.box_clip == "last-pixel"
     placed = boxes * scale_xy.repeat(2)

@@ -282,15 +282,8 @@ class VLBatch:
         return made
 
     def check_values(self) -> None:
-        """Checks the values of the fields, for batches that are made by hand. A batch checks shapes and dtypes by
-        itself, but values only here, because that would wait for a GPU.
-
-        Raises:
-            ValueError: for pieces that do not come first in their row, as of a tokenizer that pads on the left; labels
-                or targets at padding, which would count in a loss; match labels other than 0, 1 and `IGNORE_INDEX`; a
-                height or width below 1; boxes in shares of the image, or outside it by more than a pixel; values that
-                are NaN or infinite.
-        """
+        """Raises ValueError for values that no field may hold, in batches that are made by hand: a batch checks shapes
+        and dtypes by itself, but values only here, because that would wait for a GPU."""
         if bool((self.text_mask[:, 1:] & ~self.text_mask[:, :-1]).any()):
             raise ValueError("VLBatch: text_mask has padding before a real piece; pad texts on the right")
         if self.text_labels is not None and bool((self.text_labels.ne(IGNORE_INDEX) & ~self.rows_text_mask).any()):

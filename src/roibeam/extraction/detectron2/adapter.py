@@ -143,16 +143,11 @@ REGION_CHUNK = 16
 
 @dataclass(frozen=True)
 class PhotoOutputs:
-    """All outputs of the network for one photo, before selection.
+    """All outputs of the network for one photo, before selection, as in `NetworkInput` and `HeadOutputs`.
 
     Attributes:
-        input_hw: (height', width') of the resized photo, pixels.
-        image_hw: (height, width) of the photo, pixels.
-        scale: boxes to the photo and back.
         feature_maps: (1, C, h, w) float32 each, the backbone maps that the head pools from: one of a C4 network.
-        proposals: R boxes in network-input pixels with their objectness.
         regions: outputs of the head; without an attribute head `attribute_logits` is (R, 1), "no attribute".
-        given_boxes: (R, 4) float32, the given boxes, clipped to the photo; None if they are proposals.
     """
 
     input_hw: tuple[int, int]
@@ -207,7 +202,7 @@ class Detectron2Detector:
         return self.model.roi_heads.box_predictor
 
     def describe(self) -> dict[str, Any]:
-        """Description of this detector in a store's fingerprint; plain JSON values.
+        """As `Detector.describe`.
 
         The config is the resolved one, from any files, without settings of training, machines or paths: sections other
         than MODEL and INPUT, the weights' path, the device.
@@ -291,7 +286,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: PhotoOutputs) -> np.ndarray:
-        """(D,) float32: the feature of the whole photo as one box, on the existing map."""
+        """As `Detector.whole_image_feature`."""
         height, width = outputs.input_hw
         box = outputs.feature_maps[0].new_tensor([[0.0, 0.0, width, height]])
         with plain_float32(self.device):

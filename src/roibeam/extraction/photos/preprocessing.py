@@ -72,8 +72,7 @@ class ResizedPhoto:
     Attributes:
         pixels: (h, w, 3) uint8 or float32 in the network's channel order, of the size of the network's input; of
             the photo if the conventions resize on the device.
-        image_hw: (height, width) of the photo, pixels.
-        input_hw, factor: as of `NetworkInput`.
+        image_hw, input_hw, factor: as of `NetworkInput`.
     """
 
     pixels: np.ndarray
@@ -134,13 +133,10 @@ def check_pixels(image: object) -> None:
 def input_size(
     image_hw: tuple[int, int], short_edge: int, long_edge: int, conventions: Conventions
 ) -> tuple[tuple[int, int], float]:
-    """Size a photo is resized to.
+    """Size that a photo is resized to, (height', width'), each at least MIN_INPUT_EDGE; and the factor before rounding.
 
     Args:
-        image_hw: (height, width), pixels.
         short_edge: wanted short edge, pixels; long_edge: limit of the other.
-    Returns:
-        (height', width'), pixels, each at least MIN_INPUT_EDGE; and the factor before rounding.
     """
     shorter, longer = min(image_hw), max(image_hw)
     if conventions.long_edge_rule == "short-truncated":  # jackroos/VL-BERT pretrain/data/transforms/transforms.py

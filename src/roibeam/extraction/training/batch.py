@@ -42,14 +42,8 @@ class PhotoObjects:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPhoto:
-    """One photo as input of the training.
-
-    Attributes:
-        pixels: (3, H, W) float32, mean removed.
-        input_hw: (height', width') of the resized photo in them, pixels.
-        factor: network-input pixels per photo pixel, before the edges were rounded.
-        objects: its objects in network-input pixels.
-    """
+    """One photo as input of the training, with its objects in network-input pixels; the rest as in `PreparedPhoto` and
+    `NetworkInput`."""
 
     pixels: Tensor
     input_hw: tuple[int, int]
@@ -63,11 +57,8 @@ class DetectionBatch:
 
     Attributes:
         pixels: (B, 3, H, W) float32.
-        input_hw: of each photo (height', width') without padding, pixels.
-        factors: of each photo the network-input pixels per photo pixel.
-        objects: of each photo.
-        seeds: of each photo, for the sample of its anchors and regions: the sample depends on nothing else of a
-            batch.
+        input_hw, factors, objects: of each photo, as in `TrainingPhoto`.
+        seeds: of each photo, for the sample of its anchors and regions: it depends on nothing else of a batch.
     """
 
     pixels: Tensor
