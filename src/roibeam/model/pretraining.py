@@ -84,6 +84,13 @@ class PreTrainingModel(VLPreTrainedModel):
         """
         raise NotImplementedError
 
+    def needed(self, batch: VLBatch, name: str) -> Tensor:
+        """A field of the batch that a head reads; raises ValueError where it is None."""
+        found: Tensor | None = getattr(batch, name)
+        if found is None:
+            raise ValueError(f"{type(self).__name__}: the batch has no {name}, a head of this model needs them")
+        return found
+
 
 class PreTrainingLogits(NamedTuple):
     """Predictions of a `ViLbertStyleModel` for every position, real or not."""
@@ -110,10 +117,37 @@ class ViLbertStyleModel(PreTrainingModel):
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
         return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        counts = {"masked_words": count_labels(batch.text_labels)}
+        if self.masked_region_head is not None:
+            counts["masked_regions"] = count_true(self.counted_regions(batch))
+        return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
+        if self.masked_region_head is not None:
+            self.score_regions(terms, self.masked_region_head, batch, output.region_states)
+        self.score_match(terms, batch, output)
+        return terms.output()
+
+    def counted_regions(self, batch: VLBatch) -> Tensor | None:
+        """(B, R) bool, the predicted regions that count; None without any."""
+        return batch.region_target_mask
+
+    def score_regions(
+        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRI: Tensor
+    ) -> None:
+        """Adds the loss of masked regions."""
+        predicted = self.needed(batch, "region_target_mask")
+        loss = cast(Any, self.config).region_loss
+        terms.masked_regions(head, states_BRI, batch.targets_of(predicted), predicted, loss=loss)
+
     def score_match(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Adds the loss of the match head."""
-        if self.match_head is not None and batch.match_labels is not None:
-            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        if self.match_head is not None:
+            match = self.needed(batch, "match_labels")
+            terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Logits of all positions of an output with an image: for inspection, not for training."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -158,11 +159,8 @@ class DetectorTraining(nn.Module):
         return logits.permute(0, 2, 3, 1).reshape(photos, -1), deltas.reshape(photos, -1, 4)
 
     @torch.no_grad()
-    def _sample(
-        self, logits: Tensor, deltas: Tensor, batch: DetectionBatch, index: int
-    ) -> tuple[Tensor, AnchorTargets, RegionTargets]:
-        """Training sample of photo `index`, drawn by its own seed: (n,) int64, the photo's anchors among those of the
-        map; of these; of the proposals. Proposals carry no gradient, as in the originals."""
+    def _sample(self, logits: Tensor, deltas: Tensor, batch: DetectionBatch, index: int) -> _PhotoSample:
+        """Training sample of photo `index`, drawn by its own seed. Proposals carry no gradient, as in the originals."""
         input_hw, objects = batch.input_hw[index], batch.objects[index]
         map_hw = (logits.shape[2], logits.shape[3])
         anchors = grid_anchors(self.proposal_generator.cell_anchors, map_hw, FEATURE_STRIDE)
@@ -177,7 +175,7 @@ class DetectorTraining(nn.Module):
             boxes[rows], objectness[rows], input_hw, batch.factors[index], config, self.conventions
         )
         generator = torch.Generator().manual_seed(batch.seeds[index])
-        return (
+        return _PhotoSample(
             rows,
             anchor_targets(anchors[rows], input_hw, objects, self.sampling, self.conventions, generator),
             region_targets(
@@ -194,6 +192,14 @@ class DetectorTraining(nn.Module):
         )
         cells = (rows[:, None] & columns[None]).flatten()
         return cells.repeat_interleave(self.config.num_anchors).nonzero().flatten()
+
+
+class _PhotoSample(NamedTuple):
+    """Training sample of one photo of a batch."""
+
+    anchor_rows: Tensor  # (n,) int64, the photo's own anchors among those of the map
+    anchors: AnchorTargets
+    regions: RegionTargets
 
 
 def trained_attribute_logits(predictor: BoxPredictor, features: Tensor, class_ids: Tensor) -> Tensor:

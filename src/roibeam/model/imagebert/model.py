@@ -235,7 +235,11 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
 
         The original features of masked regions are `batch.region_feature_targets`, or `batch.region_features`.
         """
-        self._check_targets(batch)
+        for name, head in (("text_labels", self.masked_word_head), ("match_labels", self.match_head)):
+            if head is not None:
+                self.needed(batch, name)
+        if self.region_class_head is not None or self.region_feature_head is not None:
+            self.needed(batch, "region_target_mask")
         batch = in_pairs(batch, self.config.masked_loss_pairs)  # "conditional mask"
         labels, predicted = batch.text_labels, batch.region_target_mask
         terms = PreTrainingTerms()
@@ -258,16 +262,6 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
         if log_odds is not None and batch.match_labels is not None:
             terms.matching_odds(log_odds, batch.match_labels)
         return terms.output()
-
-    def _check_targets(self, batch: VLBatch) -> None:
-        predicts_regions = self.region_class_head is not None or self.region_feature_head is not None
-        for name, needed in (
-            ("text_labels", self.masked_word_head is not None),
-            ("region_target_mask", predicts_regions),
-            ("match_labels", self.match_head is not None),
-        ):
-            if needed and getattr(batch, name) is None:
-                raise ValueError(f"ImageBertForPreTraining: the batch has no {name}, a head of this model needs them")
 
 
 def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:

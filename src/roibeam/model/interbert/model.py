@@ -27,7 +27,7 @@ from roibeam.model.common.bert import (
     image_layer_sizes,
 )
 from roibeam.model.common.heads import DroppedLinear, NormedRegionHead, ScoreHeads, TwoStreamPooler
-from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.common.losses import SumCount
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, Packing, TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import (
@@ -41,7 +41,7 @@ from roibeam.model.inputs import (
 )
 from roibeam.model.interbert.fields import SMALL, InterBertFields, interbert_fields
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, count_labels, count_true, region_head
+from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, region_head
 
 
 class InterBertConfig(InterBertFields, BertSizes):
@@ -275,41 +275,21 @@ class InterBertForPreTraining(InterBertPreTrainedModel, ViLbertStyleModel):
         self.match_head = DroppedLinear(config.pooled_size, 2, dropout=config.pair_dropout)
         self.post_init()
 
-    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        match, predicted = batch.match_labels, batch.region_target_mask
-        counts = {"masked_words": count_labels(batch.text_labels)}
-        if self.masked_region_head is not None:
-            counted = None if match is None or predicted is None else self._counted_regions(match, predicted)
-            counts["masked_regions"] = count_true(counted)
-        return {**counts, "matching": count_labels(match)}
-
     def word_logits(self, states: Tensor) -> Tensor:
         return self.masked_word_head(states, self.interbert.text_embeddings.words.weight)
 
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        labels, match = batch.text_labels, batch.match_labels
-        if labels is None or match is None:
-            raise ValueError("InterBertForPreTraining: the batch lacks text_labels or match_labels")
-        terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, labels)
-        if self.masked_region_head is not None:
-            self._score_regions(terms, self.masked_region_head, batch, output.region_states, match)
-        self.score_match(terms, batch, output)
-        return terms.output()
+    def counted_regions(self, batch: VLBatch) -> Tensor | None:
+        predicted, match = batch.region_target_mask, batch.match_labels
+        if predicted is None or match is None:
+            return None
+        return predicted if self.config.region_loss_pairs == "all" else predicted & match.eq(1)[:, None]
 
-    def _counted_regions(self, match_B: Tensor, predicted_BR: Tensor) -> Tensor:
-        """(B, R) bool, the predicted regions that count."""
-        if self.config.region_loss_pairs == "all":
-            return predicted_BR
-        return predicted_BR & match_B.eq(1)[:, None]
-
-    def _score_regions(
-        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor, match_B: Tensor
+    def score_regions(
+        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor
     ) -> None:
-        targets, predicted, loss = batch.region_targets, batch.region_target_mask, self.config.region_loss
-        if targets is None or predicted is None:
-            raise ValueError("InterBertForPreTraining: the batch has no region_targets")
-        matched = self._counted_regions(match_B, predicted)
+        targets, _ = self.needed(batch, "region_targets"), self.needed(batch, "match_labels")
+        matched, loss = self.counted_regions(batch), self.config.region_loss
+        assert matched is not None
         if self.config.region_labels == "hard":
             classes = batch.targets_of(matched)[:, :-1].argmax(dim=-1)  # background is no category
             terms.classified_regions(head(states_BRH[matched]), classes)

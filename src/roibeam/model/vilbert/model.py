@@ -22,7 +22,6 @@ from roibeam.model.common.bert import VLPreTrainedModel, bert_word_head
 from roibeam.model.common.heads import (
     DroppedLinear,
     NormedClassifier,
-    NormedRegionHead,
     ScoreHeads,
     TwoStreamPooler,
     WeightNormedClassifier,
@@ -32,15 +31,7 @@ from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_imag
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import (
-    PreTrainingTerms,
-    ViLbertStyleModel,
-    count_labels,
-    count_true,
-    draw_negatives,
-    in_pairs,
-    region_head,
-)
+from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, draw_negatives, in_pairs, region_head
 from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder, ViLbertConfig
 
@@ -295,11 +286,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
         return self.score(batch, self.encode(batch), generator)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        counted = in_pairs(batch, self.config.masked_loss_pairs)
-        counts = {"masked_words": count_labels(counted.text_labels)}
-        if self.masked_region_head is not None:
-            counts["masked_regions"] = count_true(counted.region_target_mask)
-        return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
+        return super().loss_counts(in_pairs(batch, self.config.masked_loss_pairs))
 
     def word_logits(self, states: Tensor) -> Tensor:
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
@@ -311,47 +298,31 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
             generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
                 new one for each row, seeded by `VLBatch.draw_seeds`.
         """
-        if batch.match_labels is None and self.match_head is not None:
-            raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
         batch = in_pairs(batch, self.config.masked_loss_pairs)
-        if batch.text_labels is None:
-            raise ValueError("ViLbertForPreTraining: the batch has no text_labels")
+        if self.masked_region_head is None or self.config.region_loss != "contrastive":
+            return super().score(batch, output)
         terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
-        if self.masked_region_head is not None:
-            self._score_regions(terms, self.masked_region_head, batch, output, generator)
+        terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
+        negatives = self._negatives(batch, generator)
+        targets, predicted = self.needed(batch, "region_targets"), self.needed(batch, "region_target_mask")
+        terms.contrasted_regions(self.masked_region_head, output.region_states, targets, predicted, negatives)
         self.score_match(terms, batch, output)
         return terms.output()
 
-    def _score_regions(
-        self,
-        terms: PreTrainingTerms,
-        head: NormedRegionHead,
-        batch: VLBatch,
-        output: VLOutput,
-        generator: torch.Generator | None,
-    ) -> None:
-        config, targets, predicted = self.config, batch.region_targets, batch.region_target_mask
-        if targets is None or predicted is None:
-            raise ValueError("ViLbertForPreTraining: the batch has no region_targets")
-        if config.region_loss == "contrastive":
-            if generator is None and not batch.draw_seeds:
-                raise ValueError(
-                    "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
-                    "batch with draw_seeds"
-                )
-            negatives = draw_negatives(
-                batch.region_mask,
-                predicted,
-                config.num_negatives,
-                batch.draw_seeds if generator is None else generator,
-                from_other_images=config.negatives_from_other_images,
-                group_rows=config.negative_rows,
+    def _negatives(self, batch: VLBatch, generator: torch.Generator | None) -> Tensor:
+        if generator is None and not batch.draw_seeds:
+            raise ValueError(
+                "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
+                "batch with draw_seeds"
             )
-            terms.contrasted_regions(head, output.region_states, targets, predicted, negatives)
-        else:
-            loss = config.region_loss
-            terms.masked_regions(head, output.region_states, batch.targets_of(predicted), predicted, loss=loss)
+        return draw_negatives(
+            batch.region_mask,
+            self.needed(batch, "region_target_mask"),
+            self.config.num_negatives,
+            batch.draw_seeds if generator is None else generator,
+            from_other_images=self.config.negatives_from_other_images,
+            group_rows=self.config.negative_rows,
+        )
 
 
 IMAGE_PAIR_LABELS = 2  # of NLVR2: false, true

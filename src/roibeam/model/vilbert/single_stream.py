@@ -20,12 +20,11 @@ from roibeam.model.common.bert import BertSizes, bert_encoder, bert_word_head
 from roibeam.model.common.checkpoint import SENTENCE_PAIRS, bert_table, start_from_bert
 from roibeam.model.common.fields import SMALL_SIZES
 from roibeam.model.common.heads import DroppedLinear, Pooler, ScoreHeads, WeightNormedClassifier
-from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, count_labels, count_true, region_head
+from roibeam.model.pretraining import ViLbertStyleModel, region_head
 from roibeam.model.vilbert.fields import REGION_SEGMENT, SingleStreamFields
 
 
@@ -129,29 +128,8 @@ class SingleStreamForPreTraining(ViLbertStyleModel):
             text_states=states, region_states=states[:, :0], pooled=self.pooler(states[:, 0]), attention=maps
         )
 
-    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        counts = {"masked_words": count_labels(batch.text_labels)}
-        if self.masked_region_head is not None:
-            counts["masked_regions"] = count_true(batch.region_target_mask)
-        return {**counts, "matching": count_labels(batch.match_labels)}
-
     def word_logits(self, states: Tensor) -> Tensor:
         return self.masked_word_head(states, self.embeddings.words.weight)
-
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        labels = batch.text_labels
-        if labels is None or batch.match_labels is None:
-            raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels or match_labels")
-        terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, labels)
-        head, predicted = self.masked_region_head, batch.region_target_mask
-        if head is not None:
-            if predicted is None:
-                raise ValueError("SingleStreamForPreTraining: the batch has no region_targets")
-            chosen = batch.targets_of(predicted)
-            terms.masked_regions(head, output.region_states, chosen, predicted, loss="kl")
-        self.score_match(terms, batch, output)
-        return terms.output()
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:

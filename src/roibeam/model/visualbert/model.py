@@ -227,10 +227,8 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel, PreTrainingModel):
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Without `match_labels` there is no matching loss: pre-training on a task's own text predicts words only."""
-        if batch.text_labels is None:
-            raise ValueError("VisualBertForPreTraining: the batch has no text_labels")
         terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
+        terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
         if self.match_head is not None and batch.match_labels is not None:
             terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()

@@ -291,9 +291,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
 
     def _score_words(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 2 of section 3.3."""
-        if batch.text_labels is None:
-            raise ValueError("VLBertForPreTraining: the batch has no text_labels")
-        labels = batch.text_labels
+        labels = self.needed(batch, "text_labels")
         if batch.text_only is None:
             self._score_labels(terms, output.text_states, labels)
             return
@@ -315,10 +313,8 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
 
     def _score_regions(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 3 of section 3.3."""
-        if batch.region_targets is None or batch.region_target_mask is None:
-            raise ValueError("VLBertForPreTraining: the batch has no region_targets")
         assert self.masked_region_head is not None
-        predicted = batch.region_target_mask
+        predicted = self.needed(batch, "region_target_mask")
         targets = batch.targets_of(predicted)
         logits = self.masked_region_head(output.region_states[predicted])
         if self.config.region_labels == "hard":
@@ -334,10 +330,8 @@ class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
 
     def _score_relationship(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 1 of section 3.3; rows without an image have no label."""
-        if batch.match_labels is None:
-            raise ValueError("VLBertForPreTraining: the batch has no match_labels, the relationship head needs them")
         assert self.relationship_head is not None
-        labels = batch.match_labels
+        labels = self.needed(batch, "match_labels")
         if batch.text_only is not None:
             labels = labels.masked_fill(batch.text_only, IGNORE_INDEX)
         logits = self.relationship_head(output.pooled)
