@@ -127,15 +127,15 @@ class ViLbertStyleModel(PreTrainingModel):
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
         if self.masked_region_head is not None:
-            self.score_regions(terms, self.masked_region_head, batch, output.region_states)
-        self.score_match(terms, batch, output)
+            self.add_region_loss(terms, self.masked_region_head, batch, output.region_states)
+        self.add_match_loss(terms, batch, output)
         return terms.output()
 
     def counted_regions(self, batch: VLBatch) -> Tensor | None:
         """(B, R) bool, the predicted regions that count; None without any."""
         return batch.region_target_mask
 
-    def score_regions(
+    def add_region_loss(
         self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRI: Tensor
     ) -> None:
         """Adds the loss of masked regions."""
@@ -143,7 +143,7 @@ class ViLbertStyleModel(PreTrainingModel):
         loss = cast(Any, self.config).region_loss
         terms.masked_regions(head, states_BRI, batch.targets_of(predicted), predicted, loss=loss)
 
-    def score_match(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
+    def add_match_loss(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Adds the loss of the match head."""
         if self.match_head is not None:
             match = self.needed(batch, "match_labels")

@@ -284,7 +284,7 @@ class InterBertForPreTraining(InterBertPreTrainedModel, ViLbertStyleModel):
             return None
         return predicted if self.config.region_loss_pairs == "all" else predicted & match.eq(1)[:, None]
 
-    def score_regions(
+    def add_region_loss(
         self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor
     ) -> None:
         targets, _ = self.needed(batch, "region_targets"), self.needed(batch, "match_labels")

@@ -306,7 +306,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
         negatives = self._negatives(batch, generator)
         targets, predicted = self.needed(batch, "region_targets"), self.needed(batch, "region_target_mask")
         terms.contrasted_regions(self.masked_region_head, output.region_states, targets, predicted, negatives)
-        self.score_match(terms, batch, output)
+        self.add_match_loss(terms, batch, output)
         return terms.output()
 
     def _negatives(self, batch: VLBatch, generator: torch.Generator | None) -> Tensor:
