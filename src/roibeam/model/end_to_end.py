@@ -79,8 +79,9 @@ class ImageBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, made: Callable[[Tensor], Tensor]) -> ImageBatch:
-        tensors: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ImageBatch(**{name: None if each is None else made(each) for name, each in tensors.items()})
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {name: made(each) for name, each in tensors.items() if each is not None}
+        return replace(self, **changed)
 
 
 class EndToEndModel(nn.Module):
