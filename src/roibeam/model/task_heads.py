@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from roibeam.model.common.bert import BertSizes, StrictConfig, draw_as_bert
 from roibeam.model.common.heads import DroppedLinear, NormedClassifier, PhraseToRegions, RegionClassHead
 from roibeam.model.common.losses import SumCount, accuracy, cross_entropy
 from roibeam.model.inputs import OutputWidths, VLBatch, VLOutput
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true
 
 READS = ("pooled", "pooled_text", "cls", "mask_piece")
 CLASSIFIERS = ("linear", "two_layers")
@@ -337,21 +337,6 @@ HEADS: Mapping[str, type[TaskHead]] = MappingProxyType(
 )
 
 
-class Encoder(Protocol):
-    """A model as a task model uses it, with or without pre-training heads."""
-
-    @property
-    def config(self) -> BertSizes: ...
-
-    def encode(self, batch: VLBatch) -> VLOutput: ...
-
-    def encode_text(self, batch: VLBatch) -> VLOutput: ...
-
-    def activation_checkpointing_enable(self) -> None: ...
-
-    def save_pretrained(self, save_directory: str | Path) -> None: ...
-
-
 class ScoredModel(nn.Module):
     """A model of which a task reads scores."""
 
@@ -374,7 +359,7 @@ class TaskModel(ScoredModel):
         ValueError: if the head was made for a model of other widths, or reads an output that this one lacks.
     """
 
-    def __init__(self, model: Encoder, head: TaskHead) -> None:
+    def __init__(self, model: PreTrainingModel, head: TaskHead) -> None:
         super().__init__()
         head.config.check_model(model.config)
         self.model = model
@@ -477,7 +462,7 @@ class AuxiliaryTaskModel(TaskModel):
 
     def __init__(
         self,
-        model: Encoder,
+        model: PreTrainingModel,
         head: TaskHead,
         *,
         num_classes: int = 0,
