@@ -472,6 +472,10 @@ def _write_torch(tensors: Mapping[str, Any], path: Path) -> None:
     torch.save(tensors, path)
 
 
+def _write_torch_model(tensors: dict[str, Tensor], path: Path) -> None:
+    _write_torch({"model": tensors}, path)
+
+
 def _write_pickle(tensors: Mapping[str, Tensor], path: Path) -> None:
     content = {"model": {name: value.numpy() for name, value in tensors.items()}, "__author__": "roibeam"}
     data = pickle.dumps(content, protocol=3)
@@ -485,13 +489,6 @@ FORMATS = {
     "safetensors": WeightFormat(".safetensors", "detectron2", "hf", False, (), _write_safetensors),
     "detectron2": WeightFormat(".pkl", "detectron2", "hf", False, (), _write_pickle),
     "hf": WeightFormat(".bin", "hf", "hf", True, _RESNET, _write_torch),
-    "milvlg": WeightFormat(
-        ".pth",
-        "milvlg",
-        "milvlg",
-        True,
-        ("backbone.res4.", "roi_heads.res5."),
-        lambda tensors, path: _write_torch({"model": tensors}, path),
-    ),
+    "milvlg": WeightFormat(".pth", "milvlg", "milvlg", True, ("backbone.res4.", "roi_heads.res5."), _write_torch_model),
     "vlbert": WeightFormat(".model", "vlbert", "hf", False, _RESNET, _write_torch),
 }
