@@ -124,9 +124,7 @@ class Detector(nn.Module):
     """Faster R-CNN ResNet-C4 with an attribute head.
 
     Args:
-        config: sizes.
-        conventions: None means the preset "hf".
-        selection: None means the preset "butd-10-100".
+        conventions, selection: None means the presets "hf" and "butd-10-100".
         mode: how convolutions compute when nothing is trained, see `MODES`.
         backbone: (N, 3, H, W) -> res4 map. None means `Backbone`.
         proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`, or none at all

@@ -124,10 +124,7 @@ class TaskHeadConfig(StrictConfig):
         raise NotImplementedError
 
     def check_model(self, model: BertSizes) -> None:
-        """
-        Raises:
-            ValueError: when this head was not made for such a model.
-        """
+        """Raises ValueError if this head was not made for such a model."""
         for name, width in self.widths(model, vars(self)).items():
             if getattr(self, name) != width:
                 raise ValueError(
@@ -455,8 +452,7 @@ class AuxiliaryTaskModel(TaskModel):
     """A `TaskModel` with auxiliary losses.
 
     Args:
-        num_classes: C, of regions; class 0 is that of the whole image. 0 predicts no classes.
-        with_whole_image: whether its class is predicted too.
+        num_classes: C, of regions; class 0 is that of the whole image, predicted on request. 0 predicts no classes.
         with_words: whether the model's own pre-training head predicts hidden words, and is trained.
     """
 

@@ -86,10 +86,8 @@ def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_
 
 
 def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official names for our parameters, with the tied decoder.
+    """Official names for the parameters of a whole model, with the tied decoder.
 
-    Args:
-        state: of a whole model: the text's layers are numbered from the last joint one on.
     Raises:
         ValueError: for a parameter that the release does not have, such as the paper's segment of regions.
     """
@@ -134,10 +132,8 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterBertConfig:
-    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json).
+    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json), with `overrides`.
 
-    Args:
-        overrides: fields of `InterBertConfig` that differ from it.
     Raises:
         ValueError: for an option that is unknown, missing, or requests a computation that these classes lack.
     """

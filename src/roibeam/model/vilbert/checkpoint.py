@@ -141,11 +141,7 @@ def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:
-    """Official names for our parameters, with the tied decoder; the `INERT` ones are missing, which their code allows.
-
-    Args:
-        release: a key of `TABLES`.
-    """
+    """Official names of a release in `TABLES`, with the tied decoder, without the `INERT` ones: their code allows it."""
     return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 
 
@@ -217,10 +213,8 @@ _READERS: Readers = {
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
-    """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json).
+    """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json), with `overrides`.
 
-    Args:
-        overrides: fields of `ViLbertConfig` that differ from it.
     Raises:
         ValueError: for an option that is unknown or requests a computation that these classes lack.
     """

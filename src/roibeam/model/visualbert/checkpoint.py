@@ -131,10 +131,9 @@ _WITHOUT_EFFECT = frozenset(transformers.VisualBertConfig().to_dict()) | {"torch
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> VisualBertConfig:
-    """Our configuration for a `config.json` of transformers' VisualBERT, which implies region segment 1.
+    """Our configuration for a `config.json` of transformers' VisualBERT, which implies region segment 1, with
+    `overrides`.
 
-    Args:
-        overrides: fields of `VisualBertConfig` that differ from it.
     Raises:
         ValueError: for an option that is unknown or requests a computation that this class lacks.
     """

@@ -118,11 +118,7 @@ def kind_of(official: Mapping[str, Tensor]) -> str:
 
 
 def name_from_official(name: str, kind: str = "pretrain") -> str:
-    """The name here of an official parameter.
-
-    Args:
-        kind: a key of `TABLES`.
-    """
+    """The name here of an official parameter; `kind` is a key of `TABLES`."""
     try:
         return TABLES[kind].internal(name)
     except ValueError as error:
@@ -145,11 +141,7 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> dict[str, Tensor]:
-    """Official names for our parameters, with the tied decoder, without a "module." prefix.
-
-    Args:
-        kind: a key of `TABLES`.
-    """
+    """Official names for our parameters, with the tied decoder, without a "module." prefix; `kind` as in `TABLES`."""
     official = {TABLES[kind].official(name): tensor for name, tensor in state.items()}
     return with_copies(official, _COPIES, head="vlbert.mlm_head.predictions.bias")
 
@@ -162,7 +154,6 @@ def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     Returns:
         Two dicts with official names; the second is empty for a checkpoint on stored features. The release saves the
         encoder's last stage twice, as `roi_head_feature_extractor` and as `head.0`; here it is once, under the first.
-
     Raises:
         ValueError: if the two differ.
     """
