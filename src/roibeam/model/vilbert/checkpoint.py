@@ -141,7 +141,7 @@ def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:
-    """Official names of a release in `TABLES`, with the tied decoder, without the `INERT` ones: their code allows it."""
+    """Official names of this release, with the tied decoder, without the `INERT` ones, as their code allows."""
     return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 
 
