@@ -133,14 +133,7 @@ def referred_targets(
     return targets.masked_fill(~(right & mask_NE), 0.0)
 
 
-def phrase_targets(
-    boxes_NR4: Tensor,
-    mask_NR: Tensor,
-    right_boxes_NPG4: Tensor,
-    right_mask_NPG: Tensor,
-    *,
-    inclusive_sides: bool = False,
-) -> Tensor:
+def phrase_targets(boxes_NR4: Tensor, mask_NR: Tensor, right_boxes_NPG4: Tensor, right_mask_NPG: Tensor) -> Tensor:
     """1/n on each of the n regions with an IoU of at least 0.5 with any right box of a phrase (Flickr30k Entities).
 
     Args:
@@ -148,7 +141,7 @@ def phrase_targets(
     Returns:
         (N, P, R) float; a row of zeros for a phrase that matches no region.
     """
-    overlap = overlaps(boxes_NR4[:, None], right_boxes_NPG4, inclusive_sides=inclusive_sides)
+    overlap = overlaps(boxes_NR4[:, None], right_boxes_NPG4, inclusive_sides=False)
     right = ((overlap >= RIGHT_OVERLAP) & right_mask_NPG[:, :, None]).any(dim=-1) & mask_NR[:, None]
     return right / right.sum(dim=-1, keepdim=True).clamp(min=1)
 

@@ -235,18 +235,16 @@ def regions_around(
 
 
 def mask_region_groups(
-    boxes_xyxy_px: np.ndarray, generator: np.random.Generator, *, probability: float = 0.1, threshold: float = 0.4
+    boxes_xyxy_px: np.ndarray, generator: np.random.Generator, *, probability: float = 0.1
 ) -> np.ndarray:
     """The paper's masked regions: every region is an anchor with `probability` and takes those with larger IoU along.
 
-    Args:
-        boxes_xyxy_px: (R, 4), pixels of the original image.
     Returns:
         (R,) bool: hidden from the model and predicted. None is kept visible: "it masks selected objects with zero
         vectors".
     """
     anchors = generator.random(len(boxes_xyxy_px)) < probability
-    return regions_around(boxes_xyxy_px, anchors, threshold=threshold, at_threshold=False)
+    return regions_around(boxes_xyxy_px, anchors, at_threshold=False)
 
 
 def mask_region_groups_as_released(
@@ -255,18 +253,15 @@ def mask_region_groups_as_released(
     generator: np.random.Generator,
     *,
     probability: float = 0.1,
-    threshold: float = 0.4,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The release's masked regions: as the paper's, but an IoU equal to the threshold counts.
 
     The release detects masked regions as those whose features are zero, so a region whose feature was zero
     before is predicted too.
 
-    Args:
-        boxes_xyxy_px: (R, 4), pixels of the original image; features: (R, D), as measured.
     Returns:
         `masked` (R,) bool, hidden from the model now, and `predicted` (R,) bool, which includes it.
     """
     anchors = generator.random(len(boxes_xyxy_px)) < probability
-    masked = regions_around(boxes_xyxy_px, anchors, threshold=threshold, at_threshold=True)
+    masked = regions_around(boxes_xyxy_px, anchors, at_threshold=True)
     return masked, masked | ~features.any(axis=1)

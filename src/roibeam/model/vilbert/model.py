@@ -176,7 +176,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         """The images of `batch` up to the first co-attention; its captions are not read."""
         return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image, passed)
 
-    def fuse_all_pairs(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+    def fuse_all_pairs(self, text: Stream, image: Stream) -> VLOutput:
         """Every caption with every image: of C captions and I images, row c * I + i is caption c with image i.
 
         The multi-task release's `in_batch_pairs`.
@@ -185,7 +185,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         device = text.states.device
         of_text = torch.arange(captions, device=device).repeat_interleave(images)
         of_image = torch.arange(images, device=device).repeat(captions)
-        return self.fuse(text.take(of_text), image.take(of_image), maps)
+        return self.fuse(text.take(of_text), image.take(of_image))
 
     def fuse(
         self,
