@@ -199,8 +199,7 @@ class RegionEncoder(nn.Module):
         frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5.
         backbone: (B, 3, H, W) -> (B, config.map_channels, about H/16, about W/16), with parts named as those of
             `Backbone`. None means `Backbone`.
-        region_chunk: regions that are pooled and go through res5 at once; None means all of the batch. Changes features
-            in the last digits only.
+        region_chunk: regions that are pooled and go through res5 at once, None for all; changes last digits only.
         mask_channels: number of channels of the pooled map that hold outlines of objects, before res5, by a
             convolution (rowanz/r2c utils/detector.py: 32), instead of weighing its cells; 0 weighs.
         recompute: blocks of the trained stages, and chunks of regions, are computed again in the backward pass instead

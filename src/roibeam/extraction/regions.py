@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,17 +21,11 @@ from roibeam.extraction.network.conventions import SelectionPolicy
 from roibeam.messages import short_repr
 
 
-@dataclass(frozen=True)
-class Selected:
-    """The regions that are kept, in the order of the policy.
+class Selected(NamedTuple):
+    """The regions that are kept, in the order of the policy."""
 
-    Attributes:
-        proposal_ids: (K,) int64, row of the proposal.
-        boxes: (K, 4) float32, photo pixels, not clipped to the photo.
-    """
-
-    proposal_ids: Tensor
-    boxes: Tensor
+    proposal_ids: Tensor  # (K,) int64, row of the proposal
+    boxes: Tensor  # (K, 4) float32, photo pixels, not clipped to the photo
 
 
 def select_regions(
@@ -231,30 +225,24 @@ class HostCopy:
 
 
 def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int, int]) -> Regions:
-    """The regions that the policy keeps, as numpy arrays.
-
-    Args:
-        coming: all of them; waited for.
-        image_hw: (height, width) of the photo, pixels.
-    """
+    """The regions that the policy keeps, as numpy arrays, of all that are waited for."""
     scored = coming.wait()
     if scored.given_boxes is not None:
-        selected = Selected(torch.arange(len(scored.given_boxes)), scored.given_boxes)
+        keep, boxes = torch.arange(len(scored.given_boxes)), scored.given_boxes
     else:
-        selected = select_regions(
+        keep, boxes = select_regions(
             policy,
             class_scores=scored.probabilities[:, :-1],
             proposal_boxes=scored.proposal_boxes,
             regressed_boxes=scored.regressed_boxes,
             nms_boxes=scored.nms_boxes,
         )
-    keep = selected.proposal_ids
     # Without classes only background is left: a row of zeros.
     foreground = scored.probabilities[keep, :-1]
     best = functional.pad(foreground, (0, int(not foreground.shape[1]))).max(dim=1)
     # The far edge times the scale may round to just outside the photo.
     return Regions(
-        boxes=to_numpy(clip_boxes(selected.boxes, image_hw)),
+        boxes=to_numpy(clip_boxes(boxes, image_hw)),
         features=to_numpy(scored.features[keep]),
         class_ids=to_numpy(best.indices),
         class_scores=to_numpy(best.values),

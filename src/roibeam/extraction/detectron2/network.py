@@ -58,11 +58,7 @@ _DROPPED = re.compile(r"^(?:module\.)?(?:rpn\.anchor_generator\.|roi_heads\..*at
 
 
 def in_detectron2_names(found: Mapping[str, object], expected: Iterable[str]) -> dict[str, object]:
-    """The same weights by the names of a detectron2 network; those of detectron2 stay as they are.
-
-    Args:
-        expected: names of the network's weights.
-    """
+    """The same weights by the names of a detectron2 network; those of detectron2 stay as they are."""
     if _DETECTRON in found:
         return _with_statistics(_of_detectron(found, list(expected)), expected)
     if any(name.removeprefix("module.").startswith(_BENCHMARK) for name in found):

@@ -46,14 +46,10 @@ def require_detectron2() -> str:
 
 
 def vg_config(config: DetectorConfig | None = None) -> Any:
-    """The network as a detectron2 config, with the conventions of the preset "d2".
+    """detectron2's CfgNode of the network, with the conventions of the preset "d2" and, by default, its published sizes.
 
-    Args:
-        config: sizes; None means those of the published network (1600 classes, 400 attributes, 800/1333 pixels).
-    Returns:
-        detectron2's CfgNode, for `build_model`, `DefaultPredictor` or `build_detectron2_detector`. The thresholds of
-        detectron2's own detections (`MODEL.ROI_HEADS.SCORE_THRESH_TEST`, `NMS_THRESH_TEST`) are 0.2 and 0.6, as in the
-        notebooks of airsplay/py-bottom-up-attention.
+    The thresholds of detectron2's own detections (`MODEL.ROI_HEADS.SCORE_THRESH_TEST`, `NMS_THRESH_TEST`) are 0.2 and
+    0.6, as in the notebooks of airsplay/py-bottom-up-attention.
     """
     require_detectron2()
     from detectron2.config import get_cfg

@@ -79,10 +79,9 @@ class PhotoLoad:
         self._keep_pixels = keep_pixels or self._prepare is None
 
     def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> LoadedPhoto | Failure:
-        """Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
+        """Calls `begin_stage` with "read", then with "decode", as they start.
 
-        Args:
-            begin_stage: called with "read", then with "decode", as they start.
+        Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
         """
         begin_stage("read")
         try:
@@ -177,8 +176,6 @@ class RunningCall:
 class DetectorCalls:
     """One detector, for all threads of a process that share it: one call at a time, so that memory holds one batch.
 
-    Args:
-        detector: see `BatchingDetector`; the engine fills its calls accordingly.
     Attributes:
         running: the call that is being computed, or None.
     """

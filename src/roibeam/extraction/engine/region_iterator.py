@@ -67,8 +67,6 @@ class PhotoWindow:
     depend on the group, a second run gives the same ones.
 
     Args:
-        size: most images that are admitted and not yet returned.
-        batch: photos in a group, at most.
         horizon: a photo waits for others of its `batch_key` until so many images after it are loaded; under `size`.
     """
 
@@ -110,11 +108,8 @@ class PhotoWindow:
             self._form_groups()
 
     def oldest_done(self, watch: Callable[[list[PhotoSlot]], None]) -> PhotoSlot:
-        """Returns the oldest place as soon as it has an outcome.
-
-        Args:
-            watch: called with all places every `POLL_SECONDS` while waiting, under the lock.
-        """
+        """Returns the oldest place as soon as it has an outcome; while it waits, every `POLL_SECONDS`, `watch` gets all
+        places, under the lock."""
         with self._lock:
             while self._places[0].outcome is None:
                 if not self._done.wait(POLL_SECONDS):
@@ -209,7 +204,6 @@ class LoaderThreads:
 
     Args:
         load: image, function to call when a stage starts -> photo or failure.
-        num_threads: number of threads that work at once.
         timeout: seconds that one image may take; counted by `watch`, so only while a caller waits for it.
     """
 
@@ -226,10 +220,9 @@ class LoaderThreads:
             self._start()
 
     def watch(self, places: Sequence[PhotoSlot], seconds: float) -> None:
-        """Gives up images that have been loading for too long; called every now and then, under the window's lock.
+        """Gives up images that have been loading for too long; called every now and then, under the window's lock, with
+        the seconds since then.
 
-        Args:
-            seconds: since it was called last.
         Raises:
             RuntimeError: if so many threads have not returned that single images cannot be the cause.
         """
