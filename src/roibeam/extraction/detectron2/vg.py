@@ -46,7 +46,7 @@ def require_detectron2() -> str:
 
 
 def vg_config(config: DetectorConfig | None = None) -> Any:
-    """detectron2's CfgNode of the network, with the conventions of the preset "d2" and, by default, its published sizes.
+    """detectron2's CfgNode of the network, with the conventions of the preset "d2" and, by default, published sizes.
 
     The thresholds of detectron2's own detections (`MODEL.ROI_HEADS.SCORE_THRESH_TEST`, `NMS_THRESH_TEST`) are 0.2 and
     0.6, as in the notebooks of airsplay/py-bottom-up-attention.

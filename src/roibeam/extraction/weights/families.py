@@ -244,7 +244,7 @@ def _kind(weights: Mapping[str, object]) -> str:
 
 
 def _layers(pattern: re.Pattern[str], names: Iterable[str]) -> int | None:
-    """Number of layers in a ResNet's name: the convolutions of all blocks (stage, block, number), the stem, the classes;
+    """Number of layers in a ResNet's name: the convolutions of all blocks (stage, block, number), stem and classes;
     None for no blocks."""
     found = {match.groups() for name in names if (match := pattern.match(name))}
     if not found:
