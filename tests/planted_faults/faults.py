@@ -227,7 +227,7 @@ FAULTS = (
     ),
     Fault(
         "ViLBERT takes a match for a mismatch",
-        "beside ViLbertForPreTraining",
+        "beside ViLbertStyleModel",
         "MATCH_LOGIT = 0",
         "MATCH_LOGIT = 1",
         "tests/pipelines/test_trajectories.py::test_the_first_steps_are_the_official_ones[vilbert]",

@@ -127,8 +127,7 @@ class Attention(nn.Module):
         hidden_size: width of the queries' states, and of the output.
         context_size: width of the keys' states, if they are another stream's; default `hidden_size`.
         inner_size: of queries, keys and values, all heads together, a multiple of `num_heads`; default `hidden_size`.
-        attention_dropout: on the attention weights.
-        dropout: on the projected output.
+        attention_dropout: on the attention weights; dropout: on the projected output.
     """
 
     def __init__(
