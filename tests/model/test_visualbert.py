@@ -1,7 +1,7 @@
 """VisualBERT against transformers' on random configurations; its own choices, names and files.
 
 What it shares with all models is in test_invariances.py; the reference arrays are compared by
-tests/pipelines/test_conformance_models.py.
+tests/pipelines/test_conformance_goldens.py.
 """
 
 import dataclasses

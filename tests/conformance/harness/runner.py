@@ -40,7 +40,7 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
         for family in (
             *FINETUNING_FAMILIES,  # first: their weights have the names of the models' families
             DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
-            VQA_METRICS, CHOICE_METRICS, BOX_METRICS, ENTITY_METRICS, RETRIEVAL_METRICS,
+            VQA_METRICS, CHOICE_METRICS, ENTITY_METRICS, BOX_METRICS, RETRIEVAL_METRICS,
         )
     }
 )  # fmt: skip
