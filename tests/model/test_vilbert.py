@@ -153,6 +153,12 @@ def test_our_match_label_is_one_and_the_release_s_logit_is_the_first():
         assert model(dataclasses.replace(batch, match_labels=torch.zeros(3).long())).losses["matching"].mean > 8
 
 
+def test_without_answers_there_is_no_answer():
+    model, batch = randomised(ViLbertForMultiTask(tiny(num_answers=0))), make_batch()
+    with pytest.raises(ValueError, match="num_answers=0"):
+        model.answers(model.encode(batch))
+
+
 def test_without_a_match_head():
     model = make_model(with_match_head=False)
     output = model(dataclasses.replace(make_batch(), match_labels=None))
