@@ -149,6 +149,12 @@ def tensors(values):
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
+def in_dtype(batch, dtype):
+    """All numbers that are fractions, boxes too."""
+    floats = {name: value.to(dtype) for name, value in tensors(batch).items() if value.is_floating_point()}
+    return dataclasses.replace(batch, **floats)
+
+
 def padded(batch, text_pad, region_pad):
     """With positions that are not there, full of numbers that must not matter."""
     fillers = {"text_ids": 5, "text_labels": IGNORE_INDEX, "text_segments": 1, "aligned_words": 1, "region_images": 1}

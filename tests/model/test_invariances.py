@@ -7,11 +7,14 @@ from pathlib import Path
 import interface_for_mypy
 import pytest
 import torch
-from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, PER_REGION, build, make_full_batch, padded, tensors
+from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, PER_REGION, build, in_dtype, make_full_batch, padded, tensors
 from torch.nn import functional as F
-from vilbert_examples import FEATURES, take_rows
+from vilbert_examples import FEATURES, LABELS, randomised, take_rows
 
 from roibeam.model.inputs import IGNORE_INDEX, VLOutput
+from roibeam.model.interbert.model import InterBertForTasks
+from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.visualbert.model import VisualBertForGrounding, VisualBertForLabels
 
 MASKING = [name for name, example in EXAMPLES.items() if example.masks_regions]
 # Summation order differs with the shape.
@@ -110,9 +113,13 @@ def test_a_masked_region_cannot_be_seen(name):
         assert_same(
             vectors(model.encode(dataclasses.replace(batch, region_features=features)), batch), before, rtol=0, atol=0
         )
+        boxes = batch.region_boxes + 9.0 * batch.masked_regions[..., None]
+        moved = vectors(model.encode(dataclasses.replace(batch, region_boxes=boxes)), batch)
         nothing = torch.zeros_like(batch.masked_regions)
         shown = vectors(model.encode(dataclasses.replace(batch, masked_regions=nothing)), batch)
     assert (before["text_states"] - shown["text_states"]).abs().max() > 1e-3
+    # VL-BERT's paper embeds neither; in all others its place can be seen.
+    assert torch.equal(before["text_states"], moved["text_states"]) == (name == "VL-BERT, paper")
 
 
 @every_model
@@ -210,11 +217,10 @@ def test_a_row_without_text_leaves_others_alone(name):
 @every_model
 def test_double_precision(name):
     model, batch = build(name), make_full_batch()
-    double = {key: value.double() for key, value in tensors(batch).items() if value.is_floating_point()}
     with torch.no_grad():
         single = {key: value.double() for key, value in vectors(model.encode(batch), batch).items()}
         losses = terms(model, batch)
-        batch, model = dataclasses.replace(batch, **double), model.double()
+        batch, model = in_dtype(batch, torch.float64), model.double()
         precise = vectors(model.encode(batch), batch)
         assert all(value.dtype == torch.float64 for value in precise.values())
         assert_same(precise, single)
@@ -267,6 +273,19 @@ def test_log_odds_and_matching_loss_say_the_same(name):
 
 
 @every_model
+@pytest.mark.parametrize("missing", ["text_labels", "match_labels"])
+def test_missing_targets_are_named(name, missing):
+    """Only VisualBERT may learn from words alone with a match head."""
+    model, batch = build(name), make_full_batch()
+    bare = dataclasses.replace(batch, **{missing: None})
+    if missing == "match_labels" and (name.startswith("VisualBERT") or "matching" not in model(batch).losses):
+        assert "matching" not in model(bare).losses
+        return
+    with pytest.raises(ValueError, match=missing):
+        model(bare)
+
+
+@every_model
 def test_losses_of_mismatched_pairs(name):
     """The table of docs/models.md; a loss that skips such pairs leaves them out of its denominator too."""
     model, batch = build(name), make_full_batch()
@@ -315,6 +334,45 @@ def test_attention_maps(name):
             torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
             real = asked[:, None, None].expand_as(weights)
             assert (weights[~real] == 0).all() and (weights[real] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "name, model_class",
+    [
+        ("ViLBERT", ViLbertForTasks),
+        ("ViLBERT, multi-task", ViLbertForMultiTask),
+        ("InterBERT", InterBertForTasks),
+        ("VisualBERT", VisualBertForLabels),
+        ("VisualBERT, late fusion", VisualBertForGrounding),
+    ],
+)
+def test_save_and_load_give_the_same_model_with_a_release_s_heads(name, model_class, tmp_path):
+    model = randomised(model_class(build(name).config))
+    model.save_pretrained(tmp_path)
+    loaded = model_class.from_pretrained(tmp_path)
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+    state, other = model.state_dict(), loaded.state_dict()
+    assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
+
+
+@pytest.mark.parametrize("region_loss", ["kl", "regression"])
+@pytest.mark.parametrize("name", ["ViLBERT", "InterBERT", "InterBERT, paper"])
+def test_gradients_are_those_of_finite_differences(name, region_loss):
+    """float64, every parameter along a random direction."""
+    size = FEATURES if region_loss == "regression" else LABELS
+    model = randomised(EXAMPLES[name].make(region_loss=region_loss, region_target_size=size)).double()
+    batch = in_dtype(make_full_batch((5, 4), (3, 2), target_size=size), torch.float64)
+    wanted = gradients(model, batch)
+    generator, step = torch.Generator().manual_seed(1), 1e-6
+    for key, parameter in model.named_parameters():
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        found = []
+        with torch.no_grad():
+            for change in (step, -2 * step, step):
+                parameter.add_(direction, alpha=change)
+                found.append(total_loss(model, batch).item())
+        slope = (wanted[key] * direction).sum().item()
+        assert (found[0] - found[1]) / (2 * step) == pytest.approx(slope, rel=1e-5, abs=1e-7), key
 
 
 @every_model
