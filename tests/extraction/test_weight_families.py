@@ -313,6 +313,10 @@ def test_a_milvlg_file_without_anchors_is_warned_about(tmp_path: Path, state: St
     assert torch.equal(found.proposal_generator.cell_anchors, CAFFE_ANCHORS)  # type: ignore[arg-type]
 
 
+def test_anchors_of_caffe_are_the_published_dozen() -> None:
+    assert torch.equal(cell_anchors(TINY, CONVENTIONS["caffe"]), CAFFE_ANCHORS)
+
+
 @pytest.mark.parametrize("broken", [torch.zeros(12, 4), torch.full((12, 4), torch.nan), CAFFE_ANCHORS + 0.5])
 def test_anchors_of_no_convention_are_refused(tmp_path: Path, state: State, broken: Tensor) -> None:
     torch.save({**state, CELL_ANCHORS: broken}, tmp_path / "a.bin")
