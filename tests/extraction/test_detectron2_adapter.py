@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_fpn import fpn_yaml
+from with_detectron2 import rows_of, surely_detected
 
 import roibeam.extraction
 from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
@@ -227,73 +229,64 @@ STOCK_KINDS = {
 
 @pytest.mark.parametrize("kind", STOCK_KINDS)
 def test_regions_hold_what_detectron2_itself_detects(small_vg, tmp_path, noise_image, kind):
-    from detectron2.data.transforms import ResizeShortestEdge
-
     lines = STOCK_KINDS[kind]
     detector = (
         small_vg if lines is None else build_detectron2_detector(stock_yaml(tmp_path, *lines), weights="random:1")
     )
-    # What detectron2's DefaultPredictor does with a B, G, R photo.
-    test_input = detector.cfg.INPUT
-    flipped = noise_image[:, :, ::-1] if test_input.FORMAT == "RGB" else noise_image
-    resize = ResizeShortestEdge([test_input.MIN_SIZE_TEST] * 2, test_input.MAX_SIZE_TEST).get_transform(flipped)
-    pixels = torch.as_tensor(resize.apply_image(flipped).astype("float32").transpose(2, 0, 1))
-    height, width = noise_image.shape[:2]
-    with torch.no_grad():
-        detected = detector.model([{"image": pixels, "height": height, "width": width}])[0]["instances"]
-    sure = detected[detected.scores > 0.5]  # then it is its proposal's best class, which is what our regions keep
-    assert len(sure) >= 3
+    sure = surely_detected(detector, noise_image)
     outputs = detector.head_outputs(noise_image)
     regions = detector.postprocess(outputs, EVERYTHING)
     assert len(regions.boxes) == len(outputs.proposals.boxes)
-    for box, score, class_id, row in zip(
-        sure.pred_boxes.tensor, sure.scores, sure.pred_classes, range(len(sure)), strict=True
-    ):
-        near = np.abs(regions.regressed_boxes - box.numpy()).max(axis=1) <= 1e-2
-        near &= (np.abs(regions.class_scores - float(score)) <= 1e-4) & (regions.class_ids == int(class_id))
-        assert near.any()
-        if kind == "vg":
-            ours = int(np.argmax(near))
-            assert regions.attribute_ids[ours] == int(sure.attr_classes[row])
-            assert_near(regions.attribute_scores[ours], sure.attr_scores[row])
-            assert_near(regions.features[ours], sure.features[row])
+    rows = rows_of(sure, regions)
+    if kind == "vg":
+        np.testing.assert_array_equal(regions.attribute_ids[rows], sure.attr_classes)
+        assert_near(regions.attribute_scores[rows], sure.attr_scores)
+        assert_near(regions.features[rows], sure.features)
 
 
-def test_engine_runs_it_unchanged(stock, small_vg, photo_file):
+@pytest.fixture(scope="module", params=["stock", "small_vg", "fpn"])
+def network(request):
+    """Shared: read only."""
+    if request.param == "fpn":
+        return build_detectron2_detector(
+            fpn_yaml(request.getfixturevalue("tmp_path_factory").mktemp("fpn")), weights="random:1"
+        )
+    return request.getfixturevalue(request.param)
+
+
+def test_engine_runs_it_unchanged(network, photo_file):
     photo = ImageRef("a", str(photo_file("input")))
     with_boxes = dataclasses.replace(photo, boxes=((0.0, 0.0, 50.0, 60.0), (20.0, 10.0, 640.0, 480.0)))
-    for detector, num_classes, width, attributes in ((stock, 5, 256, False), (small_vg, 20, 512, True)):
-        record, given = extract_regions([photo, with_boxes], detector)
-        assert isinstance(given, RegionRecord) and given.boxes.tolist() == [list(box) for box in with_boxes.boxes]
-        assert isinstance(record, RegionRecord)
-        assert record.features.shape == (len(record.boxes), width) and len(record.boxes) >= 10
-        assert np.asarray(record.class_distribution).shape == (len(record.boxes), num_classes + 1)
-        assert (record.attribute_ids is not None) is attributes
+    record, given = extract_regions([photo, with_boxes], network)
+    assert isinstance(given, RegionRecord) and given.boxes.tolist() == [list(box) for box in with_boxes.boxes]
+    assert isinstance(record, RegionRecord)
+    assert record.features.shape == (len(record.boxes), network.feature_dim) and len(record.boxes) >= 10
+    assert np.asarray(record.class_distribution).shape == (len(record.boxes), network.num_classes + 1)
+    assert (record.attribute_ids is not None) is (network.num_attributes > 0)
 
 
-def test_given_boxes_and_whole_image(stock, noise_image):
+def test_given_boxes_and_whole_image(network, noise_image):
     height, width = noise_image.shape[:2]
     corner = np.random.default_rng(0).uniform(0, 90, (37, 2)).astype(np.float32)
-    boxes = np.concatenate([corner, corner + 20], axis=1)
+    boxes = np.concatenate([corner, corner + np.geomspace(4, 90, 37)[:, None]], axis=1).astype(np.float32)
     boxes[0] = [0, 0, width, height]
-    (many,) = stock([noise_image], boxes=[boxes], whole_image=True)
+    (many,) = network([noise_image], boxes=[boxes], whole_image=True)
     np.testing.assert_array_equal(many.boxes, np.minimum(boxes, [width, height, width, height]))
     np.testing.assert_array_equal(many.image_feature, many.features[0])
-    _, (few,) = stock([noise_image]), stock([noise_image], boxes=[boxes[5:8]])
+    _, (few,) = network([noise_image]), network([noise_image], boxes=[boxes[5:8]])
     np.testing.assert_array_equal(few.features, many.features[5:8])  # whatever else is there, bit for bit
-    (none,) = stock([noise_image], boxes=[np.empty((0, 4), np.float32)])
-    assert none.features.shape == (0, 256) and none.class_probabilities.shape == (0, 6)
-    proposed, given = stock([noise_image, noise_image], boxes=[None, boxes[:2]])
+    (none,) = network([noise_image], boxes=[np.empty((0, 4), np.float32)])
+    assert none.features.shape == (0, network.feature_dim)
+    assert none.class_probabilities.shape == (0, network.num_classes + 1)
+    proposed, given = network([noise_image, noise_image], boxes=[None, boxes[:2]])
     assert len(proposed.boxes) >= 10 and len(given.boxes) == 2
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 2000), (700, 3)])
-def test_odd_photos_give_regions(small_vg, stock, shape):
-    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
-    for detector in (small_vg, stock):
-        (regions,) = detector([image])
-        assert len(regions.boxes) and np.isfinite(regions.features).all()
-        assert (regions.boxes[:, 2:] <= [shape[1], shape[0]]).all() and (regions.boxes >= 0).all()
+def test_odd_photos_give_regions(network, shape):
+    (regions,) = network([np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)])
+    assert len(regions.boxes) and np.isfinite(regions.features).all()
+    assert (regions.boxes[:, 2:] <= [shape[1], shape[0]]).all() and (regions.boxes >= 0).all()
 
 
 @pytest.mark.parametrize(
