@@ -228,19 +228,6 @@ def test_double_precision(name):
 
 
 @every_model
-def test_bf16_autocast(name):
-    model, batch = build(name).train(), make_full_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert all(grad.isfinite().all() for grad in gradients(model, batch).values())
-    model.eval()
-    with torch.no_grad():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            half = total_loss(model, batch)
-        assert half.dtype == torch.float32
-        assert half.item() == pytest.approx(total_loss(model, batch).item(), rel=0.05)
-
-
-@every_model
 def test_dropout_acts_in_training_only(name):
     model, batch = build(name), make_full_batch()
     with torch.no_grad():

@@ -369,16 +369,21 @@ def test_official_names_there_and_back(kind, make):
 
 
 def test_an_end_to_end_task_checkpoint_is_split():
+    """The last stage of its image network stands there twice."""
     official = state_to_official(task_model("refcoco").state_dict(), "refcoco")
-    pixels = {
-        "image_feature_extractor.backbone.conv1.weight": torch.ones(2),
-        "image_feature_extractor.roi_head_feature_extractor.0.conv1.weight": torch.ones(3),
-        "image_feature_extractor.head.0.0.conv1.weight": torch.ones(3),
-    }
-    model, encoder = split_official({f"module.{name}": tensor for name, tensor in (official | pixels).items()})
-    assert model.keys() == official.keys() and len(encoder) == 2
+    stage, again = "image_feature_extractor.roi_head_feature_extractor.", "image_feature_extractor.head.0."
+    last = {f"{stage}0.conv1.weight": torch.ones(3), f"{stage}0.bn1.num_batches_tracked": torch.tensor(0)}
+    encoder = {"image_feature_extractor.backbone.conv1.weight": torch.ones(2), **last}
+    pixels = encoder | {name.replace(stage, again): tensor.clone() for name, tensor in last.items()}
+    found = split_official({f"module.{name}": tensor for name, tensor in (official | pixels).items()})
+    assert found[0].keys() == official.keys() and found[1] == encoder
+    assert split_official(official)[1] == {}
+    with pytest.raises(ValueError, match=r"head\.0\.0\.conv1\.weight differs from .*roi_head.*\.0\.conv1\.weight"):
+        split_official(official | encoder | {f"{again}0.conv1.weight": torch.zeros(3)})
     with pytest.raises(ValueError, match="split_official takes the image network out"):
         state_from_official(official | pixels)
+    with pytest.raises(ValueError, match=r"'vlbert\.rotary' has no name in a checkpoint of VL-BERT"):
+        state_to_official({"vlbert.rotary": torch.ones(1)})
     with pytest.raises(ValueError, match=r"differs from vlbert\.word_embeddings"):
         state_from_official({"vlbert.mlm_head.predictions.decoder.weight": torch.ones(2)})
 
