@@ -36,13 +36,6 @@ def make_model(**overrides):
     return randomised(VisualBertForPreTraining(tiny(**overrides)))
 
 
-def with_alignment(batch, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    words = torch.randint(-1, 4, (*batch.region_mask.shape, 3), generator=generator)
-    images = torch.randint(2, batch.region_mask.shape, generator=generator)
-    return dataclasses.replace(batch, aligned_words=words, region_images=images)
-
-
 def official_inputs(batch):
     return {
         "input_ids": batch.text_ids,
@@ -56,41 +49,52 @@ def official_inputs(batch):
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_equal_to_transformers_on_random_configurations(seed):
-    """States, logits, both losses and every gradient."""
+    """States, attention, logits, both losses and every gradient; padding stands between text and regions."""
     pick = random.Random(seed)
-    heads = pick.choice([2, 3, 4])
-    config = transformers.VisualBertConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=heads * pick.choice([4, 6]),
-        visual_embedding_dim=FEATURES,
-        num_hidden_layers=pick.randint(1, 3),
-        num_attention_heads=heads,
-        intermediate_size=pick.choice([20, 33]),
-        hidden_act=pick.choice(["gelu", "relu"]),
-        max_position_embeddings=pick.choice([16, 24]),
-        pad_token_id=0,
-    )
+    heads, segments, batch_has = pick.choice([1, 2, 4]), pick.randint(2, 4), pick.choice(["words", "images", "both"])
+    options = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": heads * pick.choice([4, 6]),
+        "visual_embedding_dim": FEATURES,
+        "num_hidden_layers": pick.randint(1, 3),
+        "num_attention_heads": heads,
+        "intermediate_size": pick.choice([20, 33]),
+        "hidden_act": pick.choice(["gelu", "relu"]),
+        "max_position_embeddings": pick.choice([16, 24]),
+        "type_vocab_size": segments,
+        "pad_token_id": pick.choice([0, 1, VOCAB_SIZE - 1]),
+    }
+    config = transformers.VisualBertConfig(**options, attn_implementation="eager")
     official = randomised(transformers.VisualBertForPreTraining(config), seed)
     official.tie_weights()
-    options = {name: getattr(config, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "hidden_act")}
-    options |= {"num_attention_heads": heads, "visual_embedding_dim": FEATURES, "pad_token_id": 0}
-    options |= {name: getattr(config, name) for name in ("intermediate_size", "max_position_embeddings")}
     model = VisualBertForPreTraining(config_from_official(options, first_region_segment=0)).eval()
     model.load_state_dict(state_from_official(official.state_dict()))
     lengths, regions = ([pick.randint(3, 9) for _ in range(3)] for _ in range(2))
-    batch = with_alignment(make_batch(lengths, regions, seed=seed), seed)
-    labels = torch.cat([batch.text_labels, torch.full_like(batch.region_images, IGNORE_INDEX)], dim=1)
-    theirs = official(**official_inputs(batch), labels=labels, sentence_image_labels=batch.match_labels)
+    batch = make_batch(lengths, regions, seed=seed, text_pad=pick.randint(0, 4), region_pad=pick.randint(0, 2))
+    generator = torch.Generator().manual_seed(seed)
+    if batch_has != "images":
+        words = torch.randint(-1, max(lengths), (*batch.region_mask.shape, 3), generator=generator)
+        batch = dataclasses.replace(batch, aligned_words=words)
+    images = torch.ones_like(batch.region_mask, dtype=torch.long)  # what transformers takes where it is told none
+    if batch_has != "words":
+        images = torch.randint(segments, batch.region_mask.shape, generator=generator)
+    batch = dataclasses.replace(batch, region_images=images)
+    labels = torch.cat([batch.text_labels, torch.full_like(images, IGNORE_INDEX)], dim=1)
+    theirs = official(
+        **official_inputs(batch), labels=labels, sentence_image_labels=batch.match_labels, output_attentions=True
+    )
     output = model.visualbert(batch)
     total = sum(term.mean for term in model.score(batch, output).losses.values())
     torch.testing.assert_close(total, theirs.loss, rtol=1e-5, atol=1e-5)
     with torch.no_grad(), computing_padding():
-        padded = model.visualbert(batch)
+        padded = model.visualbert(batch, with_attention=True)
     states = torch.cat([padded.text_states, padded.region_states], dim=1)
     torch.testing.assert_close(model.word_logits(states), theirs.prediction_logits, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.match_head(output.pooled), theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
+    for weights, wanted in zip(padded.attention.joint, theirs.attentions, strict=True):
+        torch.testing.assert_close(weights, wanted, rtol=1e-4, atol=2e-5)
     total.backward()
     theirs.loss.backward()
     gradients = {
