@@ -5,7 +5,8 @@ Task heads or not is told from the parameters; which outputs are compared is tol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,11 +35,8 @@ INTERBERT_FAMILY = model_family("interbert", ("in/multimodal_mask", "out/0.maske
 def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     official = arrays.parameters()
     check_sizes(arrays.options, len(official))
-    config = config_from_official(arrays.options, num_answers=len(official.get("vil_prediction.bias", ())))
-    state = state_from_official(official, config.num_hidden_layers)
-    make = InterBertForTasks if "pair_score.weight" in state else InterBertForPreTraining
-    model = build_model(lambda: make(config), state)
-    batch = read_batch(arrays, config)
+    model, our_name = build_interbert(arrays.options, official)
+    batch = read_batch(arrays, model.config)
     rows, length = batch.text_mask.shape
     joint = arrays.mask("in/multimodal_mask", rows, 1 + batch.region_mask.shape[1] + length)
     if not joint.equal(torch.cat([torch.ones(rows, 1, dtype=torch.bool), batch.region_mask, batch.text_mask], dim=1)):
@@ -59,8 +57,20 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
             every = torch.ones_like(random, dtype=torch.bool)
             term = binary_cross_entropy(model.match_log_odds(output), 1.0 - random, every)
             losses["retrieval_loss"] = constant(term.mean)
+    yield from batch_checks(arrays, model, outputs, losses, our_name)
+
+
+def build_interbert(
+    options: Mapping[str, Any],
+    official: dict[str, Tensor],
+    cast: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict,
+) -> tuple[Any, Callable[[str], str]]:
+    """The model that parameters are of, as `cast` gives them, and our names of them."""
+    config = config_from_official(options, num_answers=len(official.get("vil_prediction.bias", ())))
+    state = state_from_official(official, config.num_hidden_layers)
+    make = InterBertForTasks if "pair_score.weight" in state else InterBertForPreTraining
     table = key_table(config.num_hidden_layers, config.text_num_hidden_layers)
-    yield from batch_checks(arrays, model, outputs, losses, table.internal)
+    return build_model(lambda: make(config), cast(state)), table.internal
 
 
 def _group_checks(arrays: ModelArrays) -> Iterator[Check]:

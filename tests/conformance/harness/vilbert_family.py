@@ -36,19 +36,12 @@ VILBERT_FAMILY = model_family("vilbert", ("param/bert.encoder.c_layer.", "out/0.
 def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     official = arrays.parameters()
     check_sizes(arrays.options, len(official))
-    state = state_from_official(official, with_co_attention=bool(arrays.options.get("with_coattention", True)))
-    release = release_of(official)
-    config = config_from_official(
+    model, release = build_vilbert(
         arrays.options,
-        num_answers=_rows(state, "answer_head.decoder.bias"),
-        num_gqa_answers=_rows(state, "gqa_answer_head.decoder.bias"),
-        num_task_tokens=_rows(state, "vilbert.text_embeddings.tasks.weight"),
+        official,
+        state_from_official(official, with_co_attention=bool(arrays.options.get("with_coattention", True))),
     )
-    if len(config.text_co_attention) > len(official):
-        raise ValueError(f"config: t_biattention_id names {len(config.text_co_attention)} layers")
-    kinds = {"release": ViLbertForTasks, "release-mt": ViLbertForMultiTask}
-    make = kinds[release] if "pair_score.weight" in state else ViLbertForPreTraining
-    model = build_model(lambda: make(config), state)
+    config = model.config
     if "in/co_attention_mask" in arrays:
         arrays.arrays.take("in/co_attention_mask")  # the releases take it and never apply it
     batch = read_batch(arrays, config, num_task_tokens=config.num_task_tokens)
@@ -84,8 +77,28 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from batch_checks(arrays, model, outputs, losses, TABLES[release].internal)
 
 
-def _rows(state: dict[str, Tensor], name: str) -> int:
-    return len(state[name]) if name in state else 0
+def build_vilbert(
+    options: Mapping[str, Any], official: Mapping[str, Tensor], state: dict[str, Tensor], **sizes: str
+) -> tuple[Any, str]:
+    """The model that parameters are of, and their release.
+
+    Args:
+        state: the parameters by our names.
+        sizes: further options that are told by the rows of a parameter.
+    """
+    release = release_of(official)
+    sizes |= {
+        "num_answers": "answer_head.decoder.bias",
+        "num_gqa_answers": "gqa_answer_head.decoder.bias",
+        "num_task_tokens": "vilbert.text_embeddings.tasks.weight",
+    }
+    told = {name: len(state[key]) if key in state else 0 for name, key in sizes.items()}
+    config = config_from_official(options, **told)
+    if len(config.text_co_attention) > len(official):
+        raise ValueError(f"config: t_biattention_id names {len(config.text_co_attention)} layers")
+    kinds = {"release": ViLbertForTasks, "release-mt": ViLbertForMultiTask}
+    make = kinds[release] if "pair_score.weight" in state else ViLbertForPreTraining
+    return build_model(lambda: make(config), state), release
 
 
 def _encode(arrays: ModelArrays, model: ViLbertForPreTraining, batch: VLBatch) -> VLOutput:
