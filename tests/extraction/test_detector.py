@@ -16,7 +16,6 @@ from roibeam.extraction.fast.inference_network import NetworkCache
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
-from roibeam.extraction.photos.preprocessing import input_size, preprocess
 from roibeam.extraction.weights.loading import build_detector
 
 
@@ -110,21 +109,6 @@ def check_regions(regions, height, width):
 def test_only_bgr_bytes_are_images(narrow_detector, image, words):
     with pytest.raises(ValueError, match=words):
         narrow_detector([image])
-
-
-def test_channel_order_is_bgr():
-    red = np.zeros((8, 8, 3), np.uint8)
-    red[..., 2] = 200
-    pixels = preprocess(red, CONFIGS["small"], CONVENTIONS["hf"]).pixels
-    assert pixels[0, :, 0, 0].tolist() == pytest.approx([-102.9801, -115.9465, 200 - 122.7717], abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    "image_hw, resized",
-    [((480, 640), (800, 1067)), ((640, 480), (1067, 800)), ((500, 500), (800, 800)), ((100, 1000), (133, 1333))],
-)
-def test_resized_size(image_hw, resized):
-    assert input_size(image_hw, 800, 1333, CONVENTIONS["hf"])[0] == resized
 
 
 def test_description_is_json_and_names_everything(small_detector):

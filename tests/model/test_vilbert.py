@@ -121,15 +121,6 @@ def test_task_token_stands_after_cls_and_changes_no_length():
     assert changed.tolist() == [False, True, False]
 
 
-def test_masked_losses_of_matched_pairs_only():
-    batch = make_batch()
-    every, matched = make_model()(batch).losses, make_model(masked_loss_pairs="matched")(batch).losses
-    assert (every["masked_words"].count, every["masked_regions"].count, every["matching"].count) == (6, 5, 3)
-    assert (matched["masked_words"].count, matched["masked_regions"].count, matched["matching"].count) == (4, 3, 3)
-    none = dataclasses.replace(batch, match_labels=torch.zeros(3, dtype=torch.long))
-    assert make_model(masked_loss_pairs="matched")(none).losses["masked_words"].mean == 0
-
-
 def test_without_answers_there_is_no_answer():
     model, batch = randomised(ViLbertForMultiTask(tiny(num_answers=0))), make_batch()
     with pytest.raises(ValueError, match="num_answers=0"):
