@@ -48,13 +48,6 @@ def test_a_region_is_bit_identical_whatever_else_is_there(narrow_detector, featu
         assert torch.equal(rows, everything[name][:count]), name
 
 
-def test_a_region_is_bit_identical_at_every_place(narrow_detector, feature_map, boxes, everything):
-    order = torch.randperm(len(boxes), generator=torch.Generator().manual_seed(2))
-    permuted = head_rows(narrow_detector, feature_map, boxes[order])
-    for name, rows in permuted.items():
-        assert torch.equal(rows, everything[name][order]), name
-
-
 def test_no_boxes_give_empty_rows_of_the_right_width(narrow_detector, feature_map):
     rows = head_rows(narrow_detector, feature_map, torch.empty(0, 4))
     shapes = {name: tuple(value.shape) for name, value in rows.items()}
