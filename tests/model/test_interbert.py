@@ -15,29 +15,6 @@ from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraini
 KINDS = ["release", "paper", "single-stream"]
 
 
-def test_img_divides_by_all_regions():
-    """Row 0 has five regions, the first of them masked."""
-    model, batch = make_model(), make_batch()
-    mean = torch.zeros(3, FEATURES)
-    mean[0] = batch.region_features[0, 1:5].sum(dim=0) / 5
-    with torch.no_grad():
-        ours = model.encode(batch).pooled[0]
-        given = model.encode(dataclasses.replace(batch, whole_image_features=mean)).pooled[0]
-        other = model.encode(dataclasses.replace(batch, whole_image_features=mean * 1.25)).pooled[0]
-    torch.testing.assert_close(ours, given, rtol=1e-5, atol=1e-6)
-    assert (ours - other).abs().max() > 1e-4
-
-
-def test_half_empty_batches_of_a_model_that_regresses_features():
-    model = make_model(region_loss="regression", region_target_size=FEATURES).train()
-    batch = make_batch(target_size=FEATURES)
-    batch = dataclasses.replace(batch, region_target_mask=torch.zeros_like(batch.region_target_mask))
-    losses = model(batch).losses
-    assert losses["masked_words"].mean > 0 == losses["masked_regions"].mean
-    sum(term.mean for term in losses.values()).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
 @pytest.mark.parametrize("preset", KINDS)
 def test_text_alone(preset):
     """Neither IMG nor padding, and the same as the layers of a plain BERT in a row."""

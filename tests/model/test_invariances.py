@@ -200,6 +200,36 @@ def test_half_empty_batches_give_finite_losses_and_gradients(name, case):
     assert all(weights.isfinite().all() for side in sides for weights in side)
 
 
+@pytest.mark.parametrize("words, regions", [(False, True), (True, False), (False, False)])
+@pytest.mark.parametrize("name", ["ViLBERT", "InterBERT"])
+def test_half_empty_batches_of_a_model_that_regresses_features(name, words, regions):
+    model = randomised(EXAMPLES[name].make(region_loss="regression", region_target_size=FEATURES)).train()
+    batch = make_full_batch(target_size=FEATURES)
+    if not words:
+        batch = without_words(batch)
+    if not regions:
+        batch = dataclasses.replace(batch, region_target_mask=torch.zeros_like(batch.region_target_mask))
+    losses = model(batch).losses
+    assert (losses["masked_words"].mean > 0, losses["masked_regions"].mean > 0) == (words, regions)
+    sum(term.mean for term in losses.values()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name, divisor", [("ViLBERT", 5), ("ViLBERT, multi-task", 4), ("InterBERT", 5)])
+def test_img_is_the_mean_of_all_regions_or_of_the_visible_ones(name, divisor):
+    """Row 0 has five regions, the first of them masked."""
+    model, batch = build(name), make_full_batch()
+    mean = torch.zeros(3, FEATURES)
+    mean[0] = batch.region_features[0, 1:5].sum(dim=0) / divisor
+    with torch.no_grad():
+        ours, given, other = (
+            model.encode(dataclasses.replace(batch, whole_image_features=whole)).pooled[0]
+            for whole in (None, mean, mean * 1.2)
+        )
+    torch.testing.assert_close(ours, given, rtol=1e-5, atol=1e-6)
+    assert (ours - other).abs().max() > 1e-4
+
+
 @every_model
 def test_a_row_without_text_leaves_others_alone(name):
     model, batch = build(name), make_full_batch()

@@ -10,7 +10,8 @@ import random
 import pytest
 import torch
 import transformers
-from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised
+from model_examples import tiny_visualbert as tiny
+from vilbert_examples import FEATURES, VOCAB_SIZE, make_batch, randomised
 
 from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import IGNORE_INDEX
@@ -24,12 +25,6 @@ from roibeam.model.visualbert.model import (
     VisualBertForPreTraining,
     visualbert_config,
 )
-
-
-def tiny(**overrides):
-    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-    sizes |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS, "region_feature_size": FEATURES}
-    return VisualBertConfig(**(sizes | {"num_answers": 9} | overrides))
 
 
 def make_model(**overrides):
@@ -182,23 +177,6 @@ def ucla_names(official):
 
 
 @pytest.mark.parametrize(
-    "model_class, options",
-    [
-        (VisualBertForPreTraining, {}),
-        (VisualBertForPreTraining, {"early_fusion": False}),
-        (VisualBertForLabels, {}),
-        (VisualBertForGrounding, {}),
-    ],
-)
-def test_names_go_there_and_back(model_class, options):
-    state = randomised(model_class(tiny(**options))).state_dict()
-    official = state_to_official(state)
-    for names in (official, {f"module.{name}": tensor for name, tensor in official.items()}):
-        back = state_from_official(names)
-        assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
-
-
-@pytest.mark.parametrize(
     "model_class, options, mark",
     [
         (VisualBertForPreTraining, {}, "bert.cls.seq_relationship.weight"),
@@ -207,10 +185,11 @@ def test_names_go_there_and_back(model_class, options):
         (VisualBertForGrounding, {}, "bert.flickr_attention.query.weight"),
     ],
 )
-def test_names_of_ucla_files(model_class, options, mark):
-    """`.th`: a state dict of the AllenNLP model; VCR's has its ResNet-50 in it."""
+def test_names_of_the_hub_and_of_ucla_files(model_class, options, mark):
+    """Of both, there and back. `.th`: a state dict of the AllenNLP model; VCR's has its ResNet-50 in it."""
     state = randomised(model_class(tiny(**options))).state_dict()
-    official = ucla_names(state_to_official(state))
+    hub = state_to_official(state)
+    official = ucla_names(hub)
     official.pop("bert.cls.predictions.decoder.bias", None)  # only transformers has it
     for name in (
         "bert.bert.embeddings.token_type_embeddings_visual.weight",
@@ -219,7 +198,8 @@ def test_names_of_ucla_files(model_class, options, mark):
     ):
         assert name in official
     official |= {"detector.backbone.0.weight": torch.ones(1), "bert.flickr_attention.value.weight": torch.ones(1)}
-    for given in (official, {f"module.{n}": t for n, t in official.items()}, {"model": official, "optimizer": {}}):
+    wrapped = [{f"module.{name}": tensor for name, tensor in names.items()} for names in (hub, official)]
+    for given in (hub, official, *wrapped, {"model": official, "optimizer": {}}):
         back = state_from_official(given)
         assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
 
