@@ -286,14 +286,14 @@ FAULTS = (
         "ReferringOptions.target_of",
         "return self.target if split == TRAIN else self.judged_target",
         "return self.target",
-        "tests/pipelines/test_conformance_task_items.py::test_the_reference_arrays[finetune_vilbert/data_refer_first]",
+        "tests/pipelines/test_conformance_goldens.py::test_the_reference_arrays[finetune_vilbert/data_refer_first]",
     ),
     Fault(
         "the right box is not mirrored",
         "prepare_candidates",
         "return PreparedCandidates(kept, photo.boxes[-1])",
         "return PreparedCandidates(kept, torch.as_tensor(right, dtype=torch.float32) * photo.scale_xy.repeat(2))",
-        "tests/pipelines/test_conformance_task_items.py::test_the_reference_arrays[finetune_vlbert/data_refcoco]",
+        "tests/pipelines/test_conformance_goldens.py::test_the_reference_arrays[finetune_vlbert/data_refcoco]",
     ),
     Fault(
         "each micro-batch has a denominator of its own",
@@ -342,7 +342,7 @@ FAULTS = (
         "cut_rows",
         "at_front = rule == CHOICE_FRONT",
         "at_front = False",
-        "tests/pipelines/test_conformance_vcr_items.py::test_the_reference_arrays[finetune_visualbert/data_vcr]",
+        "tests/pipelines/test_conformance_goldens.py::test_the_reference_arrays[finetune_visualbert/data_vcr]",
     ),
     Fault(
         "minival has the lowest ids",

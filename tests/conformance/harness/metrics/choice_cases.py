@@ -116,7 +116,6 @@ def _nlvr2(case: MetricCase) -> Ours:
     return {name: both(text) for name, text in texts.items()}
 
 
-# By the input that only this kind of case has.
 _KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {
     "answer_probabilities": _vcr_arrays,
     "as_written": _vcr_leaderboard,
@@ -126,16 +125,9 @@ _KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {
 }
 
 
-def _ours(case: MetricCase) -> Ours:
-    for name, compute in _KINDS_OF_CASE.items():
-        if name in case.inputs:
-            return compute(case)
-    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs) or 'none'}")
-
-
 CHOICE_METRICS = metric_family(
     "metrics_vcr_nlvr_glue",
-    _ours,
+    _KINDS_OF_CASE,
     lambda name: METRICS.exact,
     marks=frozenset(_KINDS_OF_CASE),
     decimals=lambda case, name: _R2C_DECIMALS if name == _BY_R2C else None,

@@ -149,7 +149,6 @@ def _visualbert_target(case: MetricCase) -> Ours:
     return {"scores": [visualbert_soft_target(row, num_labels, unknown).tolist() for row in rows]}
 
 
-# By the input that only this kind of case has.
 _KINDS_OF_CASE: Mapping[str, Callable[[MetricCase], Ours]] = {
     "results": _scored,
     "results_first": _two_files,
@@ -159,13 +158,6 @@ _KINDS_OF_CASE: Mapping[str, Callable[[MetricCase], Ours]] = {
     "answer_indices": _visualbert_target,
     "strings": _strings,
 }
-
-
-def _ours(case: MetricCase) -> Ours:
-    for name, compute in _KINDS_OF_CASE.items():
-        if name in case.inputs:
-            return compute(case)
-    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs)}")
 
 
 def _tolerance(name: str) -> float:
@@ -180,7 +172,7 @@ def _printed(case: MetricCase, name: str) -> int | None:
 
 VQA_METRICS = metric_family(
     "metrics_vqa",
-    _ours,
+    _KINDS_OF_CASE,
     _tolerance,
     marks=frozenset({"result_variants", "train_annotations", "answer_indices"}),
     decimals=_printed,
