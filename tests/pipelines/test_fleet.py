@@ -1,5 +1,5 @@
-"""A fleet of ranks with several workers each loses a rank in mid-epoch: what counts has every image once, by every reader,
-on as many ranks as before and on one less.
+"""A fleet of ranks with several workers each loses a rank in mid-epoch: what counts has every image once, by every
+reader, on as many ranks as before and on one less.
 
 Other tests look at one reader, one state or one number of workers; this one at a whole fleet with all of them.
 """
