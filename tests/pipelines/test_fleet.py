@@ -6,7 +6,6 @@ Other tests look at one reader, one state or one number of workers; this one at 
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from itertools import count, islice, product
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_module import bench_on_the_path  # noqa: F401
+import store_scale
 from torch.utils.data._utils import worker as torch_worker
 
 from roibeam.features.reading.torch_datasets import RegionBatchSampler, RegionIterable
@@ -31,7 +30,7 @@ State = dict[str, Any] | None
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureStore]:
     folder = tmp_path_factory.mktemp("fleet") / "store"
-    importlib.import_module("store_scale").build(folder, SHARDS, RECORDS)
+    store_scale.build(folder, SHARDS, RECORDS)
     with FeatureStore(folder) as opened:
         yield opened
 
