@@ -80,7 +80,7 @@ def test_planning_is_timed_for_a_new_and_a_grown_list() -> None:
 
 @pytest.mark.slow
 def test_rates_of_fine_tuning_batches_are_printed_for_every_system() -> None:
-    rows = cells_of(printed("finetuning.py", "loader", "--images", "64", "--rounds", "1"))[2:]
+    rows = cells_of(printed("finetuning_loader.py", "--images", "64", "--rounds", "1"))[2:]
     assert {(task, system) for task, system, *_ in rows} == {(task, of) for task in ("vqa", "vcr") for of in SYSTEMS}
     for task, _, rate, _, bar in rows:
         assert float(rate.replace(",", "")) > 0 and bar.startswith("2,000: " if task == "vqa" else "500: ")
