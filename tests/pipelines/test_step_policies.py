@@ -157,19 +157,3 @@ def test_a_task_s_loss_has_its_name_and_scale() -> None:
 def test_what_is_wrong_with_alternating_tasks_is_told(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         alternating(**options)
-
-
-@pytest.mark.parametrize(
-    "fields, words",
-    [
-        ({"schedule": "plateau"}, "the schedule plateau goes by evaluations"),
-        ({"loss_mean": "batch"}, "loss_mean must be step or micro_batch, got 'batch'"),
-        ({"step_gradients": "first"}, "step_gradients must be all or last"),
-        ({"updates_per_schedule_step": 0}, "updates_per_schedule_step must be at least 1"),
-        ({"warmup_overwritten_every": 2}, "warmup_overwritten_every belongs to the schedule steps, not linear"),
-        ({"warmup_overwritten_every": -1}, "warmup_overwritten_every must not be negative"),
-    ],
-)
-def test_settings_that_are_none(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TrainConfig(steps=10, **fields)
