@@ -8,7 +8,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from predicting import Predicting
 from ranks import run_ranks, said
-from tiny_commands import command, one_line, tiny_run
+from tiny_commands import Cli, command, one_line, tiny_run
 from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
@@ -32,7 +31,6 @@ from roibeam.pipelines.training import processes
 from roibeam.pipelines.training.run_folder.training_data import trained_among
 from roibeam.pipelines.training.train_config import precision_of
 
-Roibeam = Callable[..., Any]
 WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
 
 
@@ -85,7 +83,7 @@ def labels(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     return Labels(tmp_path_factory.mktemp("labels"), *store)
 
 
-def test_a_table_of_ones_own_is_learned_predicted_and_scored(roibeam: Roibeam, labels: Labels, tmp_path: Path) -> None:
+def test_a_table_of_ones_own_is_learned_predicted_and_scored(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     out = tmp_path / "said.jsonl"
     done = roibeam(*labels.predict(out))
     assert done.code == 0, done.err
@@ -100,7 +98,7 @@ def test_a_table_of_ones_own_is_learned_predicted_and_scored(roibeam: Roibeam, l
     assert all(each["name"].startswith("label ") and each["value"] == 1.0 for each in of_labels) and len(of_labels) > 1
 
 
-def test_page_terminal_and_score_stand_beside_chance(roibeam: Roibeam, labels: Labels, tmp_path: Path) -> None:
+def test_page_terminal_and_score_stand_beside_chance(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """The legend of the page promised a dashed line that no plot had, and 66.67 % stood alone where always "no" has as
     much. A run of an earlier version has no interval: it gets chance, and no verdict."""
     page = (labels.run / "report.html").read_text()
@@ -197,7 +195,7 @@ def test_a_run_keeps_all_that_predicting_needs(labels: Labels) -> None:
     ).read_text()
 
 
-def test_a_fine_tuned_model_learns_more(roibeam: Roibeam, labels: Labels, tmp_path: Path) -> None:
+def test_a_fine_tuned_model_learns_more(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """On the same labels it begins where it was; on others with a new head. Both lists of images are known, and the
     command again goes on."""
     other = tmp_path / "other"
@@ -221,7 +219,7 @@ def test_a_fine_tuned_model_learns_more(roibeam: Roibeam, labels: Labels, tmp_pa
     assert done.code == 0 and "the head of the task that it was fine-tuned for is left out" in done.out, done.err
 
 
-def test_labels_that_were_changed_are_refused(roibeam: Roibeam, labels: Labels, tmp_path: Path) -> None:
+def test_labels_that_were_changed_are_refused(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(labels.run, run)
     config = sorted((run / "checkpoints").iterdir())[-1] / "config.json"
@@ -268,7 +266,7 @@ def test_predictions_that_were_ended_go_on(labels: Labels, tmp_path: Path, monke
 
 
 def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
-    roibeam: Roibeam, labels: Labels, tmp_path: Path
+    roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """Such a row gets what --blind says of it, the others what they get else; the file is whole, and is scored."""
     lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
@@ -376,7 +374,7 @@ def test_what_is_waited_for_is_told(
     ] * 2
 
 
-def test_texts_that_the_vocabulary_does_not_know_stop_a_run(labels: Labels, tmp_path: Path, roibeam: Roibeam) -> None:
+def test_texts_that_the_vocabulary_does_not_know_stop_a_run(labels: Labels, tmp_path: Path, roibeam: Cli) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhund\nkatze\n")
     new = ("--system", "visualbert", "--tokenizer", tmp_path / "vocab.txt", "--steps", 1)
     line = one_line(roibeam(*labels.finetune(tmp_path / "run", *new, from_="none")))
@@ -398,7 +396,7 @@ def test_texts_that_the_vocabulary_does_not_know_stop_a_run(labels: Labels, tmp_
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(
-    roibeam: Roibeam, labels: Labels, tmp_path: Path, changes: dict[str, str], words: str
+    roibeam: Cli, labels: Labels, tmp_path: Path, changes: dict[str, str], words: str
 ) -> None:
     given = list(labels.finetune(tmp_path / "new"))
     for option, value in changes.items():
@@ -412,7 +410,7 @@ def test_what_does_not_fit_is_told_in_one_line(
 
 
 def test_missing_pictures_and_shared_ones_are_told_before_training(
-    roibeam: Roibeam, labels: Labels, tmp_path: Path
+    roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """Nothing is written. With a lower share the rest is trained on."""
     lacking = tmp_path / "lacking"
@@ -437,7 +435,7 @@ def test_missing_pictures_and_shared_ones_are_told_before_training(
     assert done.code == 1 and "4 of 4 validation images are in the training split too" in one_line(done)
 
 
-def test_seeds_give_mean_spread_and_best(roibeam: Roibeam, labels: Labels, tmp_path: Path) -> None:
+def test_seeds_give_mean_spread_and_best(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     done = roibeam(*labels.finetune(out, "--epochs", 0.1, "--seeds", 2))
     assert done.code == 0, done.err
@@ -458,7 +456,7 @@ def test_seeds_give_mean_spread_and_best(roibeam: Roibeam, labels: Labels, tmp_p
 
 
 def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
-    roibeam: Roibeam, labels: Labels, tmp_path: Path
+    roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
     run = tmp_path / "run"
@@ -486,7 +484,7 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
 
 
 @pytest.mark.slow
-def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Cli, tmp_path: Path) -> None:
     """From weights that the evidence keeps, on another world: the interval over images excludes 0."""
     store, data, run = tmp_path / "store", tmp_path / "vqa", tmp_path / "run"
     command("toyworld", tmp_path / "world", "--num-images", 800, "--perfect-store", store)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from finetune_requests import ASKED, has_whole_image, request
 from json_lines import json_lines
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
@@ -31,7 +30,6 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
-Cli = Callable[..., Any]
 QUESTIONS = {"vqa": 658_111, "vcr": 212_923, "refcoco+": 120_191, "nlvr2": 86_373}  # of training, by the data sets
 QUESTIONS |= {"retrieval": 145_000}  # captions of Flickr30k
 QUESTIONS |= {"flickr30k-entities": 145_000}  # captions, five of each image; some have no phrase with a box
