@@ -16,7 +16,7 @@ import pytest
 import torch
 from captioned_records import make_record
 from evaluated_models import INTERBERT, SIZES, VILBERT, VLBERT
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -402,7 +402,7 @@ def test_a_damaged_record_is_not_asked(world: World, tmp_path: Path) -> None:
 
 
 def test_the_command_writes_numbers_and_pictures(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     words = (
         "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
@@ -444,7 +444,7 @@ TABLE_2 = [
 
 @pytest.mark.slow
 def test_the_command_tells_it_as_json_and_needs_no_parses(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     done = roibeam(
         "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
@@ -468,7 +468,7 @@ def test_the_command_tells_it_as_json_and_needs_no_parses(
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any], options: tuple[str, ...], says: str
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli, options: tuple[str, ...], says: str
 ) -> None:
     words = ("attention", model_folder, "--store", world.store, "--entities", world.entities, "--out", tmp_path / "out")
     assert says in one_line(roibeam(*words, *options))
@@ -476,7 +476,7 @@ def test_a_wrong_option_is_told_in_one_line(
 
 
 def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     write_perfect_store(
         tmp_path / "few", [(image_id(n), generate(SEED, n).scene) for n in range(8)], Perception(missed=0.25)

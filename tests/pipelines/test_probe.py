@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from evaluated_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
-from tiny_commands import Pictures, command, tiny_run
+from tiny_commands import Cli, Pictures, command, tiny_run
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.bert import BertSizes
@@ -230,7 +229,7 @@ def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_the_command(
-    pictures: Pictures, run_folder: Path, tmp_path: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]
+    pictures: Pictures, run_folder: Path, tmp_path: Path, roibeam: Cli, tiny_network: tuple[str, ...]
 ) -> None:
     photo = sorted(pictures.photos.iterdir())[0]
     text = "a red [MASK] <&>"
@@ -300,7 +299,7 @@ def test_the_command(
 )
 def test_what_cannot_be_is_said_in_one_line(
     image: str, text: str, options: tuple[str, ...], words: str, pictures: Pictures, run_folder: Path,
-    tmp_path: Path, roibeam: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, roibeam: Cli, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     photo = sorted(pictures.photos.iterdir())[0]
     names = {"ID": photo.stem, "PHOTO": str(photo), "STORE": str(pictures.store)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_commands import Cli
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -322,9 +323,7 @@ def test_a_written_file_scores_as_the_groups_do(judged: Any, files: ReferringFil
     assert json.loads(path.read_text("utf-8"))[1]["box"] is None
 
 
-def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(
-    folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(folder: Path, tmp_path: Path, roibeam: Cli) -> None:
     """One of the two objects of the training split is detected; both sentences of it count. Without the file of
     detections there is no bound, and a check needs none."""
     said = tmp_path / "boxes.json"

@@ -116,7 +116,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     dict(zip(ACTIVATION_NAMES, (F.gelu, F.relu, F.silu), strict=True))
 )
 
-# Queries x keys x width of a row with padding, in float32 and in bfloat16; measured: bench/attention_ways.py
+# Queries x keys x width of a row with padding, in float32 and in bfloat16; measured: BENCHMARKS.md
 _PAYS_FOR_A_KERNEL, _PAYS_IN_BFLOAT16 = 300_000, 1_000_000
 
 

@@ -5,7 +5,7 @@ seconds that torch takes. Of the processes of a launcher the first one logs; err
 
 An OpenMP thread that waits for work spins for about a millisecond. On free cores that is fastest: small models train
 1.3 to 2.6 times as fast as with threads that sleep at once. Beside other programs they then train up to 10 times as
-slowly (`python bench/thread_waiting.py`). So it is decided when a training begins. Results are the same bit for bit.
+slowly (BENCHMARKS.md). So it is decided when a training begins. Results are the same bit for bit.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from roibeam.pipelines.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from roibeam.model.common.bert import BertSizes
 
-# Settings of every toy variant: some minutes on 2 cores, see bench/toy_recipes.py.
+# Settings of every toy variant: some minutes on 2 cores, see BENCHMARKS.md.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
 TOY_STEPS_END_TO_END = 40
 

@@ -1,24 +1,39 @@
-"""Matching and average precision: numbers made by hand, and a slow count that follows the definition."""
+"""Average precision as a slow count that follows the definition has it, COCO's numbers as those of pycocotools, and
+calibration and recall by hand."""
 
 from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 from labelled_examples import Found, labelled, random_photo
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from roibeam.pipelines.common.statistics.verdict import verdict_of
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
+from roibeam.pipelines.training.detector import metrics
 from roibeam.pipelines.training.detector.metrics import (
     IGNORED,
     NO_OBJECT,
+    NUM_BINS,
     AttributeCounter,
     AveragePrecisions,
+    CalibrationCounter,
+    CocoCounter,
+    CocoPrecision,
     PrecisionCounter,
+    RecallCounter,
     area_under_curve,
     count_attribute_detections,
     match_detections,
     matched_objects,
 )
+
+# Average precision
 
 
 def matched(image: LabelledImage, found: Found) -> np.ndarray:
@@ -192,3 +207,193 @@ def test_attribute_accuracy_asks_only_objects_with_known_attributes() -> None:
     figure = counter.figure()
     assert figure.chance == pytest.approx(42 / 62) and figure.items == 62
     assert verdict_of(figure) == "below chance"  # 41 of 62, and nearly all photos are alike
+
+
+# COCO's numbers
+
+
+def ours(photos: list[tuple[LabelledImage, Found]]) -> CocoPrecision:
+    counter = CocoCounter()
+    for image, found in photos:
+        counter.add(image, *found)
+    return counter.result()
+
+
+def pycocotools_numbers(photos: list[tuple[LabelledImage, Found]], num_classes: int) -> list[float | None]:
+    """The twelve numbers; None for its -1."""
+    objects, results = [], []
+    for number, (image, found) in enumerate(photos):
+        for box, class_id, area, ignored in zip(image.boxes, image.class_ids, image.areas, image.ignored, strict=True):
+            x1, y1, x2, y2 = map(float, box)
+            objects.append(
+                {
+                    "id": len(objects) + 1,
+                    "image_id": number,
+                    "category_id": int(class_id) + 1,
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "area": float(area),
+                    "iscrowd": int(ignored),
+                }
+            )
+        for box, class_id, score in zip(*found, strict=True):
+            x1, y1, x2, y2 = map(float, box)
+            entry = {"image_id": number, "category_id": int(class_id) + 1, "bbox": [x1, y1, x2 - x1, y2 - y1]}
+            results.append({**entry, "score": float(score)})
+    truth = COCO()
+    truth.dataset = {
+        "images": [{"id": number} for number in range(len(photos))],
+        "categories": [{"id": number + 1} for number in range(num_classes)],
+        "annotations": objects,
+        "info": {},
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return [None if value == -1 else value for value in evaluation.stats.tolist()]
+
+
+def assert_equal(got: CocoPrecision, expected: list[float | None]) -> None:
+    for value, reference in zip(astuple(got), expected, strict=True):
+        assert (value is None) == (reference is None)
+        if value is not None:
+            assert value == pytest.approx(reference, rel=0, abs=1e-12)  # a mean of means: the last digits
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equals_pycocotools_on_random_detections(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_classes = int(rng.integers(1, 6))
+    photos = [random_photo(rng, num_classes, side=int(rng.choice([40, 200]))) for _ in range(12)]
+    photos.append(
+        (labelled([[1, 1, 30, 30]], [0]), Found(np.array([[1, 1, 30, 30.0]]), np.array([0]), np.array([0.5])))
+    )
+    assert_equal(ours(photos), pycocotools_numbers(photos, num_classes))
+
+
+def test_classes_are_taken_in_portions_without_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    photos = [random_photo(rng, 7) for _ in range(10)]
+    whole = ours(photos)
+    monkeypatch.setattr(metrics, "_CLASSES_AT_ONCE", 2)
+    assert astuple(ours(photos)) == pytest.approx(astuple(whole), rel=0, abs=1e-12)
+
+
+def test_the_best_hundred_of_a_photo_count() -> None:
+    rng = np.random.default_rng(2)
+    image = labelled([[0, 0, 50, 50], [20, 20, 90, 60], [100, 100, 180, 190]], [0, 1, 0])
+    boxes = np.tile(image.boxes, (50, 1)) + rng.integers(-5, 6, (150, 4))
+    found = Found(boxes, rng.integers(0, 2, 150), rng.random(150).astype(np.float32))
+    best = np.argsort(-found.scores)[:100]
+    expected = pycocotools_numbers([(image, Found(*(each[best] for each in found)))], 2)
+    assert_equal(ours([(image, found)]), expected)
+
+
+def test_nothing_to_find_or_nothing_found() -> None:
+    nothing = Found(np.empty((0, 4), np.float32), np.empty(0, np.int64), np.empty(0, np.float32))
+    assert astuple(ours([(labelled(), nothing)])) == (None,) * 12
+    only_crowds = labelled([[0, 0, 50, 50]], [0], crowds=[True])
+    assert astuple(ours([(only_crowds, nothing)])) == (None,) * 12
+    missed = ours([(labelled([[0, 0, 50, 50]], [0]), nothing)])
+    assert (missed.ap, missed.ap50, missed.ar100, missed.ap_medium) == (0, 0, 0, 0)
+    assert (missed.ap_small, missed.ap_large, missed.ar_small) == (None, None, None)
+
+
+def test_a_crowd_and_an_ignored_object_take_any_number_of_detections() -> None:
+    image = labelled(
+        [[0, 0, 20, 20], [50, 50, 90, 90], [100, 0, 140, 40]], [0, 0, 0], crowds=[0, 1, 0], ignored=[0, 0, 1]
+    )
+    boxes = np.array(
+        [[50, 50, 70, 70], [70, 70, 90, 90], [100, 0, 139, 40], [101, 0, 140, 40], [0, 0, 20, 20]], np.float32
+    )
+    found = Found(boxes, np.zeros(5, np.int64), np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32))
+    assert ours([(image, found)]).ap == pytest.approx(1)
+
+
+# Calibration and recall of regions
+
+
+def probabilities(*rows: tuple[int, float], num_classes: int = 3) -> np.ndarray:
+    """For each (class, p) a distribution with p there and the rest spread evenly; the last class is background."""
+    table = np.empty((len(rows), num_classes + 1), np.float32)
+    for row, (class_id, probability) in zip(table, rows, strict=True):
+        row[:] = (1 - probability) / num_classes
+        row[class_id] = probability
+    return table
+
+
+def test_calibration_by_hand() -> None:
+    image = labelled([[0, 0, 40, 40], [100, 0, 140, 40]], [0, 2])
+    boxes = np.array([[0, 0, 40, 38], [100, 0, 140, 40], [300, 0, 340, 40], [301, 0, 340, 40]], np.float32)
+    counter = CalibrationCounter()
+    # Right at 0.9, wrong at 0.9 (says 1, is 2), background said at 0.5, an object said at 0.7 where there is none.
+    counter.add(image, boxes, probabilities((0, 0.9), (1, 0.9), (3, 0.5), (0, 0.7)))
+    result = counter.result()
+    assert (result.num_regions, result.num_background, result.accuracy) == (4, 2, 0.5)
+    by_hand = (abs(1.8 - 1) + abs(0.5 - 1) + abs(0.7 - 0)) / 4
+    assert result.expected_error == pytest.approx(by_hand, abs=1e-6)
+    likelihoods = [0.9, 0.1 / 3, 0.5, 0.1]
+    assert result.negative_log_likelihood == pytest.approx(-np.log(likelihoods).mean(), rel=1e-5)
+    filled = [each for each in result.bins if each.num_regions]
+    assert [each.num_regions for each in filled] == [1, 1, 2]
+    assert [each.accuracy for each in filled] == [1, 0, 0.5]
+    assert [each.confidence for each in filled] == pytest.approx([0.5, 0.7, 0.9])
+    assert all(each.lower < each.confidence <= each.upper for each in filled if each.confidence)
+    assert (len(result.bins), result.bins[0].lower, result.bins[-1].upper) == (NUM_BINS, 0, 1)
+    assert all(each.accuracy is each.confidence is None for each in result.bins if not each.num_regions)
+
+
+def test_calibration_of_certainty_is_exact() -> None:
+    image = labelled([[0, 0, 40, 40]], [1])
+    boxes = np.array([[0, 0, 40, 40], [200, 0, 240, 40]], np.float32)
+    counter = CalibrationCounter()
+    counter.add(image, boxes, probabilities((1, 1.0), (3, 1.0)))
+    right = counter.result()
+    assert (right.expected_error, right.negative_log_likelihood, right.accuracy) == (0, 0, 1)
+    counter = CalibrationCounter()
+    counter.add(image, boxes, probabilities((3, 1.0), (1, 1.0)))
+    wrong = counter.result()
+    assert (wrong.expected_error, wrong.accuracy) == (1, 0)
+    assert wrong.negative_log_likelihood == pytest.approx(87.3, abs=0.1)  # -ln of the smallest float32, not infinity
+
+
+def test_regions_of_ignored_objects_and_in_crowds_are_left_out_of_calibration() -> None:
+    image = labelled([[0, 0, 40, 40], [100, 0, 200, 100]], [0, 0], ignored=[1, 0], crowds=[0, 1])
+    boxes = np.array([[0, 0, 40, 40], [110, 10, 130, 30], [0, 0, 20, 20]], np.float32)
+    counter = CalibrationCounter()
+    counter.add(image, boxes, probabilities((1, 0.9), (1, 0.9), (3, 0.8)))
+    result = counter.result()
+    assert (result.num_regions, result.num_background) == (1, 1)  # a quarter of an ignored object is background
+
+
+def test_an_overlap_of_exactly_half_shows_the_object() -> None:
+    image = labelled([[0, 0, 40, 40]], [0])
+    half = np.array([[0, 0, 40, 20]], np.float32)
+    calibration, recall = CalibrationCounter(), RecallCounter()
+    calibration.add(image, half, probabilities((0, 0.9)))
+    recall.add(image, half)
+    assert calibration.result().accuracy == recall.result().recall == 1
+    less = half - np.array([0, 0, 0, 0.1], np.float32)
+    calibration.add(image, less, probabilities((0, 0.9)))
+    recall.add(image, less)
+    assert calibration.result().accuracy == recall.result().recall == 0.5
+
+
+def test_nothing_measured_is_none() -> None:
+    result = CalibrationCounter().result()
+    assert (result.accuracy, result.expected_error, result.negative_log_likelihood) == (None, None, None)
+    counter = RecallCounter()
+    assert (counter.result().recall, counter.result().mean_regions) == (None, None)
+    counter.add(labelled(), np.empty((0, 4), np.float32))
+    counter.add(labelled([[0, 0, 9, 9]], [0], ignored=[1]), np.zeros((3, 4), np.float32))
+    assert (counter.result().recall, counter.result().mean_regions) == (None, 1.5)
+    counter.add(labelled([[0, 0, 9, 9]], [0]), np.empty((0, 4), np.float32))
+    assert (counter.result().recall, counter.result().num_objects) == (0, 1)
+
+
+def test_one_region_may_show_several_objects() -> None:
+    counter = RecallCounter()
+    counter.add(labelled([[0, 0, 10, 10], [0, 0, 10, 9], [50, 0, 60, 10]], [0, 1, 0]), np.array([[0, 0, 10, 10.0]]))
+    assert counter.result().recall == pytest.approx(2 / 3)
