@@ -109,11 +109,7 @@ class CollectRequest:
         return thresholds
 
     def units(self) -> list[PageUnit]:
-        """Cuts the pages into units.
-
-        Raises:
-            ValueError: as of `plan_units`.
-        """
+        """Cuts the pages into units. Raises ValueError as of `plan_units`."""
         return plan_units(self.pages, base_url=self.base_url, allow_private=self.allow_private)
 
     def _check_base_url(self) -> None:

@@ -19,7 +19,7 @@ from roibeam.pipelines.data.datasets.karpathy import TRAINING_SPLITS, read_karpa
 from roibeam.pipelines.data.datasets.known_files import describe_file, kind_of
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.photo_folders import is_pattern
-from roibeam.pipelines.data.datasets.rows import BadRow, read_json_list, read_json_members
+from roibeam.pipelines.data.datasets.rows import BadRow, member_entries, read_json_list
 from roibeam.pipelines.data.datasets.tables import TASK_TABLE_KINDS, read_table
 from roibeam.pipelines.data.datasets.vcr import read_vcr_images
 from roibeam.pipelines.data.datasets.vqa import MINIVAL_QUESTIONS
@@ -40,6 +40,7 @@ from roibeam.pipelines.data.image_identity import (
 from roibeam.pipelines.data.source_kinds import Source, open_source
 
 _EXAMPLES = 3
+_VQA_EXPECTED = 'a VQA file with a list "questions"'
 _REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
 _HeldOut = tuple[str, list[Key]]  # what the file calls an image, and what it is known by
 Aliases = dict[Key, list[Key]]
@@ -121,7 +122,6 @@ class HeldOut:
         id_prefix: that a store puts before ids; a name in a file that begins with it means the image without it, too.
     Raises:
         ValueError: one line: no such rule or file, a damaged file, a file that holds out nothing.
-        OSError: if a file cannot be read.
     """
 
     def __init__(self, specs: Sequence[str], files: Sequence[tuple[str, str]] = (), *, id_prefix: str = "") -> None:
@@ -176,10 +176,6 @@ class HeldOut:
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
 
     def holds_out(self, image_id: str, data_set: str | None) -> bool:
-        """
-        Args:
-            data_set: as of `scan`.
-        """
         return any(key in self._by_key for key in self.keys_of(image_id, data_set))
 
     def scan(
@@ -264,8 +260,6 @@ def find_leaks(
             `open_source`.
         held_out: as of `HeldOut`.
         images_of: as of `checked_data_set`.
-    Raises:
-        ValueError, OSError: when a file is no such file, or the images cannot be opened.
     """
     named = NamedFiles()
     named.need("SOURCE_OR_STORE", None if is_pattern(images) else images)
@@ -390,41 +384,33 @@ def _ids_of(path: str) -> list[str]:
     return sorted(read_id_list(Path(path)).ids)
 
 
+def _numbers_of(path: str, member: str, *names: str, expected: str) -> Iterator[list[int]]:
+    """Whole numbers of each entry of a file's list, by their names."""
+    for where, entry in member_entries(path, member, expected=expected):
+        found = [entry.get(name) if isinstance(entry, dict) else None for name in names]
+        if any(type(number) is not int for number in found):
+            kind = "a whole number" if len(names) == 1 else "whole numbers"
+            got = ", ".join(map(repr, found))
+            raise ValueError(f"{where}: {' and '.join(names)} must be {kind}, got {got:.80}")
+        yield found
+
+
 def _read_vqa(path: str) -> Iterator[_HeldOut]:
     """A questions file of VQA: the images of all of its questions."""
-    expected = 'a VQA file with a list "questions"'
-    for name, index, entry in read_json_members(path, expected=expected):
-        if name != "questions" or index is None:
-            continue
-        number = entry.get("image_id") if isinstance(entry, dict) else None
-        if type(number) is not int:
-            raise ValueError(f"{path!r}, questions[{index}]: image_id must be a whole number, got {number!r:.80}")
+    for (number,) in _numbers_of(path, "questions", "image_id", expected=_VQA_EXPECTED):
         yield f"COCO {number}", [(COCO, number)]
 
 
 def _read_minival(path: str) -> Iterator[_HeldOut]:
     """VQA's validation questions: the images of the highest ids, on which ViLBERT's releases are judged."""
-    last: list[tuple[int, int]] = []
-    for name, index, entry in read_json_members(path, expected='a VQA file with a list "questions"'):
-        if name != "questions" or index is None:
-            continue
-        given = (entry.get("question_id"), entry.get("image_id")) if isinstance(entry, dict) else (None, None)
-        if type(given[0]) is not int or type(given[1]) is not int:
-            raise ValueError(f"{path!r}, questions[{index}]: question_id and image_id must be whole numbers")
-        last.append((given[0], given[1]))
-    for _, number in sorted(last)[-MINIVAL_QUESTIONS:]:
+    found = sorted(_numbers_of(path, "questions", "question_id", "image_id", expected=_VQA_EXPECTED))
+    for _, number in found[-MINIVAL_QUESTIONS:]:
         yield f"COCO {number}", [(COCO, number)]
 
 
 def _read_coco(path: str) -> Iterator[_HeldOut]:
     """An annotation file of COCO, such as instances_minival2014.json: all of its images."""
-    expected = 'a file of COCO with a list "images"'
-    for name, index, entry in read_json_members(path, expected=expected):
-        if name != "images" or index is None:
-            continue
-        number = entry.get("id") if isinstance(entry, dict) else None
-        if type(number) is not int:
-            raise ValueError(f"{path!r}, images[{index}]: id must be a whole number, got {number!r:.80}")
+    for (number,) in _numbers_of(path, "images", "id", expected='a file of COCO with a list "images"'):
         yield f"COCO {number}", [(COCO, number)]
 
 

@@ -42,7 +42,6 @@ def read_id_list(path: Path) -> IdSelection:
     Raises:
         NoIdListError: for other JSON, and a table with a header.
         ValueError: naming the line that cannot be read, or when there is no id.
-        OSError: if the file cannot be read.
     """
     ids = _json_ids(path)
     if not ids:
@@ -96,7 +95,6 @@ def read_split(path: str, names: str) -> IdSelection:
 
     Raises:
         ValueError: for another split, or when the file is no Karpathy split, or has no image of these splits.
-        OSError: if the file cannot be read.
     """
     splits = names.split(",")
     if not set(splits) <= set(SPLITS):

@@ -104,7 +104,6 @@ def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str
     Raises:
         ValueError: for another kind of file, a file that is not as its data set writes it, no photo with an object, or
             boxes that are no pixels of their photos.
-        OSError: if a file cannot be read.
     """
     folder = os.path.dirname(os.path.abspath(path))
     root = folder if image_root is None else image_root

@@ -230,8 +230,6 @@ class ImageObjects:
 
         Args:
             regions: numbers of the record's regions, and `WHOLE_IMAGE`.
-        Raises:
-            ValueError: as `classes`.
         """
         objects = self._of(record.image_id)
         masks = masks_of_regions(record, objects.boxes, objects.outlines, side)

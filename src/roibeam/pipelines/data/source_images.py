@@ -201,11 +201,7 @@ class UrlListing(photo_folders.Listing):
 
 
 def list_location(location: str) -> photo_folders.Listing:
-    """The files of a folder or pattern.
-
-    Raises:
-        ValueError: see `photo_folders.list_folder`.
-    """
+    """The files of a folder or pattern."""
     if is_url(location):
         return UrlListing(location)
     return photo_folders.list_folder(location) if os.path.isdir(location) else photo_folders.list_pattern(location)
@@ -345,11 +341,7 @@ def refuse_compressed(location: str) -> None:
 
 
 def json_lines_kind(path: str) -> str:
-    """ "vcr" or "image-list", by the first line.
-
-    Raises:
-        ValueError: if it is neither, naming its columns.
-    """
+    """ "vcr" or "image-list", by the first line. Raises ValueError if it is neither, naming its columns."""
     for where, entry in read_json_lines(path):
         if "img_fn" in entry:
             return "vcr"

@@ -78,7 +78,6 @@ def open_source(
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
             a URL whose driver is missing.
-        OSError: if the source cannot be read, or the temporary folder has no room.
     """
     source = _open_source(location, image_root, id_rule, skip_bad_archives, caption_column)
     if caption_column and source.kind not in ("caption-tsv", "image-list"):

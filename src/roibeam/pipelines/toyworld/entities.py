@@ -224,11 +224,7 @@ class ToyEntities:
         self._found()
 
     def write(self) -> WrittenFiles:
-        """Writes the entities of the drawn world, or finds them.
-
-        Raises:
-            ValueError: as `check`.
-        """
+        """Writes the entities of the drawn world, or finds them."""
         start, out = time.monotonic(), Path(self.folder).resolve()
         with store_lock(self.world):
             found = self._found()

@@ -216,11 +216,7 @@ class PerfectStore:
             self._check_existing(folder)
 
     def write(self) -> WrittenStore:
-        """Writes the regions of all pictures of the drawn world, or those that are missing.
-
-        Raises:
-            ValueError: as `check`.
-        """
+        """Writes the regions of all pictures of the drawn world, or those that are missing."""
         start, folder = time.monotonic(), Path(self.folder)
         before, names = _num_records(folder), _other_names(self.tasks)
         total = self.num_images + sum(map(len, names.values()))

@@ -120,11 +120,7 @@ def normal_text(text: str) -> str:
 
 
 def read_truth(web: Path) -> Iterator[dict[str, Any]]:
-    """Reads one entry a page, in page order.
-
-    Raises:
-        ValueError: if the folder holds no toy web.
-    """
+    """Reads one entry a page, in page order. Raises ValueError if the folder holds no toy web."""
     path = web / TRUTH_NAME
     if not path.is_file():
         raise ValueError(f"{web}: holds no {TRUTH_NAME}; name a folder that `roibeam toyworld --web` wrote")
@@ -227,8 +223,6 @@ class ToyWeb:
 
         Args:
             workers: processes that draw.
-        Raises:
-            ValueError: as `check`.
         """
         start, out = time.monotonic(), Path(self.folder).resolve()
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -43,21 +43,13 @@ class LabelledText:
 
 
 def read_labelled_images(path: Path) -> list[LabelledPicture]:
-    """Reads the columns image and label ("natural" or "not").
-
-    Raises:
-        ValueError: for any other file, with the line.
-    """
+    """Reads the columns image and label ("natural" or "not"). Raises ValueError for any other file, with the line."""
     rows = _rows(path, ("image", "label"), IMAGE_LABELS)
     return [LabelledPicture(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
 
 
 def read_labelled_texts(path: Path) -> list[LabelledText]:
-    """Reads the columns image, text and label (1 if the text describes the image, else 0); source and page if there.
-
-    Raises:
-        ValueError: as `read_labelled_images`.
-    """
+    """Reads the columns image, text and label (1 if the text describes the image, else 0); source and page if there."""
     rows = _rows(path, ("image", "text", "label"), PAIR_LABELS)
     return [
         LabelledText(row["image"], row["text"], PAIR_LABELS[row["label"]], row.get("source", ""), row.get("page", ""))

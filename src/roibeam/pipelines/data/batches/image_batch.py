@@ -141,11 +141,7 @@ def prepare_input(
 
 
 def collate_inputs(photos: Sequence[PhotoInput], choices: EndToEndChoices) -> PhotoInputs:
-    """Pads photos and regions to one batch.
-
-    Raises:
-        ValueError: when there is no photo.
-    """
+    """Pads photos and regions to one batch. Raises ValueError when there is no photo."""
     batch = collate_photos([each.photo for each in photos])
     region_boxes, region_mask, input_boxes = batch.photo_boxes, batch.region_mask, batch.boxes
     whole = None

@@ -60,8 +60,6 @@ class ClassTargets:
 
         Args:
             regions: (R,) int64, places in the record.
-        Raises:
-            ValueError: as `class_targets` does.
         """
         if not predicted.any():
             return cls(torch.zeros(0, num_classes + 1), predicted)

@@ -412,8 +412,6 @@ class GivenStores:
             stage_gb: room in it, 10^9 bytes, several stores have equal parts of.
             images_of: as of `checked_data_set`.
             min_match: of caption files.
-        Raises:
-            ValueError, OSError: when a store cannot be opened.
         """
         several, sources = len(self._stores) > 1, []
         with ExitStack() as stack:
@@ -468,8 +466,6 @@ class GivenValidation:
         Args:
             first: source of the run.
             images_of, min_match: as of `GivenStores.opened`.
-        Raises:
-            ValueError, OSError: when the store cannot be opened.
         """
         if self._file is None:
             yield None

@@ -249,11 +249,7 @@ def check_entities(folder: str, split: str | None = None) -> None:
 
 
 def split_names(folder: str, split: str) -> frozenset[str]:
-    """The images of FOLDER/<split>.txt.
-
-    Raises:
-        ValueError: when there is no such list, or no name in it.
-    """
+    """The images of FOLDER/<split>.txt. Raises ValueError when there is no such list, or no name in it."""
     if not re.fullmatch(r"\w+", split):
         raise ValueError(f"--split {split!r}: expected the name of a list beside Sentences, such as val")
     path = os.path.join(folder, f"{split}.txt")
@@ -401,7 +397,6 @@ def read_conll(path: str) -> Iterator[Parse]:
 
     Raises:
         ValueError: naming the line that is not as CoNLL has it, or whose head is no word of its sentence.
-        OSError: if the file cannot be read.
     """
     rows: list[tuple[int, list[str]]] = []
     sent_id: str | None = None

@@ -119,11 +119,7 @@ def refuse_others(path: str, kinds: Collection[str]) -> None:
 
 
 def kind_of(path: str) -> str:
-    """A key of what is known, or ""; also for a pipe, which can be read only once.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """A key of what is known, or ""; also for a pipe, which can be read only once."""
     if os.path.isdir(path):
         return next((kind for kind, names in _FOLDERS.items() if names <= set(os.listdir(path))), "")
     if not os.path.isfile(path):
@@ -147,7 +143,6 @@ def json_kind(path: str) -> str:
 
     Raises:
         ValueError: if it is no json object.
-        OSError: if it cannot be read.
     """
     kind = kind_of(path)
     if kind in BY_EXTENSION:

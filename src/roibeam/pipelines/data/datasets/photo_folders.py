@@ -258,11 +258,7 @@ class SeveralListing(Listing):
 
 
 def list_together(locations: Iterable[str]) -> SeveralListing:
-    """All files of several folders, patterns and files, which must be there.
-
-    Raises:
-        ValueError: see `list_folder` and `list_pattern`.
-    """
+    """All files of several folders, patterns and files, which must be there."""
     files, listings = [], list[Listing]()
     for location in locations:
         if os.path.isdir(location):

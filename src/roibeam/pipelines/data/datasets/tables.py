@@ -12,17 +12,18 @@ or .parquet, with the columns image, text and label. Answers of people are a lis
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.messages import name_hint, plural, printable
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.data.datasets.rows import (
+    NO_URL,
     NOT_UTF8,
     OTHER_ENCODING,
     OTHER_FIELDS,
@@ -30,8 +31,13 @@ from roibeam.pipelines.data.datasets.rows import (
     UrlRow,
     caption_text,
     is_web_url,
+    parsed_rows,
+    read_json_lines,
     refuse_utf16,
 )
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 _OPEN_QUOTE = "quote that is opened there and not closed"
 
@@ -42,7 +48,6 @@ def read_csv_table(path: str) -> tuple[list[str], Iterator[tuple[int, list[str]]
 
     Raises:
         ValueError: if the first row cannot be read, or names two columns alike.
-        OSError: if the file cannot be read.
     """
     return _opened(path, checks_width=True)
 
@@ -52,7 +57,6 @@ def read_strict_csv(path: str) -> Iterator[dict[str, str]]:
 
     Raises:
         ValueError: as `read_csv_table`, and naming the first row that is a bad one.
-        OSError: if the file cannot be read.
     """
     names, rows = _opened(path, checks_width=False)
     for number, row in enumerate(rows):
@@ -91,6 +95,25 @@ def refuse_same_names(path: str, names: Sequence[str]) -> None:
             f"{path!r}: two columns are called {printable(repr(again[0]), 60)}; rename one or take it out; it has "
             f"{printable(', '.join(names), 200)}"
         )
+
+
+@contextmanager
+def open_parquet(path: str | Path, otherwise: str) -> Iterator[ParquetFile]:
+    """A parquet file to read.
+
+    Args:
+        otherwise: what the error calls a file that is none, or is found to be damaged while it is read.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    check_regular_file(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{str(path)!r}: {otherwise}: {reason}") from None
 
 
 def _rows(path: str, *, checks_width: bool) -> Iterator[tuple[int, list[str]] | BadRow]:
@@ -204,21 +227,18 @@ def read_url_table(path: str, columns: UrlColumns) -> Iterator[UrlRow | BadRow]:
 
     Raises:
         ValueError: if the file is no such table, or lacks a column.
-        OSError: if it cannot be read.
     """
-    read = _parquet_rows if Path(path).suffix.lower() == ".parquet" else _csv_rows
-    for number, row in enumerate(read(path, columns), start=1):
+
+    def parse(number: int, row: tuple[str | None, str | None] | str) -> UrlRow:
         if isinstance(row, str):
-            yield BadRow(number, row)
-            continue
+            raise ValueError(row)
         url = (row[0] or "").strip()
         if not is_web_url(url):
-            yield BadRow(number, "no http or https URL")
-            continue
-        try:
-            yield UrlRow(number, caption_text(row[1]), url)
-        except ValueError as error:
-            yield BadRow(number, str(error))
+            raise ValueError(NO_URL)
+        return UrlRow(number, caption_text(row[1]), url)
+
+    rows = _parquet_rows(path, columns) if Path(path).suffix.lower() == ".parquet" else _csv_rows(path, columns)
+    return parsed_rows(enumerate(rows, start=1), parse)
 
 
 def _column(path: str, names: Sequence[str], chosen: str, usual: Sequence[str], option: str) -> str:
@@ -235,26 +255,17 @@ def _column(path: str, names: Sequence[str], chosen: str, usual: Sequence[str], 
 
 def _parquet_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str | None, str | None]]:
     """(URL, caption) of each row, some thousand rows in memory at a time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    check_regular_file(path)
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid:
-        raise ValueError(f"{path!r}: no parquet file, or a damaged one") from None
-    with file:
-        refuse_same_names(path, file.schema_arrow.names)
-        chosen = columns.of(path, file.schema_arrow.names)
+    with open_parquet(path, "no parquet file, or a damaged one") as file:
+        schema = file.schema_arrow
+        refuse_same_names(path, schema.names)
+        chosen = columns.of(path, schema.names)
         for name in chosen:
-            kind = file.schema_arrow.field(name).type
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                raise ValueError(f"{path!r}: the column {name!r} has values of {kind}, expected texts")
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(chosen))):
-                yield from zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path!r}: damaged: {str(error).splitlines()[0]:.120}") from None
+            if str(schema.field(name).type) not in ("string", "large_string"):
+                raise ValueError(
+                    f"{path!r}: the column {name!r} has values of {schema.field(name).type}, expected texts"
+                )
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(chosen))):
+            yield from zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
 
 
 def _csv_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str, str] | str]:
@@ -309,11 +320,7 @@ def tables_in(folder: Path, splits: Sequence[str] = ("train", "val", "test")) ->
 
 
 def table_of(folder: Path, split: str) -> Path:
-    """The file of a split.
-
-    Raises:
-        ValueError: when there is none, or several.
-    """
+    """The file of a split. Raises ValueError when there is none, or several."""
     found = tables_in(folder, (split,))
     if len(found) != 1:
         names = ", ".join(f"{split}{kind}" for kind in TASK_TABLE_KINDS)
@@ -388,31 +395,14 @@ def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{str(path)!r}, line {number + 1}: no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"{str(path)!r}, line {number + 1}: expected an object with image, text and label")
-            yield row
+    return (row for _, row in read_json_lines(str(path)))
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    import pyarrow
-    from pyarrow import parquet
-
-    check_regular_file(path)
-    try:
-        file = parquet.ParquetFile(path)
+    with open_parquet(path, "no parquet table") as file:
         refuse_same_names(str(path), file.schema_arrow.names)
         for batch in file.iter_batches():
             yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{str(path)!r}: no parquet table: {' '.join(str(error).split())}") from None
 
 
 _READERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

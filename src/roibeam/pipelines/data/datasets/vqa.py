@@ -28,8 +28,8 @@ from roibeam.features.exchange.npy_files import npy_value
 from roibeam.features.safe_pickle import load_pickle
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
-from roibeam.pipelines.data.datasets.image_boxes import excerpt
-from roibeam.pipelines.data.datasets.rows import read_json_members
+from roibeam.pipelines.data.datasets.image_boxes import typed_fields
+from roibeam.pipelines.data.datasets.rows import member_entries, read_json_members
 
 _SPLIT_IN_NAME = re.compile(r"_(train2014|val2014|test2015|test-dev2015)_")
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
@@ -113,15 +113,10 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
     Raises:
         ValueError: naming the entry that is not as VQA writes it, or a question without answers.
     """
-    split, table = (
-        vqa_split(questions),
-        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)"),
-    )
+    split = vqa_split(questions)
+    table = ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)")
     table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
-    for name, index, entry in read_json_members(questions, expected=EXPECTED):
-        if name != QUESTIONS or index is None:
-            continue
-        where = f"{questions!r}, questions[{index}]"
+    for where, entry in member_entries(questions, QUESTIONS, expected=EXPECTED):
         number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
         found = table.rows("SELECT answers FROM answers WHERE question = ?", (number,))
         if not found:
@@ -135,11 +130,8 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
     Raises:
         ValueError: naming the entry that is not as VQA writes it, or a file without any.
     """
-    found = False
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name != ANNOTATIONS or index is None:
-            continue
-        where, found = f"{path!r}, annotations[{index}]", True
+    where = ""
+    for where, entry in member_entries(path, ANNOTATIONS, expected=EXPECTED):
         question, image, question_type, answer_type, majority, answers = _fields(
             entry, where, question_id=int, image_id=int, question_type=str, answer_type=str,
             multiple_choice_answer=str, answers=list,
@@ -147,7 +139,7 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
         place = f"{where}, answers"
         records = tuple(_fields(each, place, answer=str, answer_confidence=str, answer_id=int) for each in answers)
         yield VqaLabels(where, question, image, question_type, answer_type, majority, records)
-    if not found:
+    if not where:
         raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
 
 
@@ -157,13 +149,11 @@ def read_vqa_inputs(path: str) -> Iterator[VqaInput]:
     Raises:
         ValueError: naming the entry that is not as VQA writes it, or a file without any.
     """
-    split, found = vqa_split(path).replace("test-dev", "test"), False  # one set of images
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name == QUESTIONS and index is not None:
-            where, found = f"{path!r}, questions[{index}]", True
-            number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-            yield VqaInput(where, number, f"COCO_{split}_{image:012d}", text)
-    if not found:
+    split, where = vqa_split(path).replace("test-dev", "test"), ""  # one set of images
+    for where, entry in member_entries(path, QUESTIONS, expected=EXPECTED):
+        number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
+        yield VqaInput(where, number, f"COCO_{split}_{image:012d}", text)
+    if not where:
         raise ValueError(f"{path!r}: expected VQA's questions, got {EXPECTED} without one")
 
 
@@ -174,31 +164,19 @@ def minival_ids(question_ids: Collection[int], count: int = MINIVAL_QUESTIONS) -
 
 def read_vqa_question_ids(path: str) -> Iterator[int]:
     """The ids of the questions of a file in its order; ValueError names an entry that is not as VQA writes it."""
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name == QUESTIONS and index is not None:
-            yield _fields(entry, f"{path!r}, questions[{index}]", question_id=int)[0]
+    for where, entry in member_entries(path, QUESTIONS, expected=EXPECTED):
+        yield _fields(entry, where, question_id=int)[0]
 
 
 def _answers(path: str) -> Iterator[tuple[int, str]]:
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name != ANNOTATIONS or index is None:
-            continue
-        where = f"{path!r}, annotations[{index}]"
+    for where, entry in member_entries(path, ANNOTATIONS, expected=EXPECTED):
         number, answers = _fields(entry, where, question_id=int, answers=list)
         texts = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
         yield number, "\n".join(" ".join(each.split()) for each in texts)
 
 
 def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
-    """The values of an entry's fields, each of the type given. A file of VQA has six million answers."""
-    members: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    values: list[Any] = []
-    for name, kind in kinds.items():
-        value = members.get(name)
-        if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
-            raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {excerpt(value)}")
-        values.append(value)
-    return tuple(values)
+    return typed_fields(entry, f"{where}: expected VQA's", **kinds)
 
 
 PICKLES = (".pkl", ".pickle")
@@ -242,11 +220,7 @@ def read_answer_labels(path: str) -> tuple[str, ...]:
 
 
 def read_stored_targets(path: str) -> Iterator[StoredTarget]:
-    """The targets of a file in its order.
-
-    Raises:
-        ValueError: naming the entry that is not as compute_softscore.py writes it.
-    """
+    """The targets of a file in its order."""
     entries = load_pickle(path)
     if not isinstance(entries, list):
         raise ValueError(f"{path!r}: expected a pickled list of targets, got a {type(entries).__name__}")

@@ -42,7 +42,6 @@ class UrlList:
         columns: of a table.
     Raises:
         ValueError: if it is no such file, or no row of it has a URL, or columns of another kind of file are named.
-        OSError: if it cannot be read.
     """
 
     def __init__(self, path: str, columns: UrlColumns | None = None) -> None:
