@@ -100,6 +100,10 @@ class LeakReport:
         ]  # fmt: skip
         return {"images": self.images, "leaked": len(self.leaked), "bare_numbers": self.bare_numbers, "rules": rules}
 
+    def leaks(self) -> str:
+        """The rules that hold out images inside, in one line."""
+        return "; ".join(rule.line() for rule in self.rules if rule.found)
+
     def lines(self) -> list[str]:
         """Lines for the log: one for each rule, and one on images that could not be decided."""
         lines = [rule.line() for rule in self.rules]
@@ -162,11 +166,6 @@ class HeldOut:
             for key in self._expanded([*keys, *bare]):
                 self._by_key.setdefault(key, []).append((rule_number, image_number))
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether anything is held out."""
-        return bool(self._names)
-
     def keys_of(self, image_id: str, data_set: str | None) -> list[Key]:
         """Keys of an image, in other data sets too."""
         return self._expanded(image_keys(image_id, data_set))
@@ -206,6 +205,34 @@ class HeldOut:
                 leaked.append(image_id)
         return LeakReport(num_images, self._reports(list(map(len, found)), examples), tuple(leaked), bare_numbers)
 
+    def scan_kept(
+        self,
+        image_ids: Iterable[str],
+        data_set: str | None,
+        where: str,
+        *,
+        leave_out: bool,
+        called: Mapping[str, str] = MappingProxyType({}),
+    ) -> LeakReport:
+        """`scan` of images of `where` that are to be trained on.
+
+        Args:
+            leave_out: whether those that are held out are dropped, instead of an error.
+        Raises:
+            ValueError: in one line, where any is held out and not to be dropped, or where no other is left.
+        """
+        report = self.scan(image_ids, data_set, called)
+        if not report.leaked:
+            return report
+        if not leave_out:
+            raise ValueError(
+                f"{where}: {plural(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
+                f"{report.leaks()}; --drop-held-out drops them"
+            )
+        if len(report.leaked) == report.images:
+            raise ValueError(f"{where}: all of its {report.images:,} images are held out; nothing is left to train on")
+        return report
+
     def images_among(self, is_among: Callable[[Sequence[Key]], bool], num_images: int) -> LeakReport:
         """The other way round, for images that are known by keys alone: looks up each held-out image with `is_among`.
 
@@ -231,16 +258,6 @@ class HeldOut:
                 name, location, len(self._images[rule]), found[rule], tuple(examples[rule]), is_of_many=times[name] > 1
             )
             for rule, (name, location) in enumerate(self._names)
-        )
-
-
-def refuse_leaks(report: LeakReport, where: str) -> None:
-    """Raises ValueError, in one line, where any image of `where` is held out."""
-    if report.leaked:
-        lines = "; ".join(rule.line() for rule in report.rules if rule.found)
-        raise ValueError(
-            f"{where}: {plural(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
-            f"{lines}; --drop-held-out drops them"
         )
 
 
@@ -276,19 +293,12 @@ def find_leaks(
 
 
 def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_out: bool) -> tuple[Source, LeakReport]:
-    """The source without images that are held out, with notes on them.
-
-    Raises:
-        ValueError: where it has any and they are not to be left out, or where nothing else is left.
-    """
-    report = held_out.scan((image.image_id for image in source.images), data_set)
-    if not leave_out:
-        refuse_leaks(report, source.location)
+    """The source without images that are held out, with notes on them; errors as of `HeldOut.scan_kept`."""
+    ids = (image.image_id for image in source.images)
+    report = held_out.scan_kept(ids, data_set, source.location, leave_out=leave_out)
     notes = [*source.notes, *report.lines()]
     if report.leaked:
         leaked = set(report.leaked)
-        if len(leaked) == len(source.images):
-            raise ValueError(f"{source.location}: all of its {len(leaked):,} images are held out; nothing is left")
         source = source.with_images(image for image in source.images if image.image_id not in leaked)
         notes.append(f"{plural(len(leaked), 'image')} left out as held out")
     return replace(source, notes=notes), report

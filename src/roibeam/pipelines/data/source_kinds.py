@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
@@ -254,25 +254,13 @@ def _kind_of(path: str, extension: str) -> str:
 def _images_of(
     kind: str, path: str, root: str, id_rule: str, notes: list[str], caption_column: str
 ) -> Iterator[ImageRef]:
-    readers: dict[str, Callable[[], Iterator[ImageRef]]] = {
-        "coco": lambda: source_images.coco_images(path, root, id_rule, notes),
-        "karpathy": lambda: source_images.karpathy_images(path, root, id_rule, notes),
-        "sbu": lambda: source_images.sbu_images(path, root, id_rule, notes),
-        "caption-tsv": lambda: source_images.tsv_images(path, root, id_rule, notes, caption_column),
-        "caption-list": lambda: source_images.captioned_images(path, root, id_rule, notes),
-        "flickr30k": lambda: source_images.flickr_images(path, root, id_rule, notes),
-        "visual-genome": lambda: source_images.genome_images(path, root, id_rule, notes),
-        "visual-genome-split": lambda: source_images.genome_split_images(path, root, id_rule, notes),
-        "vcr": lambda: source_images.vcr_images(path, root, id_rule, notes),
-        "image-list": lambda: source_images.list_images(path, root, id_rule, notes, caption_column),
-    }
-    if kind not in readers:
+    if kind not in source_images.READERS:
         raise ValueError(
             f"{path!r}: expected a folder, a glob pattern, a .tar or .zip, a .json of COCO, Karpathy, SBU or Visual "
             f"Genome or of images and captions, a caption .tsv, a list of Flickr8k or Flickr30k, Visual Genome's .txt, "
             f"a VCR .jsonl, or a list as .parquet, .csv, .jsonl or .txt"
         )
-    return readers[kind]()
+    return source_images.READERS[kind](path, root, id_rule, notes, caption_column)
 
 
 def _chained(

@@ -14,7 +14,7 @@ from typing import Any
 
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural, printable
-from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
+from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, reported_files
 from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
 from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
 
@@ -97,13 +97,12 @@ def check_own_splits(
         return [*notes, f"held-out images of {task} cannot be looked for: {error}"]
     if report is None or not report.leaked:
         return notes
-    leaks = "; ".join(rule.line() for rule in report.rules if rule.found)
     if not allowed:
         raise ValueError(
             f"{plural(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
-            f"{leaks}; take them out of one, or say --set data.shared_images=true"
+            f"{report.leaks()}; take them out of one, or say --set data.shared_images=true"
         )
-    return [*notes, f"{leaks}: what is measured on them is not held out"]
+    return [*notes, f"{report.leaks()}: what is measured on them is not held out"]
 
 
 def other_tasks_leaks(
@@ -161,19 +160,10 @@ def check_read_splits(
 def check_given_rules(
     words: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
-    """Report on training images that the user's rules hold out; None without a rule.
-
-    Raises:
-        ValueError: for such images unless they are left out, or if no other is left.
-    """
+    """Report on training images that the user's rules hold out; None without a rule. Errors as of `scan_kept`."""
     if not words.rules:
         return None
-    report = names.rules.scan(image_ids, names.data_set, names.called)
-    if not words.leave_out:
-        refuse_leaks(report, where)
-    if report.leaked and len(report.leaked) == report.images:
-        raise ValueError(f"{where}: all of its {report.images:,} images are held out; nothing is left to train on")
-    return report
+    return names.rules.scan_kept(image_ids, names.data_set, where, leave_out=words.leave_out, called=names.called)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ is there is whole. FROZEN: heads are compared on these files; a change must rais
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,13 +21,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from roibeam.features.folders.durable_files import write_json_atomically
-from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATION_PHRASES, SceneCaption, plural
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
-from roibeam.pipelines.toyworld.world import CATEGORIES, WORLD_VERSION
-from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside, write_text
+from roibeam.pipelines.toyworld.world import CATEGORIES
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
 from roibeam.pipelines.toyworld.write import PICTURES
 
 ROOT = -1
@@ -200,49 +195,16 @@ _FIRST_GROUP, _GROUND = 50, 99  # chains of a picture: its number and two digits
 
 
 @dataclass(frozen=True)
-class ToyEntities:
-    """Request for the entities of a world.
+class ToyEntities(FolderBesideWorld):
+    """Request for the entities of a world."""
 
-    Attributes:
-        folder: of them, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
-    """
-
-    folder: str
-    world: Path
-    seed: int
-    num_images: int
-
-    def check(self) -> None:
-        """Checks that they can be written, or are there, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold them, or holds others.
-        """
-        check_beside("--entities", self.folder, self.world, holds="entities")
-        self._found()
+    option, holds, manifest_name = "--entities", "entities", ENTITIES_NAME
 
     def write(self) -> WrittenFiles:
-        """Writes the entities of the drawn world, or finds them."""
-        start, out = time.monotonic(), Path(self.folder).resolve()
-        with store_lock(self.world):
-            found = self._found()
-            if found is not None:
-                return WrittenFiles(found, False, time.monotonic() - start)
-            beside = out.with_name(f".{out.name}.tmp")
-            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
-            manifest = self._plan() | self._write_files(beside)
-            write_json_atomically(beside / ENTITIES_NAME, manifest)
-            os.replace(beside, out)
-        return WrittenFiles(manifest, True, time.monotonic() - start)
+        return self.written(self._write_files)
 
-    def _plan(self) -> dict[str, Any]:
-        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
-        return {"format": ENTITIES_FORMAT, "entities_version": ENTITIES_VERSION, "world": world}
-
-    def _found(self) -> dict[str, Any] | None:
-        return found_beside("--entities", self.folder, ENTITIES_NAME, self._plan(), holds="entities")
+    def plan(self) -> dict[str, Any]:
+        return {"format": ENTITIES_FORMAT, "entities_version": ENTITIES_VERSION} | super().plan()
 
     def _write_files(self, folder: Path) -> dict[str, Any]:
         splits: dict[str, list[str]] = {"train": [], "val": [], "test": []}

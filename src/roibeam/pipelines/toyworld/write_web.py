@@ -20,10 +20,7 @@ import hashlib
 import io
 import json
 import multiprocessing
-import os
 import re
-import shutil
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -34,14 +31,12 @@ from typing import Any, Self
 
 import cv2
 
-from roibeam.features.folders.durable_files import write_json_atomically
-from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.datasets.photo_folders import WEB_FORMAT, WEB_NAME
 from roibeam.pipelines.toyworld.web_pages import PAGES_FOLDER, WebPlan, draw_pages, draw_static
 from roibeam.pipelines.toyworld.web_texts import SENTENCES
-from roibeam.pipelines.toyworld.world import WORLD_VERSION, place_of
-from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside, write_text
+from roibeam.pipelines.toyworld.world import place_of
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
 
 _DATE = "2019-07-01T12:00:00Z"  # fixed: equal pages give equal files
 
@@ -187,36 +182,24 @@ _PAGES_PER_WARC = 1000
 
 
 @dataclass(frozen=True)
-class ToyWeb:
+class ToyWeb(FolderBesideWorld):
     """Request for a web of pages.
 
-    Attributes:
-        folder: of the web, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
+    Attributes, beside those of its folder:
         num_pages: of the web.
         port: that its pictures are served at.
         page_kb: median size of a page, 10^3 bytes.
     """
 
-    folder: str
-    world: Path
-    seed: int
-    num_images: int
     num_pages: int
     port: int
     page_kb: int
+    option, holds, manifest_name = "--web", "pages", WEB_NAME
 
     def check(self) -> None:
-        """Checks that the web can be written, or is there, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold this web, or holds another.
-        """
-        check_beside("--web", self.folder, self.world, holds="pages")
         if self.num_pages > MAX_PAGES:
             raise ValueError(f"--pages {self.num_pages:,}: a toy web has at most {MAX_PAGES:,} pages")
-        self._found()
+        super().check()
 
     def write(self, workers: int) -> WrittenFiles:
         """Writes the web, or finds it.
@@ -224,33 +207,17 @@ class ToyWeb:
         Args:
             workers: processes that draw.
         """
-        start, out = time.monotonic(), Path(self.folder).resolve()
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with store_lock(self.world):
-            found = self._found()
-            if found is not None:
-                return WrittenFiles(found, False, time.monotonic() - start)
-            beside = out.with_name(f".{out.name}.tmp")
-            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
-            beside.mkdir()
-            manifest = self._plan() | self._write_files(beside, workers)
-            write_json_atomically(beside / WEB_NAME, manifest)
-            if out.exists():
-                out.rmdir()
-            os.replace(beside, out)
-        return WrittenFiles(manifest, True, time.monotonic() - start)
+        Path(self.folder).resolve().parent.mkdir(parents=True, exist_ok=True)
+        return self.written(lambda folder: self._write_files(folder, workers))
 
-    def _plan(self) -> dict[str, Any]:
-        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
+    def plan(self) -> dict[str, Any]:
         web = {"pages": self.num_pages, "port": self.port, "page_kb": self.page_kb}
-        return {"format": WEB_FORMAT, "web_version": WEB_VERSION, "world": world, **web}
-
-    def _found(self) -> dict[str, Any] | None:
-        return found_beside("--web", self.folder, WEB_NAME, self._plan(), holds="pages")
+        return {"format": WEB_FORMAT, "web_version": WEB_VERSION} | super().plan() | web
 
     def _write_files(self, folder: Path, workers: int) -> dict[str, Any]:
         scenes = tuple(index for index in range(self.num_images) if _is_evaluated(index))
         plan = WebPlan(self.seed, self.num_pages, f"http://127.0.0.1:{self.port}", self.page_kb, scenes)
+        folder.mkdir(parents=True)
         draw_static(folder, self.seed)
         pages = [json.loads(line) for line in _drawn(folder, plan, workers)]
         mark_shared(pages)

@@ -52,6 +52,11 @@ class Caption(NamedTuple):
     name: str | None
     row: int | None = None
 
+    @property
+    def called(self) -> str:
+        """What the file calls its image, for people."""
+        return f"row {self.row}" if self.name is None else self.name
+
 
 class CaptionFile:
     """Reads one caption file; of a Karpathy split only train and restval: results are reported on the rest.
@@ -137,12 +142,8 @@ class CaptionFile:
     def _rows(self) -> Iterator[Caption]:
         is_sbu = self.kind == "sbu"
         rows: Iterator[CaptionRow | UrlRow | image_list.ListRow | BadRow]
-        if is_sbu:
-            rows = caption_lists.read_sbu(self.location, id_rule=_AS_WRITTEN)
-        elif self.kind == "caption-list":
-            rows = caption_lists.read_caption_list(self.location, id_rule=_AS_WRITTEN)
-        elif self.kind == "flickr30k":
-            rows = caption_lists.read_caption_lines(self.location, id_rule=_AS_WRITTEN)
+        if self.kind in caption_lists.CAPTION_READERS:
+            rows = caption_lists.CAPTION_READERS[self.kind](self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "image-list":
             rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=_AS_WRITTEN)
         else:

@@ -36,7 +36,7 @@ from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
 from roibeam.pipelines.data.captions.task_texts import TaskCorpusText, TaskTable, TaskTexts
 from roibeam.pipelines.data.compatibility import ALL, checked_one_in
 from roibeam.pipelines.data.feature_settings import boxes_words, choice_note, dtype_words
-from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint, refuse_leaks
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_store
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 
@@ -74,12 +74,12 @@ class UsableCaptions:
                 self._longest = max(self._longest, words)
                 self._long += self._most_words is not None and words > self._most_words
                 if isinstance(caption, Caption):  # a task's texts come again with other images
-                    same = f"{caption.row if caption.name is None else caption.name}\0{caption.text}"
+                    same = f"{caption.called}\0{caption.text}"
                     self._seen.append(xxhash.xxh3_64_intdigest(same.encode("utf-8", "surrogatepass")))
                 yield caption
                 continue
             if not self._empty:
-                self._first = f"row {caption.row}" if caption.name is None else caption.name
+                self._first = caption.called
             self._empty += 1
 
     def notes(self) -> list[str]:
@@ -143,22 +143,15 @@ class LeakGuard:
     leave_out: bool = False
 
     def kept(self, rows: CaptionTable, source: CaptionedStore) -> tuple[CaptionTable, LeakReport]:
-        """The rows that may be trained on; ValueError where one may not and none is to be left out, or none is left."""
-        report, where = self.held_out.scan(rows.captioned_ids(), source.data_set), str(source.store.path)
-        if not self.leave_out:
-            refuse_leaks(report, where)
-        if len(report.leaked) == report.images:
-            raise ValueError(f"{where}: all of {report.images:,} captioned images are held out; nothing to train on")
+        """The rows that may be trained on; errors as of `HeldOut.scan_kept`."""
+        ids, where = rows.captioned_ids(), str(source.store.path)
+        report = self.held_out.scan_kept(ids, source.data_set, where, leave_out=self.leave_out)
         return (rows.without(report.leaked) if report.leaked else rows), report
 
     def kept_photos(self, photos: LabelledPhotos, data_set: str | None) -> LabelledPhotos:
         """The labelled photos that may be trained on, likewise; `data_set` is that of the store."""
-        report = self.held_out.scan((image.image_id for image in photos.images), data_set)
-        if not self.leave_out:
-            refuse_leaks(report, f"the labelled photos of {photos.root}")
-        leaked = set(report.leaked)
-        if len(leaked) == len(photos.images):
-            raise ValueError(f"all of {len(leaked):,} labelled photos of {photos.root} are held out; nothing is left")
+        ids, where = [image.image_id for image in photos.images], f"the labelled photos of {photos.root}"
+        leaked = set(self.held_out.scan_kept(ids, data_set, where, leave_out=self.leave_out).leaked)
         kept = tuple(image for image in photos.images if image.image_id not in leaked)
         return dataclasses.replace(photos, images=kept)
 
@@ -258,11 +251,7 @@ def join_sources(
 
 
 def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
-    """Checks that one model can read them all.
-
-    Raises:
-        ValueError: naming the first store and one that does not fit it.
-    """
+    """Raises ValueError, naming the first store and one that does not fit it, unless one model can read them all."""
     for other in stores[1:]:
         check_pair_agrees(stores[0], other, in_one_run=True)
 
@@ -315,11 +304,7 @@ def join_captions(
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
-    report = join.report(other_splits)
-    check_match(report, min_match=min_match, captions=where, images=str(store.path))
-    for line in report.lines():
-        logger.info("%s%s", prefix, line)
-    return rows, report
+    return rows, _checked_report(join, other_splits, min_match, where, store, prefix)
 
 
 def join_task_texts(
@@ -332,11 +317,18 @@ def join_task_texts(
         (text, [Caption(text.text, name) for name in text.names])
         for text in usable.passed(texts.texts(), lambda text: text.most_words)
     )
-    rows, report = TaskTable(ids, join.joined(named), as_pair=texts.as_pair), join.report()
-    check_match(report, min_match=min_match, captions=texts.files[0], images=str(store.path))
+    rows = TaskTable(ids, join.joined(named), as_pair=texts.as_pair)
+    return rows, _checked_report(join, (), min_match, texts.files[0], store, prefix)
+
+
+def _checked_report(
+    join: CaptionJoin, other_splits: Collection[str], min_match: float, where: str, store: FeatureStore, prefix: str
+) -> JoinReport:
+    report = join.report(other_splits)
+    check_match(report, min_match=min_match, captions=where, images=str(store.path))
     for line in report.lines():
         logger.info("%s%s", prefix, line)
-    return rows, report
+    return report
 
 
 def digest_of_captions(tables: Iterable[CaptionTable]) -> str:
@@ -451,11 +443,10 @@ class GivenValidation:
     def __init__(self, captions: str | None, store: str | None, *, caption_column: str = "") -> None:
         if captions is None and store is not None:
             raise ValueError("--validation-store: name the captions too, with --validation-captions")
-        self._store, self._file = store, None
-        if captions is not None:
-            self._file = given_file(captions, caption_column=caption_column)
-        if captions is not None and self._file is not None and self._file.kind == "karpathy":
-            self._file = CaptionFile(captions, split="val")
+        self._store = store
+        self._file = None if captions is None else given_file(captions, caption_column=caption_column)
+        if self._file is not None and self._file.kind == "karpathy":
+            self._file = CaptionFile(self._file.location, split="val")
 
     @contextmanager
     def opened(

@@ -393,6 +393,10 @@ def read_caption_list(path: str, *, id_rule: str = "no-extension") -> Iterator[C
                 yield BadRow(number, str(error))
 
 
+# Kind of a file, as `known_files` calls it.
+CAPTION_READERS = {"sbu": read_sbu, "caption-list": read_caption_list, "flickr30k": read_caption_lines}
+
+
 def _name(entry: Any) -> str | None:
     """A path or an id, perhaps a number."""
     values = [entry.get(key) for key in IMAGE_KEYS] if isinstance(entry, dict) else []

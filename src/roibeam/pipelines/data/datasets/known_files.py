@@ -131,7 +131,7 @@ def kind_of(path: str) -> str:
     text = head.decode("utf-8-sig", "replace")
     first = text.lstrip()[:1]
     if first == "{":
-        line = _object(text.lstrip().partition("\n")[0])
+        line = json_object(text.lstrip().partition("\n")[0])
         return (line and _line_kind(line)) or _members_kind(path, text)
     if first == "[":
         return _list_kind(path)
@@ -176,7 +176,8 @@ def _hdf5_kind(path: str) -> str:
     return "features" if has_groups or not names else "one-array-h5"
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def json_object(line: str) -> dict[str, Any] | None:
+    """The object of a line of json; None for any other text."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

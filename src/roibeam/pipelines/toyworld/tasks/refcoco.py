@@ -33,7 +33,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     Description,
     Keys,
     SceneQueries,
-    place_name,
+    Task,
     shuffled,
 )
 from roibeam.pipelines.toyworld.world_files import write_text
@@ -129,7 +129,6 @@ def _means_only(
 _PURPOSE, _BY_LOT = 6, 7
 REFS_NAME = "refs(unc).p"
 SPLITS = ("train", "val", "testA", "testB")
-_SPLIT_OF = {place: split for split, places in REFER_SPLITS.items() for place in places}
 _PARTS = 4  # of a side of the picture, for the blind reader
 
 
@@ -141,10 +140,8 @@ class _Ref:
     first_sentence: int
 
 
-class RefcocoTask:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = "refcoco+"
+class RefcocoTask(Task):
+    name, splits = "refcoco+", REFER_SPLITS
 
     def __init__(self) -> None:
         self._refs: list[_Ref] = []
@@ -152,7 +149,7 @@ class RefcocoTask:
         self._num_sentences = 0
 
     def add(self, picture: Picture) -> None:
-        part = _SPLIT_OF.get(place_name(picture))
+        part = self.split_of(picture)
         if part is None:
             return
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
@@ -163,19 +160,12 @@ class RefcocoTask:
             self._refs.append(_Ref(picture, reference, split, self._num_sentences))
             self._num_sentences += len(reference.expressions)
 
-    def close(self) -> None:
-        """Does nothing: no question waits for more pictures."""
-
     def rows(self) -> dict[str, int]:
         return {split: sum(1 for _ in self._sentences(split)) for split in SPLITS}
 
     def entries(self) -> list[dict[str, Any]]:
         """Returns the content of the pickle."""
         return [_entry(number, ref) for number, ref in enumerate(self._refs)]
-
-    def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields nothing: the pictures lie where COCO's do."""
-        return iter(())
 
     def write(self, folder: Path) -> None:
         write_text(

@@ -11,12 +11,14 @@ smoothing).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log
-from typing import TypeVar
+from pathlib import Path
+from typing import ClassVar, TypeVar
 
 from roibeam.pipelines.toyworld.captions import RELATION_PHRASES, clear_objects, noun_phrase, plural
 from roibeam.pipelines.toyworld.picture import Picture
@@ -39,6 +41,44 @@ NLVR2_SPLITS = {"train": OTHER_TRAIN, "dev": OTHER_VAL, "test1": OTHER_TEST}
 def place_name(picture: Picture) -> str:
     """Name of a picture's place as in the splits above, such as "coco/train"."""
     return f"{picture.place.dataset}/{picture.place.split}"
+
+
+class Task(ABC):
+    """A task that takes the world's pictures in their order; after `close`, it writes its files.
+
+    Attributes:
+        name: of its folder.
+        splits: of the task, each with the places of its pictures.
+    """
+
+    name: ClassVar[str]
+    splits: ClassVar[Mapping[str, Sequence[str]]]
+
+    def split_of(self, picture: Picture) -> str | None:
+        """Split that a picture is in; None for none."""
+        return next((split for split, places in self.splits.items() if place_name(picture) in places), None)
+
+    @abstractmethod
+    def add(self, picture: Picture) -> None: ...
+
+    def close(self) -> None:
+        """Makes the questions that wait for more pictures, after the last picture."""
+        return None
+
+    @abstractmethod
+    def rows(self) -> dict[str, int]:
+        """Rows of each split."""
+
+    @abstractmethod
+    def write(self, folder: Path) -> None: ...
+
+    def links(self) -> Iterator[tuple[Picture, str]]:
+        """Yields pictures, and their paths below the folder of the task; none where they lie elsewhere."""
+        return iter(())
+
+    @abstractmethod
+    def write_results(self, folder: Path) -> None:
+        """Writes the results of a reader with the scene graph, and of one with the training file only."""
 
 
 THING = "thing"

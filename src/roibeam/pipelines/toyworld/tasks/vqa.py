@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     Description,
     Keys,
     SceneQueries,
+    Task,
     pattern_of,
-    place_name,
 )
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS, PATTERNS
 from roibeam.pipelines.toyworld.world_files import write_text
@@ -261,13 +261,10 @@ _YEARS = {"train": "train2014", "val": "val2014"}
 _ELSEWHERE = 40  # things of the pictures before, for questions about missing things
 _INFO = {"description": "roibeam toy world", "url": "", "version": "2.0", "year": 2026, "contributor": "roibeam"}
 _LICENSE = {"name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}
-_SPLIT_OF = {place: split for split, places in VQA_SPLITS.items() for place in places}
 
 
-class VqaTask:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = "vqa"
+class VqaTask(Task):
+    name, splits = "vqa", VQA_SPLITS
 
     def __init__(self) -> None:
         self._questions: dict[str, list[tuple[int, Question]]] = {split: [] for split in VQA_SPLITS}
@@ -275,7 +272,7 @@ class VqaTask:
         self._elsewhere: dict[str, deque[SceneObject]] = {split: deque(maxlen=_ELSEWHERE) for split in VQA_SPLITS}
 
     def add(self, picture: Picture) -> None:
-        split = _SPLIT_OF.get(place_name(picture))
+        split = self.split_of(picture)
         if split is None:
             return
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
@@ -288,15 +285,8 @@ class VqaTask:
             self._annotations[split].append(entry)
         elsewhere.extend(known.clear)
 
-    def close(self) -> None:
-        """Does nothing: no question waits for more pictures."""
-
     def rows(self) -> dict[str, int]:
         return {split: len(questions) for split, questions in self._questions.items()}
-
-    def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields nothing: the pictures lie where COCO's do."""
-        return iter(())
 
     def write(self, folder: Path) -> None:
         for split, year in _YEARS.items():
