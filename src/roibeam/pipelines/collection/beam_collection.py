@@ -94,9 +94,8 @@ def _count(outcome: PageOutcome, counts: Counts) -> None:
     is_kept = outcome.candidate is not None
     counts.kept += is_kept
     if outcome.reason is not None:
-        counts.reasons[outcome.reason.value] += 1
         example = {"page": printable(outcome.page_url, 300), "detail": printable(outcome.detail, 200)}
-        counts.add_example(outcome.reason.value, example)
+        counts.drop(outcome.reason.value, example)
     for text in outcome.dropped_texts:
         counts.text_reasons[text.reason.value] += 1
         example = {

@@ -53,6 +53,11 @@ class Counts:
         both[0] += 1
         both[1] += is_kept
 
+    def drop(self, reason: str, example: dict[str, str]) -> None:
+        """Counts a dropped one, and keeps the first few examples."""
+        self.reasons[reason] += 1
+        self.add_example(reason, example)
+
     def add_example(self, reason: str, example: dict[str, str]) -> None:
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES_PER_REASON:

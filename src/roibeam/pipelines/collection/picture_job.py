@@ -162,8 +162,9 @@ class PictureJob:
         found = look_at(file, self.limits, is_nsfw_checked=self.is_nsfw_checked, max_pixels=self.max_pixels)
         if not isinstance(found, DroppedPicture):
             return found
-        counts.reasons[found.reason.value] += 1
-        counts.add_example(found.reason.value, _example(file.url, found.detail, row["candidates"]))
+        text = row["candidates"][0]["image"]["texts"][0]["text"]
+        example = {"image": printable(file.url, 300), "text": printable(text, 200), "detail": found.detail}
+        counts.drop(found.reason.value, example)
         return None
 
     def _natural(self, pictures: list[FetchedPicture | None], counts: Counts) -> list[FetchedPicture | None]:
@@ -182,9 +183,8 @@ class PictureJob:
             is_natural = score >= judge.threshold
             judged.append(replace(picture, natural=score) if is_natural else None)
             if not is_natural:
-                counts.reasons[Reason.NOT_NATURAL.value] += 1
                 example = {"image": printable(picture.url, 300), "detail": f"score {score:.3f}", "path": picture.path}
-                counts.add_example(Reason.NOT_NATURAL.value, example)
+                counts.drop(Reason.NOT_NATURAL.value, example)
         return judged
 
 
@@ -211,17 +211,9 @@ def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pai
         if pair.picture.url not in left and score > lost.get(pair.picture.url, (-1.0, pair))[0]:
             lost[pair.picture.url] = (score, pair)
     for score, pair in lost.values():
-        counts.reasons[Reason.LOW_SCORE.value] += 1
         example = {"image": printable(pair.picture.url, 300), "text": printable(pair.text.text, 200)}
-        counts.add_example(
-            Reason.LOW_SCORE.value, example | {"detail": f"score {score:.3f}", "path": pair.picture.path}
-        )
+        counts.drop(Reason.LOW_SCORE.value, example | {"detail": f"score {score:.3f}", "path": pair.picture.path})
     return passed
-
-
-def _example(url: str, detail: str, candidates: list[dict[str, Any]]) -> dict[str, str]:
-    text = candidates[0]["image"]["texts"][0]["text"]
-    return {"image": printable(url, 300), "text": printable(text, 200), "detail": detail}
 
 
 def unit_state(data: bytes) -> str:

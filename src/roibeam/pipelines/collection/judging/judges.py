@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from roibeam.pipelines.collection.judging.boosted_model import read_boosted_model
 from roibeam.pipelines.collection.judging.pair_features import NAMES as PAIR_NAMES
-from roibeam.pipelines.collection.judging.picture_judge import NAMES, NAMES_WITH_REGIONS
+from roibeam.pipelines.collection.judging.pair_judge import open_pair_judge
+from roibeam.pipelines.collection.judging.picture_judge import (
+    NAMES,
+    NAMES_WITH_REGIONS,
+    FoundRegions,
+    open_picture_judge,
+)
 from roibeam.pipelines.collection.pairs import FetchedPicture, Pair
 
 if TYPE_CHECKING:
     from roibeam.pipelines.collection.judging.match_scores import MatchScores
-    from roibeam.pipelines.collection.judging.picture_judge import FoundRegions
 
 
 class PictureJudge(Protocol):
@@ -132,14 +137,10 @@ class JudgeFiles:
 
     def picture_judge(self) -> PictureJudge | None:
         """Opens the judge of pictures; ValueError if it does not go with the detector."""
-        from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
-
         return None if self.pictures is None else open_picture_judge(self.pictures, self._regions())
 
     def pair_judge(self) -> PairJudge | None:
         """Opens the judge of pairs; ValueError if it does not go with the detector or the match model."""
-        from roibeam.pipelines.collection.judging.pair_judge import open_pair_judge
-
         regions = self._regions()
         if self.pairs is None or regions is None:
             return None
@@ -152,8 +153,6 @@ class JudgeFiles:
 # One detector and one model a process.
 @cache
 def _found(detector: str, device: str) -> FoundRegions:
-    from roibeam.pipelines.collection.judging.picture_judge import FoundRegions
-
     return FoundRegions(detector, device=device)
 
 

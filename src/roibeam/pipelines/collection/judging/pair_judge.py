@@ -92,8 +92,9 @@ def features_of(
     text: str, others: Sequence[str], record: RegionRecord | None, reader: NameReader, match: MatchScores | None
 ) -> np.ndarray:
     """(42,) float64 features, see `pair_features`."""
-    has_score = match is not None and record is not None and record.num_regions > 0
-    log_odds = match.log_odds(record, text) if has_score and match is not None and record is not None else None
+    log_odds = None
+    if match is not None and record is not None and record.num_regions:
+        log_odds = match.log_odds(record, text)
     return pair_features(text, others, record, reader, log_odds)
 
 
@@ -131,15 +132,11 @@ class TrainPairsRequest:
 
 @dataclass(eq=False)
 class _Gathered:
-    """Pairs, and the records of their images."""
+    """Pairs, and the records of their images: with the features of regions, which a match model needs."""
 
     pairs: list[TrainedPair] = field(default_factory=list)
     records: dict[str, RegionRecord] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-
-    def add_image(self, name: str, record: RegionRecord) -> None:
-        # Without the features of regions thousands of records would be small; a match model needs them.
-        self.records[name] = record
 
     @property
     def top_class(self) -> dict[str, int]:
@@ -221,7 +218,7 @@ def _add_captions(gathered: _Gathered, file: CaptionFile, regions: StoredRegions
         if image not in gathered.records:
             record = regions.records([name])[0]
             assert record is not None, name
-            gathered.add_image(image, record)
+            gathered.records[image] = record
         # A page has one caption, seldom two: not the five that people wrote for one image.
         others = (texts[name][(rank + 1) % len(texts[name])],) if rank % 2 and len(texts[name]) > 1 else ()
         gathered.pairs.append(TrainedPair(image, texts[name][rank], others, True, CURATED))
@@ -239,7 +236,7 @@ def _add_labels(gathered: _Gathered, path: Path, regions: StoredRegions) -> None
             if record is None:
                 gathered.left_out["labelled text of an image that is not in the store"] += 1
                 continue
-            gathered.add_image(image, record)
+            gathered.records[image] = record
         others = list(beside[row.image, row.page]) if row.page else [row.text]
         others.remove(row.text)
         gathered.pairs.append(TrainedPair(image, row.text, tuple(others), row.label, LABELLED, row.page))

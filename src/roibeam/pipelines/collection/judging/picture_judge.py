@@ -110,7 +110,7 @@ class FoundRegions:
 
 _EDGE = 192  # pixels are looked at in this size at most
 _FLAT = 4  # grey levels within 3x3 pixels
-STATISTICS_NAMES = (
+NAMES = (
     "log bytes a pixel", "aspect", "log pixels", "is jpeg", "is png", "jpeg table", "has alpha", "colours",
     "commonest colour", "four commonest colours", "flat area", "edges", "strong edges", "straight edges", "saturation",
     "bright area", "brightness spread", "entropy", "noise", "even border", "two-toned blocks",
@@ -181,7 +181,6 @@ def _two_toned(grey: np.ndarray) -> float:
     return float(((near.mean(axis=1) > 0.8) & ((high - low)[:, 0] > 90)).mean())
 
 
-NAMES = STATISTICS_NAMES
 REGION_NAMES = ("regions", "sure regions", "best score", "mean of five scores", "pooled feature")
 NAMES_WITH_REGIONS = (*NAMES, *REGION_NAMES)
 
