@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 
 from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATION_PHRASES, SceneCaption, plural
+from roibeam.pipelines.toyworld.formats import add_child, add_element
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from roibeam.pipelines.toyworld.world import CATEGORIES
 from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
@@ -263,22 +264,18 @@ class _Chains:
     def annotation(self) -> str:
         scene = self._picture.scene
         root = ElementTree.Element("annotation")
-        _child(root, "filename", f"{self._picture.number}.jpg")
-        size = ElementTree.SubElement(root, "size")
-        for tag, value in (("width", scene.width), ("height", scene.height), ("depth", 3)):
-            _child(size, tag, value)
+        add_child(root, "filename", f"{self._picture.number}.jpg")
+        add_element(root, "size", width=scene.width, height=scene.height, depth=3)
         for thing in scene.objects:
             chains = [self._of(each) for each in (*self._single, *self._groups) if thing.number in each]
             if chains:
                 entry = _object(root, chains)
                 x, y, width, height = thing.box
-                corners = ElementTree.SubElement(entry, "bndbox")
-                for tag, value in (("xmin", x + 1), ("ymin", y + 1), ("xmax", x + width), ("ymax", y + height)):
-                    _child(corners, tag, value)
+                add_element(entry, "bndbox", xmin=x + 1, ymin=y + 1, xmax=x + width, ymax=y + height)
         if self._has_ground:
             entry = _object(root, [self._number(_GROUND)])
-            _child(entry, "scene", 1)
-            _child(entry, "nobndbox", 0)
+            add_child(entry, "scene", 1)
+            add_child(entry, "nobndbox", 0)
         ElementTree.indent(root, "\t")
         return ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -294,12 +291,8 @@ class _Chains:
 def _object(root: ElementTree.Element, chains: Sequence[int]) -> ElementTree.Element:
     entry = ElementTree.SubElement(root, "object")
     for chain in chains:
-        _child(entry, "name", chain)
+        add_child(entry, "name", chain)
     return entry
-
-
-def _child(parent: ElementTree.Element, tag: str, value: str | int) -> None:
-    ElementTree.SubElement(parent, tag).text = str(value)
 
 
 def _marked(caption: ParsedCaption, chains: _Chains) -> str:

@@ -218,7 +218,8 @@ class PerfectStore:
     def write(self) -> WrittenStore:
         """Writes the regions of all pictures of the drawn world, or those that are missing."""
         start, folder = time.monotonic(), Path(self.folder)
-        before, names = _num_records(folder), _other_names(self.tasks)
+        before = sum(ShardManifest.read(path).num_records for path in folder.glob("part-*.json"))
+        names = _other_names(self.tasks)
         total = self.num_images + sum(map(len, names.values()))
         with Progress("writing regions", total, PICTURES) as progress:
             scenes = progress.counting(_scenes(self.world, names))
@@ -293,7 +294,3 @@ def _other_names(tasks: Path | None) -> dict[str, list[str]]:
     for name, picture in () if tasks is None else read_names(tasks / _NLVR2):
         found.setdefault(image_id_of(picture), []).append(image_id_of(f"{_NLVR2}/{name}"))
     return found
-
-
-def _num_records(folder: Path) -> int:
-    return sum(ShardManifest.read(path).num_records for path in folder.glob("part-*.json"))

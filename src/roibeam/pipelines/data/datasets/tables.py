@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -390,14 +390,6 @@ def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
     return value if value and value.strip() else None
 
 
-def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    return read_strict_csv(str(path))
-
-
-def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    return (row for _, row in read_json_lines(str(path)))
-
-
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     with open_parquet(path, "no parquet table") as file:
         refuse_same_names(str(path), file.schema_arrow.names)
@@ -405,4 +397,8 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from batch.to_pylist()
 
 
-_READERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+_READERS: Mapping[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
+    ".csv": lambda path: read_strict_csv(str(path)),
+    ".jsonl": lambda path: (row for _, row in read_json_lines(str(path))),
+    ".parquet": _parquet,
+}

@@ -168,21 +168,14 @@ class RefcocoTask(Task):
         return [_entry(number, ref) for number, ref in enumerate(self._refs)]
 
     def write(self, folder: Path) -> None:
-        write_text(
-            folder / "instances.json",
-            json.dumps(
-                {
-                    "info": INFO,
-                    "licenses": LICENSES,
-                    "images": [coco_image(picture) for picture in self._pictures],
-                    "annotations": [
-                        instance(picture, thing) for picture in self._pictures for thing in picture.scene.objects
-                    ],
-                    "categories": coco_categories(),
-                }
-            )
-            + "\n",
-        )
+        content = {
+            "info": INFO,
+            "licenses": LICENSES,
+            "images": [coco_image(picture) for picture in self._pictures],
+            "annotations": [instance(picture, thing) for picture in self._pictures for thing in picture.scene.objects],
+            "categories": coco_categories(),
+        }
+        write_text(folder / "instances.json", json.dumps(content) + "\n")
         (folder / REFS_NAME).write_bytes(pickle.dumps(self.entries(), protocol=2))
 
     def write_results(self, folder: Path) -> None:
@@ -254,7 +247,7 @@ def _entry(number: int, ref: _Ref) -> dict[str, Any]:
     thing, sentences = ref.reference.thing, enumerate(ref.reference.expressions, ref.first_sentence)
     return {
         "ref_id": number,
-        "ann_id": instance_id(ref.picture, thing),
+        "ann_id": instance_id(ref.picture, thing.number),
         "category_id": CATEGORY_IDS[thing.category],
         "image_id": ref.picture.number,
         "split": ref.split,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.pipelines.toyworld.captions import NUMBERS, RELATION_PHRASES, RELATION_WEIGHTS
+from roibeam.pipelines.toyworld.formats import INFO
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream, Weights
 from roibeam.pipelines.toyworld.scene import SceneObject
@@ -259,7 +260,7 @@ def _written(kind: str, answer: str, stream: IntegerStream) -> str:
 _PURPOSE = 4
 _YEARS = {"train": "train2014", "val": "val2014"}
 _ELSEWHERE = 40  # things of the pictures before, for questions about missing things
-_INFO = {"description": "roibeam toy world", "url": "", "version": "2.0", "year": 2026, "contributor": "roibeam"}
+_INFO = INFO | {"version": "2.0"}
 _LICENSE = {"name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}
 
 
@@ -290,12 +291,7 @@ class VqaTask(Task):
 
     def write(self, folder: Path) -> None:
         for split, year in _YEARS.items():
-            shared = {
-                "info": _INFO,
-                "license": _LICENSE,
-                "data_subtype": year,
-                "data_type": "mscoco",
-            }
+            shared = {"info": _INFO, "license": _LICENSE, "data_subtype": year, "data_type": "mscoco"}
             questions = [
                 {"image_id": number // 1000, "question": question.text, "question_id": number}
                 for number, question in self._questions[split]
