@@ -20,6 +20,7 @@ from typing import Any
 
 from roibeam.features.folders.durable_files import fsync_folder, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.features.folders.kept_work import KeptFile
 from roibeam.pipelines.collection.pairs import Reason
 from roibeam.pipelines.collection.part import Counts, read_rows
 from roibeam.pipelines.collection.picture_job import FetchedFile, PictureUnit, unit_state
@@ -214,11 +215,10 @@ def fetch_images(
         ValueError, LocalFaultError: as of `run_download` and `take_images`.
     """
     path = fetch.work / LIST_NAME
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with aside.open("w", encoding="utf-8", newline="\n") as file:
+    with KeptFile(path) as file:
         for url, candidates in fetch.images():
-            file.write(f"{candidates[0]['image']['texts'][0]['text']}\t{url}\n")
-    os.replace(aside, path)
+            file.write(f"{candidates[0]['image']['texts'][0]['text']}\t{url}\n".encode())
+        file.finish()
     limits = replace(options.limits, min_side=larger_than_px + 1)
     num_taken = None if earlier is None else take_images(earlier, fetch.work, limits)
     run_download(str(path), fetch.work / FETCH_NAME, replace(options, limits=limits))
