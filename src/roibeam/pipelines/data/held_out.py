@@ -397,7 +397,7 @@ def _ids_of(path: str) -> list[str]:
 def _numbers_of(path: str, member: str, *names: str, expected: str) -> Iterator[list[int]]:
     """Whole numbers of each entry of a file's list, by their names."""
     for where, entry in member_entries(path, member, expected=expected):
-        found = [entry.get(name) if isinstance(entry, dict) else None for name in names]
+        found: list[Any] = [entry.get(name) if isinstance(entry, dict) else None for name in names]
         if any(type(number) is not int for number in found):
             kind = "a whole number" if len(names) == 1 else "whole numbers"
             got = ", ".join(map(repr, found))
