@@ -166,8 +166,6 @@ def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what
     Args:
         what: name of the work, for the progress line.
         as_json: that line as JSON on standard output.
-    Raises:
-        ValueError, OSError, RuntimeError: the error that stopped a worker.
     """
     missing = [unit for unit in units if not job.is_done(unit)]
     if not missing:

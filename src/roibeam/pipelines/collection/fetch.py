@@ -211,8 +211,6 @@ def fetch_images(
         earlier: folder of a collection whose images are taken first.
     Returns:
         Number of images taken from there in this run; None without such a folder.
-    Raises:
-        ValueError, LocalFaultError: as of `run_download` and `take_images`.
     """
     path = fetch.work / LIST_NAME
     with KeptFile(path) as file:

@@ -67,11 +67,8 @@ class CollectRequest:
         return replace(self, judges=judges, judges_state=state)
 
     def thresholds(self) -> Thresholds:
-        """Returns the default thresholds, with `settings` applied.
-
-        Raises:
-            ValueError: for a setting that does not exist, or of another kind.
-        """
+        """Returns the default thresholds, with `settings` applied. Raises ValueError for a setting that does not exist,
+        or of another kind."""
         plain = Thresholds()
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
         return replace(plain, **apply_overrides(sections, self.settings))

@@ -101,9 +101,6 @@ def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str
         image_root: folder of the photos; None means the folder of `path`.
         vocab: folder of objects_vocab.txt and attributes_vocab.txt for Visual Genome; None means the folder of `path`.
             COCO's files hold their names themselves.
-    Raises:
-        ValueError: for another kind of file, a file that is not as its data set writes it, no photo with an object, or
-            boxes that are no pixels of their photos.
     """
     folder = os.path.dirname(os.path.abspath(path))
     root = folder if image_root is None else image_root

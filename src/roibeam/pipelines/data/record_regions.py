@@ -214,11 +214,8 @@ class ImageObjects:
         self._check(image_ids, locations)
 
     def classes(self, record: RegionRecord) -> np.ndarray:
-        """(K,) int64, the class of each region of a record; 0 where it is no object.
-
-        Raises:
-            ValueError: when an object has no region, or is of an unknown class.
-        """
+        """(K,) int64, the class of each region of a record; 0 where it is no object. Raises ValueError when an object
+        has no region, or is of an unknown class."""
         objects = self._of(record.image_id)
         found = np.zeros(record.num_regions, np.int64)
         found[regions_at_boxes(record, objects.boxes)] = objects.class_ids

@@ -232,11 +232,7 @@ _FILE_EXTENSIONS = frozenset((".json", ".jsonl", *_KINDS, *ARCHIVE_EXTENSIONS))
 
 
 def _kind_of(path: str, extension: str) -> str:
-    """A kind of `Source`: what the file is by its content, else what its extension stands for.
-
-    Raises:
-        ValueError: saying what it is, when it is no source.
-    """
+    """A kind of `Source`: what the file is by its content, else what its extension stands for."""
     refuse_others(path, _KNOWN_SOURCES)
     if extension == ".jsonl":
         return source_images.json_lines_kind(path)

@@ -136,8 +136,6 @@ def write_perfect_store(
         out: folder of the store: new, empty, or begun by this function with the same perception.
         scenes: image id and scene.
         photos: folder of the pictures, below which an image id is a path; None where they are not needed.
-    Raises:
-        ValueError: if the folder holds other things.
     """
     return write_store(
         out,
@@ -205,11 +203,7 @@ class PerfectStore:
     tasks: Path | None = None
 
     def check(self) -> None:
-        """Checks that the store can be written, or continued, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold this store, or holds another one.
-        """
+        """Checks that the store can be written, or continued, before anything is drawn."""
         check_beside("--perfect-store", self.folder, self.world, holds="store")
         folder = Path(self.folder)
         if folder.is_dir() and any(folder.iterdir()):

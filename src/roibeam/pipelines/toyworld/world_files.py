@@ -102,11 +102,7 @@ class FolderBesideWorld:
         return {"world": {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}}
 
     def check(self) -> None:
-        """Checks that the folder can be written, or is there, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold this, or holds others.
-        """
+        """Checks that the folder can be written, or is there, before anything is drawn."""
         check_beside(self.option, self.folder, self.world, holds=self.holds)
         self._found()
 

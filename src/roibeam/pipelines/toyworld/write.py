@@ -221,11 +221,7 @@ def _remove_leftovers(out: Path, name: str) -> None:
 
 
 def _has_plan(out: Path, plan: dict[str, Any]) -> bool:
-    """Whether OUT has this plan; False if it is empty, or has only leftovers of a run that was killed before its plan.
-
-    Raises:
-        ValueError: if OUT holds another world or other things.
-    """
+    """Whether OUT has this plan; False if it is empty, or has only leftovers of a run that was killed before its plan."""
     path = out / _PLAN_NAME
     if path.exists():
         found = _read_json(path)

@@ -111,8 +111,6 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
     Args:
         kind: required kind of inputs.
         features: allowed sets of features; a model of others is refused.
-    Raises:
-        ValueError: for any other file, whatever its content.
     """
     command = f"roibeam collect train-{_COMMANDS[kind]}"
     try:

@@ -112,9 +112,6 @@ class JudgeFiles:
         """Reads the files and opens the judges, so that a mismatch is an error before a page is read.
 
         Without a match model nothing heavy is imported.
-
-        Raises:
-            ValueError: if one is no such file, lacks something it needs, or was trained with something else.
         """
         if self.pictures is not None:
             model = read_boosted_model(self.pictures, kind="pictures", features=(NAMES, NAMES_WITH_REGIONS))

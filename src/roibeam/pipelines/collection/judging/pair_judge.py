@@ -78,8 +78,6 @@ def open_pair_judge(path: Path, regions: RegionSource, match: MatchScores | None
 
     Args:
         path: a file of `roibeam collect train-pairs`.
-    Raises:
-        ValueError: if it is none, or does not go with the regions or the match model.
     """
     model = read_boosted_model(path, kind=KIND, features=(NAMES,))
     try:
@@ -145,11 +143,7 @@ class _Gathered:
 
 
 def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
-    """Trains a judge of pairs and writes it.
-
-    Raises:
-        ValueError: if something cannot be read, does not fit together, or too little is labelled.
-    """
+    """Trains a judge of pairs and writes it."""
     _check(request)
     gathered, names = _Gathered(), None
     for number, (captions, store_path) in enumerate(zip(request.captions, request.stores, strict=True)):

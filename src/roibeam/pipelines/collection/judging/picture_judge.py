@@ -47,11 +47,8 @@ class RegionSource(Protocol):
 
 
 class StoredRegions:
-    """Regions of a store whose images are named by path, by the rules of `ImageFinder`.
-
-    Raises:
-        ValueError: for a store without names of its classes.
-    """
+    """Regions of a store whose images are named by path, by the rules of `ImageFinder`. Raises ValueError for a store
+    without names of its classes."""
 
     def __init__(self, store: FeatureStore, *, named: str) -> None:
         classes, attributes = store.vocabulary["classes"], store.vocabulary["attributes"]
@@ -119,11 +116,8 @@ _UNDECODABLE = "cannot be decoded"
 
 
 def picture_statistics(data: bytes) -> np.ndarray:
-    """(21,) float64, in the order of `NAMES`.
-
-    Raises:
-        ValueError: if it is no picture, or has more pixels than PIL opens without a warning.
-    """
+    """(21,) float64, in the order of `NAMES`. Raises ValueError if it is no picture, or has more pixels than PIL opens
+    without a warning."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
@@ -186,11 +180,7 @@ NAMES_WITH_REGIONS = (*NAMES, *REGION_NAMES)
 
 
 def picture_features(data: bytes, record: RegionRecord | None, pooled: np.ndarray | None) -> np.ndarray:
-    """(21,) or (26,) float64: statistics of the file, and with `pooled` of its regions.
-
-    Raises:
-        ValueError: for a file that cannot be decoded, or regions whose features have another width.
-    """
+    """(21,) or (26,) float64: statistics of the file, and with `pooled` of its regions."""
     statistics = picture_statistics(data)
     if pooled is None:
         return statistics
@@ -207,11 +197,8 @@ def region_facts(record: RegionRecord | None) -> tuple[float, float, float, floa
 
 
 def pooled_feature(record: RegionRecord | None, width: int) -> np.ndarray:
-    """(width,) float64: the mean of all regions; zeros without any.
-
-    Raises:
-        ValueError: if the features have another width.
-    """
+    """(width,) float64: the mean of all regions; zeros without any. Raises ValueError if the features have another
+    width."""
     if record is None or not record.num_regions:
         return np.zeros(width)
     if record.features.shape[1] != width:
@@ -261,8 +248,6 @@ def open_picture_judge(path: Path, regions: RegionSource | None = None) -> Train
 
     Args:
         path: a file of `roibeam collect train-images`.
-    Raises:
-        ValueError: if it is none, or does not go with the regions.
     """
     model = read_boosted_model(path, kind=KIND, features=(NAMES, NAMES_WITH_REGIONS))
     try:

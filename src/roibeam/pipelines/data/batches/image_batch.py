@@ -79,8 +79,6 @@ def photo_inputs(
         masked: (R_i,) bool for each photo, True where the model must not see what is in the region.
         encoder: gives sizes and conventions.
         flips: which photos are mirrored left to right; None for none.
-    Raises:
-        ValueError: as `prepare_photo`, for lists of different lengths, and for boxes outside their photo.
     """
     lengths = {len(photos), len(boxes), len(masked)} | (set() if flips is None else {len(flips)})
     if len(lengths) > 1:

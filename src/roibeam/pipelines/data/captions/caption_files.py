@@ -67,8 +67,6 @@ class CaptionFile:
         location: the file.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
         caption_column: of a .tsv, see `conceptual_captions.columns_of`; "" to find it.
-    Raises:
-        ValueError: if the file is missing or of another kind, or has no such split.
     """
 
     def __init__(self, location: str, *, split: str | None = None, caption_column: str = "") -> None:
@@ -266,11 +264,7 @@ def merged_annotations(
 
 
 def read_annotations(store: FeatureStore) -> Iterator[Annotation]:
-    """The rows of a store's table, few at a time in memory; none where it has no table.
-
-    Raises:
-        ValueError: when the table is missing, damaged, of another run, or does not fit its manifest entry.
-    """
+    """The rows of a store's table, few at a time in memory; none where it has no table."""
     entry = store.manifest.annotations
     if entry is None:
         return

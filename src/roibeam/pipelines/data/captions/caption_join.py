@@ -259,9 +259,6 @@ def give_captions(
 
     Returns:
         The source with captions, and notes on what was left out; the report.
-    Raises:
-        ValueError: one line: no caption file, a damaged one, a source with captions of its own, too few images found
-            (see `check_match`).
     """
     file = CaptionFile(location, caption_column=caption_column)
     join = CaptionJoin(_ids_without_captions(source))

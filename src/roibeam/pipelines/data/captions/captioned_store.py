@@ -220,8 +220,6 @@ def join_sources(
     Args:
         most_pieces: as of `UsableCaptions`.
         share, share_seed: of the captioned images of each source, as of `CaptionTable.share_of_images`.
-    Raises:
-        ValueError: when there is no source, or stores or captions do not fit.
     """
     if not sources:
         raise ValueError("pre-training needs a store with captions")
@@ -296,11 +294,7 @@ def join_captions(
     other_splits: Collection[str] = (), *, where: str = "the captions",
 ) -> tuple[CaptionTable, JoinReport]:  # fmt: skip
     """The captions whose image has a record, in order. The counts are logged, with `prefix` before them; `where` the
-    captions are from is for errors.
-
-    Raises:
-        ValueError: where less than `min_match` of the images have a record.
-    """
+    captions are from is for errors. Raises ValueError where less than `min_match` of the images have a record."""
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
@@ -357,8 +351,6 @@ class GivenStores:
         texts: of a task, that take the place of captions.
         caption_column: as of `given_file`.
         checksums: records that are compared with theirs, see `checked_one_in`.
-    Raises:
-        ValueError: when the numbers of them do not fit, or a caption file is none.
     """
 
     def __init__(
@@ -436,8 +428,6 @@ class GivenValidation:
     Args:
         captions: a caption file, of a Karpathy file its split val; None for no held-out captions.
         store: folder of a store; None for the first one of the run.
-    Raises:
-        ValueError: when the file is none, or a store is named without it.
     """
 
     def __init__(self, captions: str | None, store: str | None, *, caption_column: str = "") -> None:

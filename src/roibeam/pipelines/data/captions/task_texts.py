@@ -112,12 +112,7 @@ class TaskTexts:
                 _refuse_other_split(vqa_split(file).rstrip("0123456789"), repr(file))
 
     def texts(self) -> Iterator[TaskCorpusText]:
-        """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both.
-
-        Raises:
-            ValueError: at the entry that is not as the task writes it, or is of another split; at the end when there
-                was no text.
-        """
+        """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both."""
         self.notes.clear()
         blank = found = 0
         for text in {VQA: self._vqa, VCR: self._vcr, NLVR2: self._nlvr2}[self.task]():

@@ -205,11 +205,8 @@ _SBU_EXPECTED = 'an SBU file with "image_urls" and "captions" lists'
 
 
 def read_sbu(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
-    """Rows in file order, numbered from 1. The file has all URLs before the captions: they wait on disk.
-
-    Raises:
-        ValueError: if the file is no such json, or its lists differ in length: then no caption is sure of its photo.
-    """
+    """Rows in file order, numbered from 1. The file has all URLs before the captions: they wait on disk. Raises
+    ValueError if the file is no such json, or its lists differ in length: then no caption is sure of its photo."""
     url_of: dict[int, int] = {}  # of a million rows: hashes take a third of what the texts would
 
     def parse(row: int, pair: tuple[str | None, str | None]) -> CaptionRow:
@@ -356,11 +353,8 @@ def is_sentence_folder(folder: str) -> bool:
 
 
 def read_sentence_folder(folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The number of each photo and its captions without marks, in the order of the file names.
-
-    Raises:
-        ValueError: naming the file and line that is not UTF-8.
-    """
+    """The number of each photo and its captions without marks, in the order of the file names. Raises ValueError,
+    naming the file and line that is not UTF-8."""
     for name in sorted(filter(_NAME.fullmatch, os.listdir(folder))):
         captions = []
         for row in read_lines(os.path.join(folder, name)):
@@ -378,10 +372,7 @@ EXPECTED = f'a list of {{"image_id": ..., "caption": ...}}; for "image_id" also 
 
 def read_caption_list(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
     """Rows in file order, numbered from 1; "caption" may be a list of texts, each of which is a row of that number.
-
-    Raises:
-        ValueError: if the file is no JSON list.
-    """
+    Raises ValueError if the file is no JSON list."""
     for number, entry in enumerate(read_json_list(path, expected=EXPECTED), start=1):
         name, captions = _name(entry), entry.get("caption") if isinstance(entry, dict) else None
         for caption in captions if isinstance(captions, list) else [captions]:

@@ -216,11 +216,7 @@ def read_coco_objects(
 
 
 def _read_classified(path: str, id_rule: str, table: _ObjectTable) -> tuple[_Images, dict[int, str]]:
-    """The images of an instances file, and the names of its categories by their numbers, ascending.
-
-    Raises:
-        ValueError: also when two categories have one name: a detector would learn to distinguish equal things.
-    """
+    """The images of an instances file, and the names of its categories by their numbers, ascending."""
     names: dict[int, str] = {}
     images = _read_entries(path, id_rule, table.add, partial(_add_category, names))
     numbers: dict[str, int] = {}
@@ -319,11 +315,8 @@ class _Images:
         self.bad[member == "annotations"].add(BadRow(index, error.reason))
 
     def taken(self, member: str, index: int, entry: Any, take: _Taker) -> None:
-        """Hands an entry out, and counts it; a bad image or annotation is left out.
-
-        Raises:
-            ValueError: for a bad category, and for one id that two entries have.
-        """
+        """Hands an entry out, and counts it; a bad image or annotation is left out. Raises ValueError for a bad
+        category, and for one id that two entries have."""
         self._counts[member] += 1
         try:
             if not isinstance(entry, dict):
@@ -413,11 +406,8 @@ class _ObjectTable:
         return found
 
     def by_image(self, images: _Images, path: str) -> Iterator[tuple[CocoImage, np.ndarray]]:
-        """Each image once, in file order, with the rows of its boxes; `class_ids` first.
-
-        Raises:
-            ValueError: when two images have one id, all boxes lie in 0..1, or all annotations are bad.
-        """
+        """Each image once, in file order, with the rows of its boxes; `class_ids` first. Raises ValueError when two
+        images have one id, all boxes lie in 0..1, or all annotations are bad."""
         firsts: dict[str, CocoImage] = {}
         for image in images.rows:
             first = firsts.setdefault(image.image_id, image)

@@ -70,8 +70,6 @@ def parse_marked_sentence(line: str, rule: str = OWN) -> EntitySentence:
                 not swallows what comes after it.
             release: jnhwkim/ban-vqa, which VisualBERT's release reads with: a phrase is where its words stand FIRST in
                 the caption, so that the second "a man" lies upon the first.
-    Raises:
-        ValueError: for a line that the code cannot read.
     """
     if rule == OWN:
         return _own(line)
@@ -393,11 +391,8 @@ class Parse:
 
 
 def read_conll(path: str) -> Iterator[Parse]:
-    """Parses in file order.
-
-    Raises:
-        ValueError: naming the line that is not as CoNLL has it, or whose head is no word of its sentence.
-    """
+    """Parses in file order. Raises ValueError, naming the line that is not as CoNLL has it, or whose head is no word of
+    its sentence."""
     rows: list[tuple[int, list[str]]] = []
     sent_id: str | None = None
     for row in read_lines(path):

@@ -230,11 +230,8 @@ def read_annotation_xml(path: str, data_set: str) -> ElementTree.Element:
 
 
 def parse_annotation_xml(data: bytes, where: str, data_set: str) -> ElementTree.Element:
-    """The root of a file's bytes.
-
-    Raises:
-        ValueError: if it is no such xml, over 4 MiB, or declares a document type: entities could make it any size.
-    """
+    """The root of a file's bytes. Raises ValueError if it is no such xml, over 4 MiB, or declares a document type:
+    entities could make it any size."""
     if len(data) > MAX_XML_BYTES:
         raise ValueError(f"{where}: over {MAX_XML_BYTES} bytes; annotations of an image are smaller")
     parser = ElementTree.XMLParser(target=_PlainTree())

@@ -264,9 +264,6 @@ def read_captioned(folder: Path, split: str, *, most_captions: int = 0) -> tuple
     Args:
         folder: with files of one data set, found by their names.
         most_captions: of an image, the first ones; 0 for all. fartashf/vsepp takes 5.
-    Raises:
-        ValueError: for files that are not there, twice, or not what they should be; for an image without a caption, or
-            one that comes twice.
     """
     path = _file(folder, split)
     pictures = [

@@ -139,11 +139,8 @@ def kind_of(path: str) -> str:
 
 
 def json_kind(path: str) -> str:
-    """Kind of a .json; an unknown one is COCO's, whose reader raises the error.
-
-    Raises:
-        ValueError: if it is no json object.
-    """
+    """Kind of a .json; an unknown one is COCO's, whose reader raises the error. Raises ValueError if it is no json
+    object."""
     kind = kind_of(path)
     if kind in BY_EXTENSION:
         others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_lists.EXPECTED}"

@@ -92,8 +92,6 @@ def sentences_of(
     Args:
         source: their file, for errors.
         bad: takes the references that cannot be used; None makes them errors.
-    Raises:
-        ValueError: as `read_refer`; at the end, if no reference can be used.
     """
     found = list(read_json_list(refs, expected="a list of references")) if refs.endswith(".json") else load_pickle(refs)
     if not isinstance(found, list):
@@ -127,8 +125,6 @@ def read_refer_instances(path: str, bad: BadRows | None = None) -> ReferInstance
 
     Args:
         bad: takes the annotations that cannot be used; None makes them errors.
-    Raises:
-        ValueError: naming the entry that is not as COCO writes it; if no annotation can be used.
     """
     found, entries = ReferInstances({}, {}), _Entries(bad)
     for name, index, entry in read_json_members(path, expected=INSTANCES):
@@ -161,8 +157,6 @@ def read_refer_detections(path: str, bad: BadRows | None = None) -> Iterator[tup
 
     Args:
         bad: takes the entries that cannot be used; None makes them errors.
-    Raises:
-        ValueError: naming the entry that is not as MAttNet writes it; at the end, if none can be used.
     """
     entries = _Entries(bad)
     for index, entry in enumerate(read_json_list(path, expected=DETECTIONS)):

@@ -25,11 +25,8 @@ class MissingFileError(ValueError):
 
 
 def find_file(folder: Path, *names: str) -> Path:
-    """The file of one of these names in the folder or in a folder right below it; the first name comes first.
-
-    Raises:
-        ValueError: when there is none, or several of one name.
-    """
+    """The file of one of these names in the folder or in a folder right below it; the first name comes first. Raises
+    ValueError when there is none, or several of one name."""
     for name in names:
         found = sorted({*folder.glob(_literal(name)), *folder.glob(f"*/{_literal(name)}")})
         if (folder / name) in found:
@@ -314,11 +311,8 @@ def _json_pieces(path: str, opening: str, expected: str) -> Iterator[_Pieces]:
 
 
 def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's object with its place ("file, line 3") for errors; blank lines are passed over.
-
-    Raises:
-        ValueError: naming the line that is no json object, not UTF-8 or longer than 16 MiB.
-    """
+    """Each line's object with its place ("file, line 3") for errors; blank lines are passed over. Raises ValueError,
+    naming the line that is no json object, not UTF-8 or longer than 16 MiB."""
     for row in read_json_rows(path):
         if isinstance(row, BadRow):
             raise ValueError(f"{path!r}, line {row.line}: {row.detail if isinstance(row, _BadLine) else row.reason}")

@@ -53,11 +53,8 @@ def read_csv_table(path: str) -> tuple[list[str], Iterator[tuple[int, list[str]]
 
 
 def read_strict_csv(path: str) -> Iterator[dict[str, str]]:
-    """The rows of a table of which none may be missing, by the names of their columns.
-
-    Raises:
-        ValueError: as `read_csv_table`, and naming the first row that is a bad one.
-    """
+    """The rows of a table of which none may be missing, by the names of their columns. Raises ValueError as
+    `read_csv_table`, and naming the first row that is a bad one."""
     names, rows = _opened(path, checks_width=False)
     for number, row in enumerate(rows):
         line, fields = (row.line, []) if isinstance(row, BadRow) else row
@@ -223,11 +220,7 @@ class UrlColumns:
 
 
 def read_url_table(path: str, columns: UrlColumns) -> Iterator[UrlRow | BadRow]:
-    """Rows in file order; one without a caption, or without an http or https URL, is a bad row.
-
-    Raises:
-        ValueError: if the file is no such table, or lacks a column.
-    """
+    """Rows in file order; one without a caption, or without an http or https URL, is a bad row."""
 
     def parse(number: int, row: tuple[str | None, str | None] | str) -> UrlRow:
         if isinstance(row, str):
@@ -330,11 +323,8 @@ def table_of(folder: Path, split: str) -> Path:
 
 
 def read_table(path: Path) -> Iterator[TableRow]:
-    """The rows of a table in its order.
-
-    Raises:
-        ValueError: naming the row that lacks an image or a text, or is not as its kind of file writes it.
-    """
+    """The rows of a table in its order. Raises ValueError, naming the row that lacks an image or a text, or is not as
+    its kind of file writes it."""
     for where, number, row in _task_rows(path):
         image, text, name = _common_fields(row, where, number, "label")
         label = _text(row, "label", where)
@@ -342,11 +332,7 @@ def read_table(path: Path) -> Iterator[TableRow]:
 
 
 def read_answer_table(path: Path) -> Iterator[AnswerRow]:
-    """`read_table` for questions with the column "answers".
-
-    Raises:
-        ValueError: also naming a row whose answers are no texts.
-    """
+    """`read_table` for questions with the column "answers"."""
     for where, number, row in _task_rows(path):
         image, text, name = _common_fields(row, where, number, "answers")
         answers = row.get("answers")

@@ -125,11 +125,7 @@ class GlueCounts:
 
 def glue_files(folder: Path, task: GlueTask, split: str) -> tuple[Path, ...]:
     """The files of a split, tab-separated ones before parquet: in the folder of the task, or in the task's folder of
-    the folder of all tasks.
-
-    Raises:
-        ValueError: for a split that the task has not, or when there is no such file.
-    """
+    the folder of all tasks. Raises ValueError for a split that the task has not, or when there is no such file."""
     if split not in task.rows:
         raise ValueError(f"{task.name} has no split {split!r}; choose one of {', '.join(task.rows)}")
     parquet = split.replace("dev", "validation")
@@ -164,8 +160,6 @@ def read_glue(files: Sequence[Path], task: GlueTask, split: str, counts: GlueCou
         files: of `glue_files`.
         counts: gets the rows of train and dev that are left out: those with too few fields, as some of QQP, and those
             without a gold label. Every row of test must be there.
-    Raises:
-        ValueError: naming the file that lacks a column, or the row whose label is none.
     """
     if files[0].suffix == ".parquet":
         yield from _parquet_rows(files, task)

@@ -171,11 +171,8 @@ def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJE
 
 
 def read_object_names(path: str) -> tuple[str, ...]:
-    """Names of classes, one a line, see `read_class_names`.
-
-    Raises:
-        ValueError: for a file that cannot be read, without a name, or with one twice.
-    """
+    """Names of classes, one a line, see `read_class_names`. Raises ValueError for a file that cannot be read, without a
+    name, or with one twice."""
     try:
         names = tuple(name.strip() for name in read_class_names(str(Path(path).expanduser()), skip_blank=True))
     except (OSError, ValueError) as error:

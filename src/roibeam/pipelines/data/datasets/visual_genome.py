@@ -125,10 +125,7 @@ def _outcome(folder: str, row: SplitRow, objects: NameList, attributes: NameList
 
 def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tuple[str, str] | BadRow]:
     """The images of visualgenome.org's image_data.json in its order: id, and path ("VG_100K_2/1.jpg") by their URL.
-
-    Raises:
-        ValueError: if it is no json list; at the end, if no entry has such a URL.
-    """
+    Raises ValueError if it is no json list; at the end, if no entry has such a URL."""
     first_bad, is_usable = "", False
     for number, entry in enumerate(read_json_list(path, expected=IMAGE_DATA), start=1):
         url = entry.get("url") if isinstance(entry, dict) else None
@@ -151,11 +148,7 @@ def read_object_names(path: str) -> tuple[str, ...]:
 
 
 def read_annotation(path: str, image_id: str, file_name: str, objects: NameList, attributes: NameList) -> LabelledImage:
-    """One image's xml file; `image_id` and `file_name` are passed on.
-
-    Raises:
-        ValueError: if it is no such xml, over 4 MiB, or declares a document type: entities could make it any size.
-    """
+    """One image's xml file; `image_id` and `file_name` are passed on."""
     found = read_annotation_xml(path, "Visual Genome")
     boxes: list[tuple[float, ...]] = []
     rows: list[tuple[int, int, bool]] = []
@@ -218,11 +211,7 @@ class GenomeQuestion(NamedTuple):
 
 
 def read_genome_questions(questions: str, photos: str) -> Iterator[GenomeQuestion]:
-    """The questions in the order of their file.
-
-    Raises:
-        ValueError: naming the entry that is not as Visual Genome writes it, or whose photo is not known.
-    """
+    """The questions in the order of their file."""
     known = dict(_photos(photos))
     for index, entry in enumerate(read_json_list(questions, expected=QUESTIONS)):
         pairs = entry.get("qas") if isinstance(entry, dict) else None

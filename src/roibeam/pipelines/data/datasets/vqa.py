@@ -94,11 +94,8 @@ def vqa_part(path: str) -> str | None:
 
 
 def vqa_split(path: str) -> str:
-    """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name.
-
-    Raises:
-        ValueError: when it has neither.
-    """
+    """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name. Raises
+    ValueError when it has neither."""
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name == "data_subtype" and index is None and isinstance(entry, str):
             return entry
@@ -108,11 +105,7 @@ def vqa_split(path: str) -> str:
 
 
 def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
-    """The questions of a file in its order, with their answers. The answers lie in a scratch database meanwhile.
-
-    Raises:
-        ValueError: naming the entry that is not as VQA writes it, or a question without answers.
-    """
+    """The questions of a file in its order, with their answers. The answers lie in a scratch database meanwhile."""
     split = vqa_split(questions)
     table = ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)")
     table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
@@ -125,11 +118,7 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
 
 
 def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
-    """The annotations of a file in its order.
-
-    Raises:
-        ValueError: naming the entry that is not as VQA writes it, or a file without any.
-    """
+    """The annotations of a file in its order."""
     where = ""
     for where, entry in member_entries(path, ANNOTATIONS, expected=EXPECTED):
         question, image, question_type, answer_type, majority, answers = _fields(
@@ -144,11 +133,7 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
 
 
 def read_vqa_inputs(path: str) -> Iterator[VqaInput]:
-    """Questions of a file in its order, with or without answers.
-
-    Raises:
-        ValueError: naming the entry that is not as VQA writes it, or a file without any.
-    """
+    """Questions of a file in its order, with or without answers."""
     split, where = vqa_split(path).replace("test-dev", "test"), ""  # one set of images
     for where, entry in member_entries(path, QUESTIONS, expected=EXPECTED):
         number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
@@ -287,11 +272,8 @@ class ImdbQuestion:
 
 
 def read_imdb(path: str) -> Iterator[ImdbQuestion]:
-    """The questions of a file in its order.
-
-    Raises:
-        ValueError: for a file of another kind, or naming the entry that is not as Pythia writes it.
-    """
+    """The questions of a file in its order. Raises ValueError for a file of another kind, or naming the entry that is
+    not as Pythia writes it."""
     try:
         entries = npy_value(Path(path).read_bytes(), repr(path))
     except EntryError as error:

@@ -98,11 +98,8 @@ class OutageWatch:
         self._hosts = set[str]()
 
     def note(self, row: int, url: str, outcome: RowOutcome) -> list[tuple[int, RowOutcome]]:
-        """The outcomes to be written down now, of this row or earlier ones.
-
-        Raises:
-            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be the hosts' fault.
-        """
+        """The outcomes to be written down now, of this row or earlier ones. Raises LocalFaultError if so many rows of
+        so many hosts got no answer that it cannot be the hosts' fault."""
         if isinstance(outcome, FailedRow) and outcome.stage == "url":
             return [(row, outcome)]  # without a request
         self._held.append((row, outcome))
@@ -151,10 +148,7 @@ class RowDownload:
         self._checks, self._seed = checks, seed
 
     async def run(self, row: int, url: str) -> RowOutcome:
-        """
-        Raises:
-            LocalFaultError: if this machine is to blame.
-        """
+        """What became of a row in the end; LocalFaultError if this machine is to blame."""
         attempt = 1
         while True:
             try:

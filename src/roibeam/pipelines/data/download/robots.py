@@ -185,10 +185,7 @@ class RobotsTxt:
         self._num_bytes = 0
 
     async def check(self, url: URL) -> None:
-        """
-        Raises:
-            DownloadError: if this address is forbidden, or its host's robots.txt could not be read.
-        """
+        """Raises DownloadError if this address is forbidden, or its host's robots.txt could not be read."""
         origin = url.origin()
         task = self._hosts.get(origin)
         if task is None:

@@ -295,11 +295,7 @@ class Nlvr2Task(Task):
 
 
 def read_names(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields (path below the task's folder, path of the picture below the world's) of all names in statements.
-
-    Raises:
-        ValueError: for a file that is not as this task writes it.
-    """
+    """Yields (path below the task's folder, path of the picture below the world's) of all names in statements."""
     for split in NLVR2_SPLITS:
         for where, row in read_json_lines(str(folder / f"{split}.json")):
             fields = str(row.get("identifier")).split("-")
