@@ -74,11 +74,11 @@ class FoundRegions:
         ValueError: for a detector that is not known, or has no names.
     """
 
-    def __init__(self, detector: str, *, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(self, detector: str, *, device: str = "auto") -> None:
         from roibeam.pipelines.extract.one_photo import requested_parts
         from roibeam.pipelines.extract.request import RequestedDetector
 
-        self._requested = RequestedDetector(detector=detector, device=device, threads=threads)
+        self._requested = RequestedDetector(detector=detector, device=device)
         self._chosen, self._parts, self.names = requested_parts(self._requested)
         if not self.names.classes:
             raise ValueError(f"--detector {detector!r} has no names of its classes")

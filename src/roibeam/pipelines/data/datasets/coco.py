@@ -170,7 +170,7 @@ def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
     return CocoBoxes(found, sum(table.crowds), images.bad)
 
 
-def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInstances:
+def read_coco_instances(path: str) -> CocoInstances:
     """Reads an instances file with classes, areas and marks; a box without area in its image is left out, and counted.
 
     Takes about 100 bytes of memory for each annotation: outlines are passed over as they are read.
@@ -179,7 +179,7 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
         ValueError: as `read_coco_boxes`, or if two categories have one name.
     """
     table = _ObjectTable(has_classes=True)
-    images, names = _read_classified(path, id_rule, table)
+    images, names = _read_classified(path, "no-extension", table)
     class_ids, boxes = table.class_ids(tuple(names)), table.boxes()
     annotation_ids, areas = np.array(table.annotation_ids, np.int64), np.array(table.areas, np.float64)
     crowds, ignored = np.array(table.crowds, bool), np.array(table.ignored, bool)
@@ -199,14 +199,12 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
     return CocoInstances(tuple(names.values()), tuple(names), labelled, tuple(coco_ids), images.bad)
 
 
-def read_coco_objects(
-    path: str, *, id_rule: str = "no-extension"
-) -> tuple[tuple[str, ...], list[CocoObjects], tuple[BadRows, BadRows]]:
-    """Names of the classes in the order of their numbers, the objects of each image, in file order, and the
-    annotations that cannot be used, those with a broken outline among them.
+def read_coco_objects(path: str) -> tuple[tuple[str, ...], list[CocoObjects], tuple[BadRows, BadRows]]:
+    """Names of the classes in the order of their numbers, the objects of each image (its id with the extension), in
+    file order, and the annotations that cannot be used, those with a broken outline among them.
     """
     table = _ObjectTable(has_classes=True, has_outlines=True)
-    images, names = _read_classified(path, id_rule, table)
+    images, names = _read_classified(path, "with-extension", table)
     class_ids, boxes = table.class_ids(tuple(names)), table.boxes().astype(np.float32)
     found = [
         CocoObjects(image.image_id, boxes[rows], class_ids[rows], tuple(table.outlines[row] for row in rows))

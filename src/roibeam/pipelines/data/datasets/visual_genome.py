@@ -89,9 +89,7 @@ def read_split(path: str, *, id_rule: str = "no-extension") -> Iterator[SplitRow
     return parsed_rows(read_lines(path), parse)
 
 
-def read_visual_genome(
-    path: str, objects: NameList, attributes: NameList, *, id_rule: str = "no-extension"
-) -> Iterator[LabelledImage | BadRow]:
+def read_visual_genome(path: str, objects: NameList, attributes: NameList) -> Iterator[LabelledImage | BadRow]:
     """The labelled images of a split's list, in its order; an image without an object of the vocabulary has K = 0.
 
     An image without an xml file (the original writes none where no object is left) or with a damaged one is a bad row.
@@ -101,7 +99,7 @@ def read_visual_genome(
     """
     folder = os.path.dirname(os.path.abspath(path))
     num_read = num_bad = 0
-    for row in read_split(path, id_rule=id_rule):
+    for row in read_split(path):
         outcome = row if isinstance(row, BadRow) else _outcome(folder, row, objects, attributes)
         num_read += isinstance(outcome, LabelledImage)
         num_bad += isinstance(outcome, BadRow)

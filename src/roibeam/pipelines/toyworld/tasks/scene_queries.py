@@ -166,10 +166,8 @@ class SceneQueries:
             if phrase in wanted and first in numbers and second in numbers
         ]
 
-    def name(
-        self, thing: SceneObject, stream: IntegerStream, *, without: Sequence[str] = (), most: int = 2
-    ) -> Description | None:
-        """Returns a description of `most` attributes at most that means this thing alone, None if there is none.
+    def name(self, thing: SceneObject, stream: IntegerStream, *, without: Sequence[str] = ()) -> Description | None:
+        """Returns a description of two attributes at most that means this thing alone, None if there is none.
 
         Args:
             without: attributes that must not be named.
@@ -177,7 +175,7 @@ class SceneQueries:
         allowed = [name for name in thing.attributes if name not in without]
         offset = stream.below(max(1, len(allowed)))
         allowed = allowed[offset:] + allowed[:offset]
-        choices = [chosen for count in range(most + 1) for chosen in combinations(allowed, count)]
+        choices = [chosen for count in range(3) for chosen in combinations(allowed, count)]
         # Now and then more attributes than needed, as people do.
         for chosen in choices[1:] + choices[:1] if stream.percent(40) else choices:
             found = Description(thing.category, chosen)
