@@ -169,15 +169,13 @@ class Contents:
     """Contents of a folder or pattern, as far as they decide how it is read: images, else archives, else lists.
 
     Attributes:
-        listing: its files.
-        has_images: whether there is an image; then the rest is not filled.
+        listing: its files; where an image is among them, the rest is not filled.
         archives: absolute paths or URLs, sorted.
         lists: of .parquet files, likewise.
         compressed: a compressed tar, if there is one.
     """
 
     listing: photo_folders.Listing
-    has_images: bool
     archives: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     compressed: str | None = None
@@ -218,14 +216,14 @@ def look_into(listing: photo_folders.Listing) -> Contents:
         name, where = path.lower(), f"{listing.root.rstrip('/')}/{path}"
         extension = os.path.splitext(name)[1]
         if extension in IMAGE_EXTENSIONS:
-            return Contents(listing, True)
+            return Contents(listing)
         if extension in ARCHIVE_EXTENSIONS:
             archives.append(where)
         elif extension == ".parquet":
             lists.append(where)
         elif name.endswith(COMPRESSED_TARS):
             compressed = where
-    return Contents(listing, False, tuple(sorted(archives)), tuple(sorted(lists)), compressed)
+    return Contents(listing, tuple(sorted(archives)), tuple(sorted(lists)), compressed)
 
 
 def is_img2dataset_folder(location: str) -> bool:

@@ -106,17 +106,13 @@ class CocoInstances:
     """An instances file as detectors are trained and judged on it.
 
     Attributes:
-        class_names: in class id order.
-        category_ids: the file's number of each class, ascending; COCO's 80 go from 1 to 90 with gaps.
+        class_names: in class id order: that of the file's numbers; COCO's 80 go from 1 to 90 with gaps.
         images: one row for each image of the file, in file order, those without objects too.
-        coco_ids: the file's number of each of `images`.
         bad: images and annotations that cannot be used.
     """
 
     class_names: tuple[str, ...]
-    category_ids: tuple[int, ...]
     images: list[LabelledImage]
-    coco_ids: tuple[int, ...]
     bad: tuple[BadRows, BadRows]
 
 
@@ -183,7 +179,7 @@ def read_coco_instances(path: str) -> CocoInstances:
     class_ids, boxes = table.class_ids(tuple(names)), table.boxes()
     annotation_ids, areas = np.array(table.annotation_ids, np.int64), np.array(table.areas, np.float64)
     crowds, ignored = np.array(table.crowds, bool), np.array(table.ignored, bool)
-    labelled, coco_ids = [], []
+    labelled = []
     for image, rows in table.by_image(images, path):
         objects = FileObjects(
             boxes=boxes[rows],
@@ -195,8 +191,7 @@ def read_coco_instances(path: str) -> CocoInstances:
             ignored=crowds[rows] | ignored[rows],
         )
         labelled.append(label_image(image.image_id, image.file_name, image.image_hw, objects))
-        coco_ids.append(image.coco_id)
-    return CocoInstances(tuple(names.values()), tuple(names), labelled, tuple(coco_ids), images.bad)
+    return CocoInstances(tuple(names.values()), labelled, images.bad)
 
 
 def read_coco_objects(path: str) -> tuple[tuple[str, ...], list[CocoObjects], tuple[BadRows, BadRows]]:

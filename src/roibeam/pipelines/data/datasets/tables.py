@@ -12,6 +12,7 @@ or .parquet, with the columns image, text and label. Answers of people are a lis
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,6 @@ from roibeam.pipelines.data.datasets.rows import (
     caption_text,
     is_web_url,
     parsed_rows,
-    read_json_lines,
     refuse_utf16,
 )
 
@@ -376,6 +376,20 @@ def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
     return value if value and value.strip() else None
 
 
+def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{str(path)!r}, line {number + 1}: no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{str(path)!r}, line {number + 1}: expected an object with image, text and label")
+            yield row
+
+
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     with open_parquet(path, "no parquet table") as file:
         refuse_same_names(str(path), file.schema_arrow.names)
@@ -385,6 +399,6 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
     ".csv": lambda path: read_strict_csv(str(path)),
-    ".jsonl": lambda path: (row for _, row in read_json_lines(str(path))),
+    ".jsonl": _jsonl,
     ".parquet": _parquet,
 }
