@@ -15,8 +15,15 @@ from typing import Any
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural, printable
 from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, reported_files
-from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
-from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
+from roibeam.pipelines.data.image_identity import (
+    DATA_SETS,
+    Key,
+    checked_data_set,
+    data_set_of_store,
+    reported_by_name,
+    whole_id,
+)
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,10 @@ class PhotoNames:
         name = self.called.get(image_id, image_id)
         keys = [*known_keys(image_id, self.data_set), *self.rules.keys_of(image_id, self.data_set)]
         return list(dict.fromkeys([*keys, *self.rules.keys_of(name, None)]))
+
+    def bare_keys(self, image_id: str) -> list[Key]:
+        """Keys as runs have them that knew an image by its bare number, of an unknown data set."""
+        return [whole_id(str(value)) for name, value in self.keys(image_id) if name in DATA_SETS]
 
 
 def photo_names(words: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
@@ -220,4 +231,4 @@ def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -
         return SeenBefore(len(image_ids), None)
     known = set(trained)
     others = [image_id for image_id in image_ids if image_id not in known]
-    return SeenBefore(len(image_ids), tuple(trained), tuple(perhaps_trained_among(run, others, names.keys)))
+    return SeenBefore(len(image_ids), tuple(trained), tuple(trained_among(run, others, names.bare_keys) or ()))
