@@ -161,12 +161,7 @@ def check_units_runner(choice: RunnerChoice) -> None:
 
 
 def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
-    """Does all units that are not done, on the requested runner.
-
-    Args:
-        what: name of the work, for the progress line.
-        as_json: that line as JSON on standard output.
-    """
+    """Does all units that are not done, on the requested runner."""
     missing = [unit for unit in units if not job.is_done(unit)]
     if not missing:
         return

@@ -292,11 +292,7 @@ def _way_out(path: str, labelled_hw: tuple[int, int], exif_orientation: str) -> 
 def check_same_names(
     photos: LabelledPhotos, classes: tuple[str, ...], attributes: tuple[str, ...], detector: str
 ) -> None:
-    """Raises ValueError when a detector's ids do not mean what those of the labels mean. Labels may have no attributes.
-
-    Args:
-        detector: how the error calls it.
-    """
+    """Raises ValueError when a detector's ids do not mean what those of the labels mean. Labels may have no attributes."""
     for kind, found, own in (
         ("classes", photos.class_names, classes),
         ("attributes", photos.attribute_names, attributes),

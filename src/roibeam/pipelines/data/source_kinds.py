@@ -172,12 +172,7 @@ def _open_together(locations: Sequence[str], options: _Options) -> Source:
 def _open_listing(
     listing: photo_folders.Listing, found: tuple[str, str], locations: Sequence[str], options: _Options
 ) -> Source:
-    """A folder, a pattern or several of images, archives or lists.
-
-    Args:
-        found: kind and location of the source, if it holds images.
-        locations: as the user named them.
-    """
+    """A folder, a pattern or several of images, archives or lists."""
     (kind, where), id_rule = found, options.id_rule
     contents, notes = source_images.look_into(listing), list[str]()
     if contents.lists and not contents.archives:
@@ -316,10 +311,7 @@ def _other_roots(source: Source) -> list[str]:
 
 
 def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[ImageRef], notes: list[str]) -> Source:
-    """
-    Args:
-        notes: may grow while images are taken.
-    """
+    """A source; `notes` may grow while images are taken."""
     for path in (location, root):
         check_utf8(path)
     table = ImageTable(images)

@@ -167,8 +167,6 @@ class WorldSummary:
 def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WorldSummary:
     """Makes OUT, finishes it, or finds it finished.
 
-    Args:
-        workers: processes that draw.
     Raises:
         ValueError: if OUT holds other things or another world, or a number is out of range.
     """

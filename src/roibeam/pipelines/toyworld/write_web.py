@@ -49,11 +49,7 @@ class WarcWriter:
         self._write("warcinfo", "", "application/warc-fields", b"software: roibeam toyworld\r\nformat: WARC/1.0\r\n")
 
     def add(self, url: str, body: bytes, content_type: str) -> None:
-        """Adds one answer of a server.
-
-        Args:
-            content_type: as in the HTTP header.
-        """
+        """Adds one answer of a server."""
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         self._write("response", url, "application/http; msgtype=response", head.encode("ascii") + body)
 
@@ -202,11 +198,7 @@ class ToyWeb(FolderBesideWorld):
         super().check()
 
     def write(self, workers: int) -> WrittenFiles:
-        """Writes the web, or finds it.
-
-        Args:
-            workers: processes that draw.
-        """
+        """Writes the web, or finds it."""
         Path(self.folder).resolve().parent.mkdir(parents=True, exist_ok=True)
         return self.written(lambda folder: self._write_files(folder, workers))
 

@@ -74,11 +74,7 @@ class TrainedPairJudge:
 
 
 def open_pair_judge(path: Path, regions: RegionSource, match: MatchScores | None = None) -> TrainedPairJudge:
-    """Opens a trained judge of pairs.
-
-    Args:
-        path: a file of `roibeam collect train-pairs`.
-    """
+    """Opens a trained judge of pairs."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES,))
     try:
         return TrainedPairJudge(model, regions, match)

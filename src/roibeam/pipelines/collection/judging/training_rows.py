@@ -113,13 +113,7 @@ def negatives(
     right: Sequence[TrainedPair], top_class: dict[str, int], records: dict[str, RegionRecord], reader: NameReader,
     generator: np.random.Generator,
 ) -> Iterator[TrainedPair]:  # fmt: skip
-    """Yields for each right pair at most one wrong one of each kind.
-
-    Args:
-        right: pairs that belong together.
-        top_class: class of the best region of each image.
-        records: of each image.
-    """
+    """Yields for each right pair at most one wrong one of each kind."""
     by_image: dict[str, list[TrainedPair]] = defaultdict(list)
     by_class: dict[int, list[str]] = defaultdict(list)
     by_site: dict[str, list[str]] = defaultdict(list)

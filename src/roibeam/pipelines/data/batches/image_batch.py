@@ -182,12 +182,7 @@ PhotoOrReason = tuple[bytes | None, str]  # a JPEG, or None and why there is non
 
 
 def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, PhotoOrReason]:
-    """Photos of records by image id; nothing for ids that no store has.
-
-    Args:
-        stores: searched in their order.
-        image_ids: of the records.
-    """
+    """Photos of records by image id; nothing for ids that no store has."""
     left, found = dict.fromkeys(image_ids), dict[str, PhotoOrReason]()
     for store in stores:
         own = [image_id for image_id in left if image_id in store]

@@ -215,11 +215,7 @@ _ROWS_AT_ONCE = 4000
 def planned_annotations(
     store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """Captions and labels by the plan, of the images that gave a record; a list for each shard.
-
-    Args:
-        manifests: of the plan's shards, all finished, in their order.
-    """
+    """Captions and labels by the plan, of the images that gave a record; a list for each shard."""
     members = planned_members(store, plan)
     for shard, manifest in zip(plan.shards, manifests, strict=True):
         failed = {letter.image_id for letter in manifest.dead_letters}

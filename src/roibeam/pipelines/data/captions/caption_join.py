@@ -90,11 +90,7 @@ class JoinReport:
 
 
 class CaptionJoin:
-    """Joins captions to images as they are read. Memory: 8 bytes for each name in the file, a byte for each image.
-
-    Args:
-        image_ids: of the source or store, in its order.
-    """
+    """Joins captions to images as they are read. Memory: 8 bytes for each name in the file, a byte for each image."""
 
     def __init__(self, image_ids: Iterable[str]) -> None:
         self.finder = ImageFinder(image_ids)

@@ -63,11 +63,7 @@ class UsableCaptions:
         captions: Iterable[AnyCaption],
         words_of: Callable[[AnyCaption], int] = lambda each: len(each.text.split()),
     ) -> Iterator[AnyCaption]:
-        """The others; to be read once.
-
-        Args:
-            words_of: how many words of one are read.
-        """
+        """The others; to be read once."""
         for caption in captions:
             words = words_of(caption)
             if words:
@@ -215,12 +211,7 @@ def join_sources(
     share: float = 1.0,
     share_seed: int = 0,
 ) -> list[JoinedSource]:
-    """Joins the captions of each source to its store.
-
-    Args:
-        most_pieces: as of `UsableCaptions`.
-        share, share_seed: of the captioned images of each source, as of `CaptionTable.share_of_images`.
-    """
+    """Joins the captions of each source to its store."""
     if not sources:
         raise ValueError("pre-training needs a store with captions")
     check_stores_agree([source.store for source in sources])

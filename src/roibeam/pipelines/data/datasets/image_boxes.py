@@ -220,10 +220,7 @@ class _PlainTree(ElementTree.TreeBuilder):
 
 
 def read_annotation_xml(path: str, data_set: str) -> ElementTree.Element:
-    """
-    Args:
-        data_set: whose files these are, for errors.
-    """
+    """The root of a file; `data_set` is whose files these are, for errors."""
     with open(path, "rb") as file:
         data = file.read(MAX_XML_BYTES + 1)
     return parse_annotation_xml(data, repr(path), data_set)

@@ -245,11 +245,7 @@ _DECODER = json.JSONDecoder()
 
 
 def read_small_json(path: str, *, too_long: str, no_json: str) -> Any:
-    """The value of a json file of at most 64 MiB, with or without a byte order mark.
-
-    Args:
-        too_long, no_json: the errors for a larger file and for other content.
-    """
+    """The value of a json file of at most 64 MiB, with or without a byte order mark."""
     with open(path, "rb") as file:
         data = file.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:

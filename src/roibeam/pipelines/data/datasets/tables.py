@@ -207,12 +207,7 @@ class UrlColumns:
     caption: str = ""
 
     def of(self, path: str, names: Sequence[str]) -> tuple[str, str]:
-        """
-        Args:
-            names: of the columns of the table.
-        Raises:
-            ValueError: naming the columns that there are, if one is missing or several may be meant.
-        """
+        """The two among a table\'s names; ValueError names what there is, if one is missing or several may be meant."""
         return (
             _column(path, names, self.url, URL_NAMES, "--url-column"),
             _column(path, names, self.caption, CAPTION_NAMES, "--caption-column"),

@@ -154,8 +154,6 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
 def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
     """(R,) int64, number of each name among the known classes, from 1 on.
 
-    Args:
-        known: names of classes; COCO's by default.
     Raises:
         ValueError: naming a class that is not known.
     """

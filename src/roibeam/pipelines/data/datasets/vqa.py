@@ -240,11 +240,7 @@ def _json(path: str) -> Any:
 
 
 def _listed(value: Any, path: str, kind: str) -> list[Any]:
-    """The labels of a list, or of a dict of their numbers.
-
-    Args:
-        kind: of the file, for errors.
-    """
+    """The labels of a list, or of a dict of their numbers."""
     if isinstance(value, list):
         return value
     if not isinstance(value, dict):

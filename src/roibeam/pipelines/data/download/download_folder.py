@@ -353,10 +353,7 @@ class Journal:
 
 
 def _line(entry: dict[str, Any], seed: bytes = b"") -> bytes:
-    """
-    Args:
-        seed: sets the sums of one list apart from those of others.
-    """
+    """A line with its sum; `seed` sets the sums of one list apart from those of others."""
     text = json.dumps(entry).encode("ascii")
     return text[:-1] + _SUM + _sum(seed + text) + b'"}\n'
 

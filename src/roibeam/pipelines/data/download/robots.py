@@ -48,11 +48,7 @@ def agent_names(user_agent: str) -> tuple[str, ...]:
 
 
 def usage_directives(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
-    """Directives in the headers of an answer, as `refusal` reads them.
-
-    Args:
-        values: gives all values of a header of this name.
-    """
+    """Directives in the headers of an answer, as `refusal` reads them."""
     others = (f"{name}: {value}" for name in (TDM, USAGE) for value in values(name))
     return (*values("X-Robots-Tag"), *others)
 

@@ -167,11 +167,7 @@ class SceneQueries:
         ]
 
     def name(self, thing: SceneObject, stream: IntegerStream, *, without: Sequence[str] = ()) -> Description | None:
-        """Returns a description of two attributes at most that means this thing alone, None if there is none.
-
-        Args:
-            without: attributes that must not be named.
-        """
+        """Returns a description of two attributes at most that means this thing alone, None if there is none."""
         allowed = [name for name in thing.attributes if name not in without]
         offset = stream.below(max(1, len(allowed)))
         allowed = allowed[offset:] + allowed[:offset]

@@ -128,8 +128,6 @@ CEILING, FLOOR = "perfect", "blind"  # folders of readers
 def toy_levels(tasks: Path) -> Levels:
     """Scores every result file, readers/<reader>/<task>_<split>.
 
-    Args:
-        tasks: folder of the tasks.
     Raises:
         ValueError: for a result file that does not fit its task.
     """
