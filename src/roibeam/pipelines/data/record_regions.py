@@ -113,6 +113,9 @@ def masks_of_regions(record: RegionRecord, boxes: np.ndarray, outlines: Sequence
     """(K, side, side) float32 for the regions of a record: 1 in cells inside an object's outline, and in all cells of a
     region that is no object.
 
+    Args:
+        boxes: (n, 4), x1 y1 x2 y2 in pixels of the photo, of the objects.
+        outlines: of each.
     Raises:
         ValueError: when a box is not among the record's.
     """

@@ -290,7 +290,7 @@ def is_held_out(group: str) -> bool:
 
 
 def best_of_groups(scores: np.ndarray, groups: Sequence[str], among: np.ndarray) -> np.ndarray:
-    """(N,) bool mask of the row with the best score of each group, the first of equal ones."""
+    """(N,) bool mask of the row with the best score of each group, the first of equal ones, of those `among` (N,)."""
     best: dict[str, int] = {}
     for row in np.flatnonzero(among).tolist():
         if groups[row] not in best or scores[row] > scores[best[groups[row]]]:
