@@ -234,7 +234,7 @@ class HeldOut:
         return report
 
     def images_among(self, is_among: Callable[[Sequence[Key]], bool], num_images: int) -> LeakReport:
-        """The other way round, for images that are known by keys alone: looks up each held-out image with `is_among`."""
+        """The other way round, for images known by keys alone: looks up each held-out image with `is_among`."""
         keys: list[list[list[Key]]] = [[[] for _ in images] for images in self._images]
         for key, places in self._by_key.items():
             for rule, image in places:

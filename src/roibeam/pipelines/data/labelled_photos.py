@@ -292,7 +292,7 @@ def _way_out(path: str, labelled_hw: tuple[int, int], exif_orientation: str) -> 
 def check_same_names(
     photos: LabelledPhotos, classes: tuple[str, ...], attributes: tuple[str, ...], detector: str
 ) -> None:
-    """Raises ValueError when a detector's ids do not mean what those of the labels mean. Labels may have no attributes."""
+    """Raises ValueError when a detector's ids mean other things than those of the labels, which may lack attributes."""
     for kind, found, own in (
         ("classes", photos.class_names, classes),
         ("attributes", photos.attribute_names, attributes),
