@@ -150,8 +150,8 @@ def _notes(request: CollectRequest) -> tuple[str, ...]:
     off = [
         (OFF_NSFW, not request.is_nsfw_checked),
         (OFF_NUDENET, request.is_nsfw_checked and not request.looks_for_porn),
-        (OFF_PICTURES, judges is None or not judges.has_picture_judge),
-        (OFF_PAIRS, judges is None or not judges.has_pair_judge),
+        (OFF_PICTURES, judges is None or judges.pictures is None),
+        (OFF_PAIRS, judges is None or judges.pairs is None),
         (OFF_EVALUATION, not request.held_out and not request.held_out_images),
     ]
     return tuple(note for note, is_off in off if is_off)

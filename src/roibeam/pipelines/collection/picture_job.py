@@ -18,7 +18,8 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.messages import printable
-from roibeam.pipelines.collection.judging.judges import Judges, PairJudge
+from roibeam.pipelines.collection.judging.judges import JudgeFiles
+from roibeam.pipelines.collection.judging.pair_judge import TrainedPairJudge
 from roibeam.pipelines.collection.page_steps import candidate_from_json
 from roibeam.pipelines.collection.pairs import FetchedPicture, PageCandidate, Pair, Reason, pair_id
 from roibeam.pipelines.collection.part import Counts, PartWriter, is_done
@@ -126,7 +127,7 @@ class PictureJob:
 
     folder: str
     limits: PictureThresholds
-    judges: Judges | None
+    judges: JudgeFiles | None
     judges_state: str
     is_nsfw_checked: bool
     max_pixels: int
@@ -201,7 +202,7 @@ def pairs_of(picture: FetchedPicture, candidates: Iterable[PageCandidate]) -> li
     return sorted(pairs, key=lambda pair: (pair.page_url, pair.place, pair.text.source.value, pair.text.text))
 
 
-def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pair]:
+def _scored(pairs: Sequence[Pair], judge: TrainedPairJudge, counts: Counts) -> list[Pair]:
     """Returns the pairs that pass, with their scores; a picture without one is dropped."""
     scores = [round(float(score), 6) for score in judge.score(pairs)]
     passed = [replace(pair, score=score) for pair, score in zip(pairs, scores, strict=True) if score >= judge.threshold]

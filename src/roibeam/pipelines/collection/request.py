@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from roibeam.pipelines.collection.fetch import check_earlier
-from roibeam.pipelines.collection.judging.judges import Judges
+from roibeam.pipelines.collection.judging.judges import JudgeFiles
 from roibeam.pipelines.collection.page_units import PageUnit, plan_units
 from roibeam.pipelines.collection.pairs import NOWHERE
 from roibeam.pipelines.collection.thresholds import Thresholds
@@ -51,7 +51,7 @@ class CollectRequest:
     settings: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
     held_out_images: tuple[str, ...] = ()
-    judges: Judges | None = None
+    judges: JudgeFiles | None = None
     judges_state: str = ""
     images_from: Path | None = None
     is_nsfw_checked: bool = True
@@ -62,7 +62,7 @@ class CollectRequest:
     reads_robots_txt: bool = True
     as_json: bool = False
 
-    def with_judges(self, judges: Judges, state: str) -> CollectRequest:
+    def with_judges(self, judges: JudgeFiles, state: str) -> CollectRequest:
         """Returns this request with judges; `state` is the digest of their files."""
         return replace(self, judges=judges, judges_state=state)
 

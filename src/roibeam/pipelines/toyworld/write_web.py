@@ -26,8 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO
 
 import cv2
 
@@ -39,40 +38,6 @@ from roibeam.pipelines.toyworld.world import place_of
 from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
 
 _DATE = "2019-07-01T12:00:00Z"  # fixed: equal pages give equal files
-
-
-class WarcWriter:
-    """Writes one .warc.gz; a `with` closes it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb")
-        self._write("warcinfo", "", "application/warc-fields", b"software: roibeam toyworld\r\nformat: WARC/1.0\r\n")
-
-    def add(self, url: str, body: bytes, content_type: str) -> None:
-        """Adds one answer of a server."""
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._write("response", url, "application/http; msgtype=response", head.encode("ascii") + body)
-
-    def _write(self, kind: str, url: str, content_type: str, block: bytes) -> None:
-        digits = hashlib.sha256(f"{kind} {url} {Path(self._file.name).name}".encode()).hexdigest()
-        name = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
-        lines = [
-            "WARC/1.0", f"WARC-Type: {kind}", f"WARC-Record-ID: <urn:uuid:{name}>", f"WARC-Date: {_DATE}",
-            *([f"WARC-Target-URI: {url}"] if url else []),
-            f"Content-Type: {content_type}", f"Content-Length: {len(block)}",
-        ]  # fmt: skip
-        record = "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + block + b"\r\n\r\n"
-        self._file.write(gzip.compress(record, compresslevel=6, mtime=0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
 TRUTH_NAME = "truth.jsonl"
 MOST_IMAGES_PER_TEXT = 10  # the rule of aggregation; the paper has the rule and no number
 _NOT_WORDS = re.compile(r"[\W_]+")
@@ -287,10 +252,26 @@ def _csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _write_warc(folder: Path, pages: list[dict[str, Any]], add_to_digest: Any) -> None:
     (folder / "warc").mkdir()
     for first in range(0, len(pages), _PAGES_PER_WARC):
-        with WarcWriter(folder / "warc" / f"part-{first // _PAGES_PER_WARC:05d}.warc.gz") as warc:
+        with open(folder / "warc" / f"part-{first // _PAGES_PER_WARC:05d}.warc.gz", "wb") as file:
+            info = b"software: roibeam toyworld\r\nformat: WARC/1.0\r\n"
+            _write_record(file, "warcinfo", "", "application/warc-fields", info)
             for page in pages[first : first + _PAGES_PER_WARC]:
                 body = (folder / PAGES_FOLDER / page["file"]).read_bytes()
                 add_to_digest(body)
                 # The server of every second page leaves the charset to the page.
-                has_charset = len(body) % 2 == 0
-                warc.add(page["page"], body, f"text/html; charset={page['charset']}" if has_charset else "text/html")
+                charset = f"; charset={page['charset']}" if len(body) % 2 == 0 else ""
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html{charset}\r\nContent-Length: {len(body)}\r\n\r\n"
+                answer = head.encode("ascii") + body
+                _write_record(file, "response", page["page"], "application/http; msgtype=response", answer)
+
+
+def _write_record(file: BinaryIO, kind: str, url: str, content_type: str, block: bytes) -> None:
+    digits = hashlib.sha256(f"{kind} {url} {Path(file.name).name}".encode()).hexdigest()
+    name = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
+    lines = [
+        "WARC/1.0", f"WARC-Type: {kind}", f"WARC-Record-ID: <urn:uuid:{name}>", f"WARC-Date: {_DATE}",
+        *([f"WARC-Target-URI: {url}"] if url else []),
+        f"Content-Type: {content_type}", f"Content-Length: {len(block)}",
+    ]  # fmt: skip
+    record = "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + block + b"\r\n\r\n"
+    file.write(gzip.compress(record, compresslevel=6, mtime=0))

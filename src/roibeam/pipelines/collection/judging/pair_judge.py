@@ -39,7 +39,10 @@ KIND = "pairs"
 
 
 class TrainedPairJudge:
-    """Trained judge of pairs, see `judges.PairJudge`.
+    """Judge of whether a text describes an image (step 6); `roibeam collect train-pairs` makes one.
+
+    Attributes:
+        threshold: a pair with a lower score is dropped as "low score".
 
     Args:
         model: of `roibeam collect train-pairs`.
@@ -57,7 +60,7 @@ class TrainedPairJudge:
             raise ValueError(f"this model of pairs was trained {what}; name the one it was trained with, or none")
         self._model, self._regions, self._match = model, regions, match
         self._reader = NameReader(regions.names.classes or (), regions.names.attributes or ())
-        self.threshold, self.fingerprint = model.threshold, model.fingerprint
+        self.threshold = model.threshold
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """Scores each pair 0..1; pairs of one picture and page, one after another, are each other's context."""

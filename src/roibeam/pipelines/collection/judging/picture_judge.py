@@ -210,7 +210,10 @@ KIND = "pictures"
 
 
 class TrainedPictureJudge:
-    """Trained judge of pictures, see `judges.PictureJudge`; reads their files.
+    """Judge of natural photos (step 5); `roibeam collect train-images` makes one.
+
+    Attributes:
+        threshold: a picture with a lower score is dropped as "not natural".
 
     Args:
         model: of `roibeam collect train-images`.
@@ -222,14 +225,14 @@ class TrainedPictureJudge:
     def __init__(self, model: BoostedModel, regions: RegionSource | None = None) -> None:
         self._model = model
         self._regions = regions if model.pooled is not None else None
-        self.threshold, self.fingerprint = model.threshold, model.fingerprint
+        self.threshold = model.threshold
         if model.pooled is not None:
             if regions is None:
                 raise ValueError("this model of pictures was trained with regions: name the detector with --detector")
             check_names(model, regions)
 
     def score(self, pictures: Sequence[FetchedPicture]) -> list[float]:
-        """Scores each picture 0..1. A picture that cannot be decoded, or has no regions, gets 0."""
+        """Scores each picture 0..1, in order, whatever stands beside it; 0 for one that cannot be decoded."""
         paths = [picture.path for picture in pictures]
         records = [None] * len(paths) if self._regions is None else self._regions.records(paths)
         scores = []

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     OTHER_VAL,
     Task,
 )
-from roibeam.pipelines.toyworld.truth import Existence, Noun, parse_caption
+from roibeam.pipelines.toyworld.truth import Existence, parse_caption
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS
 from roibeam.pipelines.toyworld.world_files import write_text
 
@@ -262,11 +263,8 @@ def _other_way(claim: Existence, stream: IntegerStream) -> Existence | None:
     return Existence(short.nouns[::-1], short.relations) if short.relations else None
 
 
-def _with_noun(
-    claim: Existence, place: int, *, category: str | None = None, attributes: frozenset[str] | None = None
-) -> Existence:
-    noun = claim.nouns[place]
-    changed = Noun(category or noun.category, noun.attributes if attributes is None else attributes)
+def _with_noun(claim: Existence, place: int, **changes: Any) -> Existence:
+    changed = replace(claim.nouns[place], **changes)
     return replace(claim, nouns=(*claim.nouns[:place], changed, *claim.nouns[place + 1 :]))
 
 
