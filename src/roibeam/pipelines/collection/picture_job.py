@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from roibeam.pipelines.collection.judging.judges import JudgeFiles
 from roibeam.pipelines.collection.judging.pair_judge import TrainedPairJudge
 from roibeam.pipelines.collection.page_steps import candidate_from_json
 from roibeam.pipelines.collection.pairs import FetchedPicture, PageCandidate, Pair, Reason, pair_id
-from roibeam.pipelines.collection.part import Counts, PartWriter, is_done
+from roibeam.pipelines.collection.part import Counts, UnitJob
 from roibeam.pipelines.collection.same_images import perceptual_hash
 from roibeam.pipelines.collection.thresholds import PictureThresholds
 
@@ -114,18 +114,16 @@ class PictureUnit:
 
 
 @dataclass(frozen=True)
-class PictureJob:
-    """Job of steps 5 and 6 on a unit; plain and picklable, travels to the workers, which open the judges.
+class PictureJob(UnitJob):
+    """Steps 5 and 6 on a unit; workers open the judges.
 
-    Attributes:
-        folder: where parts go; seen by all workers.
+    Attributes, beside those of `UnitJob`:
         judges: None for none.
         judges_state: digest of the judges' files.
         is_nsfw_checked: whether to look for porn.
         max_pixels: pictures of more are not decoded.
     """
 
-    folder: str
     limits: PictureThresholds
     judges: JudgeFiles | None
     judges_state: str
@@ -136,27 +134,20 @@ class PictureJob:
         settings = [RULES_VERSION, asdict(self.limits), self.judges_state, self.is_nsfw_checked, self.max_pixels]
         return json.dumps([unit.state, settings], sort_keys=True)
 
-    def is_done(self, unit: PictureUnit) -> bool:
-        return is_done(Path(self.folder), unit.number, self.fingerprint(unit))
-
-    def do(self, unit: PictureUnit) -> None:
-        counts = Counts()
+    def rows(self, unit: PictureUnit, counts: Counts) -> Iterator[Pair]:
         rows = [json.loads(line) for line in Path(unit.path).read_text("utf-8").splitlines()]
-        with PartWriter(Path(self.folder), unit.number, self.fingerprint(unit)) as part:
-            pictures = self._natural([self._picture(row, counts) for row in rows], counts)
-            pairs = [
-                pair
-                for row, picture in zip(rows, pictures, strict=True)
-                if picture is not None
-                for pair in pairs_of(picture, map(candidate_from_json, row["candidates"]))
-            ]
-            judge = None if self.judges is None else self.judges.pair_judge()
-            passed = pairs if judge is None else _scored(pairs, judge, counts)
-            for pair in passed:
-                part.write(asdict(pair))
-            counts.taken = len(rows)
-            counts.kept = len({pair.picture.url for pair in passed})
-            part.finish(counts)
+        pictures = self._natural([self._picture(row, counts) for row in rows], counts)
+        pairs = [
+            pair
+            for row, picture in zip(rows, pictures, strict=True)
+            if picture is not None
+            for pair in pairs_of(picture, map(candidate_from_json, row["candidates"]))
+        ]
+        judge = None if self.judges is None else self.judges.pair_judge()
+        passed = pairs if judge is None else _scored(pairs, judge, counts)
+        counts.taken = len(rows)
+        counts.kept = len({pair.picture.url for pair in passed})
+        yield from passed
 
     def _picture(self, row: dict[str, Any], counts: Counts) -> FetchedPicture | None:
         file = FetchedFile(**row["file"])

@@ -241,10 +241,7 @@ class Nlvr2Task(Task):
         self._waiting: dict[str, list[Picture]] = {split: [] for split in NLVR2_SPLITS}
         self._sets: dict[str, list[_Set]] = {split: [] for split in NLVR2_SPLITS}
 
-    def add(self, picture: Picture) -> None:
-        split = self.split_of(picture)
-        if split is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         self._waiting[split].append(picture)
         if len(self._waiting[split]) == POOL:
             self._make(split)

@@ -148,16 +148,13 @@ class RefcocoTask(Task):
         self._pictures: list[Picture] = []
         self._num_sentences = 0
 
-    def add(self, picture: Picture) -> None:
-        part = self.split_of(picture)
-        if part is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
         references = list(refer(SceneQueries(picture), stream))
         self._pictures += [picture] * bool(references)
         for reference in references:
-            split = part if part != "test" else "testA" if reference.is_meeting else "testB"
-            self._refs.append(_Ref(picture, reference, split, self._num_sentences))
+            part = split if split != "test" else "testA" if reference.is_meeting else "testB"
+            self._refs.append(_Ref(picture, reference, part, self._num_sentences))
             self._num_sentences += len(reference.expressions)
 
     def rows(self) -> dict[str, int]:

@@ -54,12 +54,14 @@ class Task(ABC):
     name: ClassVar[str]
     splits: ClassVar[Mapping[str, Sequence[str]]]
 
-    def split_of(self, picture: Picture) -> str | None:
-        """Split that a picture is in; None for none."""
-        return next((split for split, places in self.splits.items() if place_name(picture) in places), None)
+    def add(self, picture: Picture) -> None:
+        split = next((split for split, places in self.splits.items() if place_name(picture) in places), None)
+        if split is not None:
+            self.add_to(split, picture)
 
     @abstractmethod
-    def add(self, picture: Picture) -> None: ...
+    def add_to(self, split: str, picture: Picture) -> None:
+        """Adds a picture of a split of the task."""
 
     def close(self) -> None:
         """Makes the questions that wait for more pictures, after the last picture."""

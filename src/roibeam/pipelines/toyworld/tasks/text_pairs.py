@@ -10,6 +10,7 @@ the questions, and the probability of each caption for each scene; the texts alo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -60,9 +61,8 @@ class _TextPairs(Task):
         self._pictures: dict[str, list[Picture]] = {split: [] for split in TEXT_SPLITS}
         self.pairs: dict[str, list[TextPair]] = {}
 
-    def add(self, picture: Picture) -> None:
-        split = self.split_of(picture)
-        if split is not None and picture.captions:
+    def add_to(self, split: str, picture: Picture) -> None:
+        if picture.captions:
             self._pictures[split].append(picture)
 
     def close(self) -> None:
@@ -75,8 +75,8 @@ class _TextPairs(Task):
                     if pair is not None:
                         self.pairs[split].append(pair)
 
-    def _pair(self, pictures: Sequence[Picture], place: int, stream: IntegerStream) -> TextPair | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _pair(self, pictures: Sequence[Picture], place: int, stream: IntegerStream) -> TextPair | None: ...
 
     def rows(self) -> dict[str, int]:
         return {split: len(pairs) for split, pairs in self.pairs.items()}

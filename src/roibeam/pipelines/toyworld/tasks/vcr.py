@@ -206,10 +206,7 @@ class VcrTask(Task):
         self._pictures: dict[str, list[Picture]] = {split: [] for split in VCR_SPLITS}
         self._rows: dict[str, list[tuple[Picture, VcrRow]]] = {split: [] for split in VCR_SPLITS}
 
-    def add(self, picture: Picture) -> None:
-        split = self.split_of(picture)
-        if split is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
         rows = make_questions(SceneQueries(picture), stream)
         self._pictures[split] += [picture] * bool(rows)

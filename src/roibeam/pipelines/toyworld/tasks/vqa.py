@@ -272,10 +272,7 @@ class VqaTask(Task):
         self._annotations: dict[str, list[dict[str, Any]]] = {split: [] for split in VQA_SPLITS}
         self._elsewhere: dict[str, deque[SceneObject]] = {split: deque(maxlen=_ELSEWHERE) for split in VQA_SPLITS}
 
-    def add(self, picture: Picture) -> None:
-        split = self.split_of(picture)
-        if split is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
         known = SceneQueries(picture)
         elsewhere = self._elsewhere[split]
