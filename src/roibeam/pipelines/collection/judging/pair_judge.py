@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
 )
 from roibeam.pipelines.collection.judging.pair_features import NAMES, NameReader, pair_features
 from roibeam.pipelines.collection.judging.picture_judge import RegionSource, StoredRegions, TrainedJudge, check_names
-from roibeam.pipelines.collection.judging.training_rows import TrainedPair, negatives, read_labelled_texts
+from roibeam.pipelines.collection.judging.training_rows import LABELLED, TrainedPair, negatives, read_labelled_texts
 from roibeam.pipelines.collection.pairs import Pair
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
@@ -96,7 +96,7 @@ def features_of(
 
 
 _PAIRS = Unit("pair", "pairs")
-CURATED, LABELLED = "curated", "labelled"
+CURATED = "curated"
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _add_labels(gathered: _Gathered, path: Path, regions: StoredRegions) -> None
             gathered.records[image] = record
         others = list(beside[row.image, row.page]) if row.page else [row.text]
         others.remove(row.text)
-        gathered.pairs.append(TrainedPair(image, row.text, tuple(others), row.label, LABELLED, row.page))
+        gathered.pairs.append(replace(row, image=image, others=tuple(others)))
 
 
 def _rows(

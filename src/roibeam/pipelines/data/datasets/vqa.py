@@ -106,15 +106,15 @@ def vqa_split(path: str) -> str:
 
 def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
     """The questions of a file in its order, with their answers. The answers lie in a scratch database meanwhile."""
-    split = vqa_split(questions)
     table = ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)")
     table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
-    for where, entry in member_entries(questions, QUESTIONS, expected=EXPECTED):
-        number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-        found = table.rows("SELECT answers FROM answers WHERE question = ?", (number,))
+    for each in read_vqa_inputs(questions):
+        found = table.rows("SELECT answers FROM answers WHERE question = ?", (each.question_id,))
         if not found:
-            raise ValueError(f"{where}: question {number} has no answers in {annotations!r}; are both of one split?")
-        yield VqaQuestion(where, f"COCO_{split}_{image:012d}", text, tuple(found[0][0].split("\n")))
+            raise ValueError(
+                f"{each.where}: question {each.question_id} has no answers in {annotations!r}; are both of one split?"
+            )
+        yield VqaQuestion(each.where, each.image, each.question, tuple(found[0][0].split("\n")))
 
 
 def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
