@@ -137,11 +137,7 @@ def _pictures(
 
 
 def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
-    """Returns the units of a run and the bytes of those on this machine; nothing is written.
-
-    Raises:
-        ValueError: as of `run_collection`.
-    """
+    """Returns the units of a run and the bytes of those on this machine; nothing is written."""
     request.check()
     HeldOut(request.held_out)
     units = request.units()

@@ -116,11 +116,7 @@ class CollectRequest:
         return files_state([self.picture_judge, self.pair_judge], [self.detector, self.match_model])
 
     def thresholds(self) -> Thresholds:
-        """Returns the default thresholds, with `set` applied.
-
-        Raises:
-            ValueError: for a setting that does not exist, or of another kind.
-        """
+        """Returns the default thresholds, with `set` applied. Raises ValueError for an unknown setting, or another kind."""
         plain = Thresholds()
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
         return replace(plain, **apply_overrides(sections, self.set))
@@ -165,11 +161,7 @@ class CollectRequest:
         return thresholds
 
     def units(self) -> list[PageUnit]:
-        """Cuts the pages into units.
-
-        Raises:
-            ValueError: as of `plan_units`.
-        """
+        """Cuts the pages into units. Raises ValueError as of `plan_units`."""
         from roibeam.pipelines.collection.page_units import plan_units
 
         return plan_units(self.pages, base_url=self.base_url, allow_private=self.allow_private)

@@ -26,11 +26,8 @@ SAMPLE_ONE_IN = 16
 
 
 def checked_one_in(checksums: str) -> int:
-    """Number of records of which one is compared with its checksums.
-
-    Raises:
-        ValueError: for another word than `ALL` or `SAMPLE`.
-    """
+    """Number of records of which one is compared with its checksums. Raises ValueError for another word than `ALL` or
+    `SAMPLE`."""
     if checksums not in (ALL, SAMPLE):
         raise ValueError(f"--checksums {checksums!r}: expected {ALL} or {SAMPLE} (one record in {SAMPLE_ONE_IN})")
     return 1 if checksums == ALL else SAMPLE_ONE_IN
@@ -160,10 +157,7 @@ def check_region_labels(labels: int, num_classes: int, field: str) -> None:
 
 
 def check_task(config: Any, task: int | None) -> None:
-    """
-    Raises:
-        ValueError: when a model with task tokens gets no token, or one without them gets one.
-    """
+    """Raises ValueError when a model with task tokens gets no token, or one without them gets one."""
     count = getattr(config, "num_task_tokens", 0)
     if not count and task is not None:
         raise ValueError("this model has no task tokens; leave --task-token out")

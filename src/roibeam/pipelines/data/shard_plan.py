@@ -130,11 +130,8 @@ def members_digest(members: Iterable[ImageRef]) -> str:
 
 
 def read_plan(store: Path | OutputFolder) -> Plan | None:
-    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged.
-
-    Raises:
-        ValueError: if plan.json is of another format or version, or is damaged and so is its copy.
-    """
+    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged. Raises
+    ValueError if plan.json is of another format or version, or is damaged and so is its copy."""
     folder = output_folder(store)
     try:
         plan, damage = _plan_at(folder, PLAN_NAME), None
@@ -195,11 +192,8 @@ def _require(condition: bool, otherwise: str) -> None:
 
 
 def read_members(store: Path | OutputFolder, shard: PlannedShard) -> list[ImageRef]:
-    """The images of one shard, checked against the plan's digest.
-
-    Raises:
-        DamagedError: if the file is missing, damaged or another one.
-    """
+    """The images of one shard, checked against the plan's digest. Raises DamagedError if the file is missing, damaged
+    or another one."""
     folder, name = output_folder(store), _members_name(shard)
     try:
         data = folder.read_bytes(name)

@@ -15,9 +15,16 @@ from typing import Any
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural, printable
 from roibeam.pipelines.data.compatibility import HeldOutOptions
-from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
-from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
-from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
+from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, reported_files
+from roibeam.pipelines.data.image_identity import (
+    DATA_SETS,
+    Key,
+    checked_data_set,
+    data_set_of_store,
+    reported_by_name,
+    whole_id,
+)
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among
 
 
 def check_held_out(request: HeldOutOptions) -> None:
@@ -45,6 +52,10 @@ class PhotoNames:
         name = self.called.get(image_id, image_id)
         keys = [*known_keys(image_id, self.data_set), *self.rules.keys_of(image_id, self.data_set)]
         return list(dict.fromkeys([*keys, *self.rules.keys_of(name, None)]))
+
+    def bare_keys(self, image_id: str) -> list[Key]:
+        """Keys as runs have them that knew an image by its bare number, of an unknown data set."""
+        return [whole_id(str(value)) for name, value in self.keys(image_id) if name in DATA_SETS]
 
 
 def photo_names(request: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
@@ -84,13 +95,12 @@ def check_own_splits(
         return [*notes, f"held-out images of {task} cannot be looked for: {error}"]
     if report is None or not report.leaked:
         return notes
-    leaks = "; ".join(rule.line() for rule in report.rules if rule.found)
     if not allowed:
         raise ValueError(
             f"{plural(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
-            f"{leaks}; take them out of one, or say --set data.shared_images=true"
+            f"{report.leaks()}; take them out of one, or say --set data.shared_images=true"
         )
-    return [*notes, f"{leaks}: what is measured on them is not held out"]
+    return [*notes, f"{report.leaks()}: what is measured on them is not held out"]
 
 
 def other_tasks_leaks(
@@ -148,19 +158,10 @@ def check_read_splits(
 def check_given_rules(
     request: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
-    """Report on training images that the user's rules hold out; None without a rule.
-
-    Raises:
-        ValueError: for such images unless they are left out, or if no other is left.
-    """
+    """Report on training images that the user's rules hold out; None without a rule. Errors as of `scan_kept`."""
     if not request.held_out:
         return None
-    report = names.rules.scan(image_ids, names.data_set, names.called)
-    if not request.drop_held_out:
-        refuse_leaks(report, where)
-    if report.leaked and len(report.leaked) == report.images:
-        raise ValueError(f"{where}: all of its {report.images:,} images are held out; nothing is left to train on")
-    return report
+    return names.rules.scan_kept(image_ids, names.data_set, where, leave_out=request.drop_held_out, called=names.called)
 
 
 @dataclass(frozen=True)
@@ -217,4 +218,4 @@ def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -
         return SeenBefore(len(image_ids), None)
     known = set(trained)
     others = [image_id for image_id in image_ids if image_id not in known]
-    return SeenBefore(len(image_ids), tuple(trained), tuple(perhaps_trained_among(run, others, names.keys)))
+    return SeenBefore(len(image_ids), tuple(trained), tuple(trained_among(run, others, names.bare_keys) or ()))

@@ -52,6 +52,11 @@ class Caption(NamedTuple):
     name: str | None
     row: int | None = None
 
+    @property
+    def called(self) -> str:
+        """What the file calls its image, for people."""
+        return f"row {self.row}" if self.name is None else self.name
+
 
 class CaptionFile:
     """Reads one caption file; of a Karpathy split only train and restval: results are reported on the rest.
@@ -62,8 +67,6 @@ class CaptionFile:
         location: the file.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
         caption_column: of a .tsv, see `conceptual_captions.columns_of`; "" to find it.
-    Raises:
-        ValueError: if the file is missing or of another kind, or has no such split.
     """
 
     def __init__(self, location: str, *, split: str | None = None, caption_column: str = "") -> None:
@@ -137,12 +140,8 @@ class CaptionFile:
     def _rows(self) -> Iterator[Caption]:
         is_sbu = self.kind == "sbu"
         rows: Iterator[CaptionRow | UrlRow | image_list.ListRow | BadRow]
-        if is_sbu:
-            rows = caption_lists.read_sbu(self.location, id_rule=_AS_WRITTEN)
-        elif self.kind == "caption-list":
-            rows = caption_lists.read_caption_list(self.location, id_rule=_AS_WRITTEN)
-        elif self.kind == "flickr30k":
-            rows = caption_lists.read_caption_lines(self.location, id_rule=_AS_WRITTEN)
+        if self.kind in caption_lists.CAPTION_READERS:
+            rows = caption_lists.CAPTION_READERS[self.kind](self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "image-list":
             rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=_AS_WRITTEN)
         else:
@@ -216,11 +215,7 @@ _ROWS_AT_ONCE = 4000
 def planned_annotations(
     store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """Captions and labels by the plan, of the images that gave a record; a list for each shard.
-
-    Args:
-        manifests: of the plan's shards, all finished, in their order.
-    """
+    """Captions and labels by the plan, of the images that gave a record; a list for each shard."""
     members = planned_members(store, plan)
     for shard, manifest in zip(plan.shards, manifests, strict=True):
         failed = {letter.image_id for letter in manifest.dead_letters}
@@ -265,11 +260,7 @@ def merged_annotations(
 
 
 def read_annotations(store: FeatureStore) -> Iterator[Annotation]:
-    """The rows of a store's table, few at a time in memory; none where it has no table.
-
-    Raises:
-        ValueError: when the table is missing, damaged, of another run, or does not fit its manifest entry.
-    """
+    """The rows of a store's table, few at a time in memory; none where it has no table."""
     entry = store.manifest.annotations
     if entry is None:
         return

@@ -22,7 +22,7 @@ import xxhash
 from roibeam.features.folders.durable_files import naming_file
 from roibeam.pipelines.common.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport
-from roibeam.pipelines.data.image_identity import DATA_SETS, Key, image_keys, whole_id
+from roibeam.pipelines.data.image_identity import Key, image_keys
 from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
 
 TRAINED_IMAGES = "trained_images.npy"
@@ -68,19 +68,6 @@ def trained_among(
         return None
     trained = _read(path)
     return [image_id for image_id in image_ids if _is_among(keys_of(image_id), trained)]
-
-
-def perhaps_trained_among(
-    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
-) -> list[str]:
-    """The ids with a number, bare and of an unknown data set, that the run was trained on."""
-    trained = _read(run_dir / TRAINED_IMAGES)
-    found = []
-    for image_id in image_ids:
-        bare = [whole_id(str(value)) for name, value in keys_of(image_id) if name in DATA_SETS]
-        if bare and _is_among(bare, trained):
-            found.append(image_id)
-    return found
 
 
 def has_trained_images(folder: Path) -> bool:
