@@ -36,12 +36,13 @@ print(time.process_time() - start)
 PLAN = """
 import sys, tempfile, time
 from pathlib import Path
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.data.shard_plan import extend_plan
 from roibeam.pipelines.data.source_kinds import open_source
 with tempfile.TemporaryDirectory() as store:
     start = time.process_time()
     images = open_source(sys.argv[1]).images
-    plan = extend_plan(Path(store), None, source={}, settings={}, images=images, shard_size=4000)
+    plan = extend_plan(LocalFolder(Path(store)), None, source={}, settings={}, images=images, shard_size=4000)
     assert plan.num_images == int(sys.argv[2]), plan.num_images
     print(time.process_time() - start)
 """

@@ -17,7 +17,7 @@ import torch
 from in_process import run_roibeam
 
 from roibeam.extraction.weights.detector_choice import PRESETS
-from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.folders.local_folder import LocalFolder, output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
 from roibeam.pipelines.data.shard_plan import read_members, read_plan
@@ -75,7 +75,7 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         refused = roibeam("store", "verify", out, "--deep", "--shards", shards)
         assert refused.code == 1 and words in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
-    first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
+    first = len(read_members(LocalFolder(out), read_plan(LocalFolder(out)).shards[0]))  # type: ignore[union-attr]
     assert [shard_of_record(output_folder(out), done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
 
 
@@ -427,7 +427,7 @@ def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
         path.unlink()  # as a run leaves it that fails in its first shards
     done = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 5)
     assert done.code == 0 and "12 images extracted" in done.out and "note:" not in done.out
-    assert [shard.num_images for shard in read_plan(out).shards] == [5, 5, 2]  # type: ignore[union-attr]
+    assert [shard.num_images for shard in read_plan(LocalFolder(out)).shards] == [5, 5, 2]  # type: ignore[union-attr]
     assert roibeam("store", "verify", out, "--deep").code == 0
     # Now features are there: their shards stay, and a size that is not theirs is told.
     again = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 4)
@@ -469,7 +469,7 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
     assert (jobs[0].detector.device, jobs[0].detector.mode) == ("cuda", "tf32")
     with FeatureStore(plain) as store:
         assert jobs[0].feature_space == store.fingerprint.feature_space
-    plan = read_plan(tmp_path / "store")
+    plan = read_plan(LocalFolder(tmp_path / "store"))
     assert plan is not None and plan.settings["mode"] == "tf32"
     # The speed of those GPUs is unknown here.
     assert [shard.num_images for shard in plan.shards] == [5, 5, 2]

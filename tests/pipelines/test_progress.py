@@ -114,7 +114,7 @@ def test_a_look_at_several_stores_adds_up_and_names_those_that_need_somebody() -
 
 
 def test_whether_a_run_is_there_is_told_by_its_lock_and_what_it_wrote_last(tmp_path: Path) -> None:
-    extend_plan(tmp_path, None, source={}, settings={}, images=[ImageRef("a", "/a.jpg")], shard_size=1)
+    extend_plan(LocalFolder(tmp_path), None, source={}, settings={}, images=[ImageRef("a", "/a.jpg")], shard_size=1)
     view, scratch = StatusView(LocalFolder(tmp_path)), tmp_path / ".tmp-ab"
     scratch.mkdir()
 
@@ -156,17 +156,17 @@ def test_beats_on_a_disk_and_files_that_are_none(tmp_path: Path) -> None:
     assert read_heartbeats(folder, ()) == []
 
 
-def shard(number: int, seconds: float | None, *, attempt: str = "a", **times: float) -> FinishedShard:
+def shard(number: int, seconds: float | None, **times: float) -> FinishedShard:
     failures = Counter({("decode", "truncated"): 2, ("read", "not found"): 1})
     all_times = times if seconds is None else {"seconds": seconds, **times}
-    return FinishedShard(number, attempt, 97, 970, 1000, failures, all_times)
+    return FinishedShard(number, "a", 97, 970, 1000, failures, all_times)
 
 
 def test_a_summary_counts_this_run_and_all() -> None:
-    before = [shard(0, 10.0), shard(1, 20.0)]
-    after = [shard(0, 10.0), shard(1, 30.0, attempt="b", net_ms=5000.0), shard(2, 50.0, net_ms=4000.0), shard(3, None)]
+    new = [shard(1, 30.0, net_ms=5000.0), shard(2, 50.0, net_ms=4000.0), shard(3, None)]
+    after = [shard(0, 10.0), *new]
     end = RunEnd("finished", None, "local", ("--x=1",), NOW, NOW + 60, ("a note",), "0" * 64)
-    content = run_summary("store", PLAN, end, before, after)
+    content = run_summary("store", PLAN, end, new, after)
     assert json.loads(json.dumps(content)) == content
     now, in_all = content["this_run"], content["in_all"]
     assert (now["shards"], now["images"], now["records"], now["regions"], now["bytes"]) == (3, 300, 291, 2910, 3000)
@@ -180,7 +180,7 @@ def test_a_summary_counts_this_run_and_all() -> None:
     assert (seconds["min"], seconds["median"], seconds["max"]) == (30.0, 40.0, 50.0)
     assert [each["shard"] for each in seconds["slowest"]] == [2, 1]
     assert content["started"].startswith("2027-01-15T08:00:00") and content["notes"] == ["a note"]
-    empty = run_summary("store", PLAN, replace(end, ended=NOW), after, after)["this_run"]
+    empty = run_summary("store", PLAN, replace(end, ended=NOW), [], after)["this_run"]
     assert empty["images"] == 0 and empty["images_per_second"] is None and empty["shard_seconds"] is None
 
 

@@ -41,7 +41,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers import PIPELINE
-from roibeam.pipelines.data.shard_plan import PlannedShard
+from roibeam.pipelines.data.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import pipeline_run
@@ -77,8 +77,8 @@ def pipeline(options: Any, *, num_shards: int = 825, device: str = "cpu") -> bea
     """That of 3.3 million images in shards of 4,000, with a vocabulary of Visual Genome's size."""
     names = tuple(f"name number {number}" for number in range(1600))
     text = StoreText({}, Vocabulary(names, names[:400]), Fingerprint("f" * 64, {}, {}))
-    shards = [PlannedShard(number, 4000, f"{number:064x}") for number in range(num_shards)]
-    return extraction_pipeline(job(device), shards, text, options)
+    shards = tuple(PlannedShard(number, 4000, f"{number:064x}") for number in range(num_shards))
+    return extraction_pipeline(job(device), Plan({}, {}, shards), text, options)
 
 
 def environment_of(proto: beam_runner_api_pb2.Pipeline) -> beam_runner_api_pb2.Environment:

@@ -23,7 +23,6 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import near_names, on_a_line, plural, printable, short_repr
 from roibeam.pipelines.common.compute import DeviceChoice, check_device, choose_device
-from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.common.image_ids import forms_of
 from roibeam.pipelines.common.locations import SourceGoneError
 from roibeam.pipelines.common.page_layout import Banner
@@ -32,8 +31,9 @@ from roibeam.pipelines.data.captions.caption_files import annotation_of
 from roibeam.pipelines.data.datasets.photo_folders import world_of
 from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
-from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.requested_detector import detector_parts
 from roibeam.pipelines.extract.store_page import warning_of
 
 
@@ -80,19 +80,7 @@ def requested_parts(given: RequestedDetector) -> tuple[ChosenDetector, dict[str,
         given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
         weights=given.weights,
     )  # fmt: skip
-    parts: dict[str, Any] = {
-        "detector": chosen.config,
-        "conventions": chosen.conventions,
-        "selection": chosen.selection,
-    }
-    parts = apply_overrides(parts, given.settings)
-    names = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if given.vocabulary is not None:
-        sizes = parts["detector"]
-        names = load_vocabulary(
-            given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
-        )
-    return chosen, parts, names
+    return chosen, *detector_parts(chosen, given)
 
 
 def detect_photo(photo: Path, given: RequestedDetector) -> DetectedPhoto:

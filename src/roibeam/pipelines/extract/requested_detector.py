@@ -33,11 +33,10 @@ from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.feature_settings import choice_words, conventions_name, parts_words, selection_name
-from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
-from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")
@@ -64,25 +63,16 @@ class _Recorded:
         )
 
 
-@dataclass(frozen=True)
-class OpenedDetector:
-    """Attributes:
-    spec: how to build it.
-    vocabulary: names of its classes and attributes.
-    """
-
-    spec: DetectorSpec
-    vocabulary: Vocabulary
-
-
 def open_detector(
-    request: ExtractRequest, store: OutputFolder, threads: int | None, *, tell: Callable[[str], None]
-) -> OpenedDetector:
-    """Opens the detector of a request, and reports it to the user in a line or two.
+    request: ExtractRequest, store: OutputFolder, plan: Plan | None, threads: int | None, *,
+    tell: Callable[[str], None],
+) -> tuple[DetectorSpec, Vocabulary]:  # fmt: skip
+    """The detector of a request, and the names of its classes and attributes; the user is told in a line or two.
 
     Parts that the request does not name are those that the store recorded, if it has features, else the preset's.
 
     Args:
+        plan: the store's; None where it has no features yet.
         threads: CPU threads of each process.
     Raises:
         ValueError: for names that are unknown or do not fit together.
@@ -95,7 +85,7 @@ def open_detector(
         weights=given.weights,
     )  # fmt: skip
     with_boxes = request.images.boxes is not None
-    recorded = _recorded(store)
+    recorded = None if plan is None else _recorded(plan)
     used = _as_recorded(chosen, given, recorded)
     if not request.run.as_json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
@@ -103,21 +93,30 @@ def open_detector(
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
-    parts: dict[str, Any] = {"detector": used.config, "conventions": used.conventions, "selection": used.selection}
-    parts = apply_overrides(parts, given.settings)
+    parts, vocabulary = detector_parts(used, given)
     for note in _notes(request, used, parts["detector"]):
         tell(f"note: {note}")
-    vocabulary = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if given.vocabulary is not None:
-        sizes = parts["detector"]
-        vocabulary = load_vocabulary(
-            given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
-        )
     spec = DetectorSpec(
         parts["detector"], parts["selection"], chosen.weights, given.device, threads, parts["conventions"], given.mode,
         given_boxes=with_boxes,
     )  # fmt: skip
-    return OpenedDetector(spec, vocabulary)
+    return spec, vocabulary
+
+
+def detector_parts(chosen: ChosenDetector, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
+    """The sections of a detector as the settings change them, and its names."""
+    parts: dict[str, Any] = {
+        "detector": chosen.config,
+        "conventions": chosen.conventions,
+        "selection": chosen.selection,
+    }
+    parts = apply_overrides(parts, given.settings)
+    if given.vocabulary is None:
+        return parts, Vocabulary(chosen.class_names, chosen.attribute_names)
+    sizes = parts["detector"]
+    return parts, load_vocabulary(
+        given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+    )
 
 
 def need_detector(named: NamedFiles, given: RequestedDetector, *, runs_here: bool = True) -> None:
@@ -172,7 +171,7 @@ def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tupl
 
 def _of_detectron2(
     config: Detectron2Config, request: ExtractRequest, threads: int | None, *, tell: Callable[[str], None]
-) -> OpenedDetector:
+) -> tuple[DetectorSpec, Vocabulary]:
     given = request.detector
     parts, vocabulary = detectron2_parts(config, given)
     if not request.run.as_json:
@@ -181,7 +180,7 @@ def _of_detectron2(
     spec = DetectorSpec(
         parts["detector"], parts["selection"], str(given.weights), given.device, threads, CONVENTIONS["d2"], given.mode
     )
-    return OpenedDetector(spec, vocabulary)
+    return spec, vocabulary
 
 
 def _as_recorded(chosen: ChosenDetector, given: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
@@ -198,11 +197,8 @@ def _as_recorded(chosen: ChosenDetector, given: RequestedDetector, recorded: _Re
     return chosen
 
 
-def _recorded(store: OutputFolder) -> _Recorded | None:
-    """The store's record; None for a store that is new, holds nothing yet, or has another form of record."""
-    plan = read_plan(store)
-    if plan is None or is_unused_plan(store, plan):
-        return None
+def _recorded(plan: Plan) -> _Recorded | None:
+    """The detector that a store's plan records; None for another form of record."""
     try:
         space = plan.settings["feature_space"]
         detector, regions = space["detector"], space["regions"]

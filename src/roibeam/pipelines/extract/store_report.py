@@ -23,7 +23,6 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_drawing import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
 from roibeam.features.record.region_record import RegionRecord
@@ -269,16 +268,13 @@ REPORT_NAME = "report.html"
 MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads each
 
 
-def write_run_report(
-    store: Path | OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0
-) -> None:
+def write_run_report(folder: OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0) -> None:
     """Writes OUT/report.html from the published store; at a URL it reads some records only.
 
     Args:
         seconds: wall time of the run.
         new_images: images that it extracted; for 0, time and number are of the last run that extracted some.
     """
-    folder = output_folder(store)
     if not new_images:
         last = last_extraction(folder) or {"seconds": None, "images": 0}
         seconds, new_images = last["seconds"], last["images"]
@@ -395,9 +391,8 @@ def _locations(folder: OutputFolder, plan: Plan, manifest: StoreManifest) -> Cal
     return locate
 
 
-def output_tree(store: Path | OutputFolder) -> list[str]:
+def output_tree(folder: OutputFolder) -> list[str]:
     """The files of a store with a word on each, for the terminal; of the shards the first and the number."""
-    folder = output_folder(store)
     there = folder.listing()
     manifests = sorted(name for name in there if name.startswith("part-") and name.endswith(".json"))
     data = sorted(name for name in there if name.startswith("part-") and name.endswith(".lmdb"))

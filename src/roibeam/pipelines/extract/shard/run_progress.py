@@ -187,6 +187,11 @@ class FinishedShard:
         return self.records + self.failures.total()
 
 
+def num_extracted(shards: Iterable[FinishedShard]) -> int:
+    """Images extracted for these shards, without records that were only copied where failed images were retried."""
+    return sum(shard.images - shard.copied for shard in shards)
+
+
 class ProgressView:
     """Reads where the run stands. The manifest of a finished shard is read once; threads may read at once."""
 
@@ -194,6 +199,7 @@ class ProgressView:
         self._folder = folder
         self._names = {shard_manifest_name(shard.number): shard.number for shard in plan.shards}
         self._lock = threading.Lock()
+        self._earlier: frozenset[tuple[int, str]] = frozenset()
         self.finished: dict[int, FinishedShard] = {}
         self.in_work: list[Beat] = []
         self.heard_at = 0.0  # when a file of a run was written last, Unix seconds
@@ -202,6 +208,15 @@ class ProgressView:
         """Progress from finished shards and the heartbeats of the others."""
         with self._lock:
             return self._read()
+
+    def begin(self) -> None:
+        """Takes the shards that are finished now for those of earlier runs."""
+        self.read()
+        self._earlier = frozenset((shard.number, shard.attempt) for shard in self.finished.values())
+
+    def new(self) -> list[FinishedShard]:
+        """The shards finished since `begin`, as they were read last."""
+        return [shard for shard in self.finished.values() if (shard.number, shard.attempt) not in self._earlier]
 
     def _read(self) -> ProgressState:
         there = self._folder.listing()

@@ -55,7 +55,7 @@ from roibeam.pipelines.data.shard_plan import PlannedShard, read_members
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
 from roibeam.pipelines.extract.shard.run_progress import Heartbeat
-from roibeam.pipelines.extract.shard.store_folder import finished_manifest, retried_manifest
+from roibeam.pipelines.extract.shard.store_folder import finished_manifest
 from roibeam.version import __version__
 
 _seats: dict[tuple[str, ...], tuple[int, IO[bytes]]] = {}  # kept open for as long as the process lives
@@ -309,7 +309,7 @@ def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None
 
 
 def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> ShardResult:
-    folder = output_folder(job.store, job.scratch)
+    folder = output_folder(job.store, job.scratch)  # a worker's own: it may be on another machine
     done = finished_manifest(folder, shard, job.feature_space)
     if done is not None:
         return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
@@ -323,9 +323,10 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
     ):
         start = time.monotonic()
         failures = meter.failures
-        before = retried_manifest(folder, shard, job.feature_space)
+        before = finished_manifest(folder, shard, job.feature_space, retried=True)
+        members = read_members(folder, shard)
         with kept_records(folder, before) as kept:
-            summary = _write_data(job, shard, scratch, heartbeat, meter, kept)
+            summary = _write_data(job, members, scratch, heartbeat, meter, kept)
         if before is not None and meter.num_copied:
             numerics = merged_numerics([before.fingerprint.numerics, fingerprint.numerics])
             fingerprint = replace(fingerprint, numerics=numerics)
@@ -375,11 +376,11 @@ def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest:
 
 
 def _write_data(
-    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, meter: ShardMeter, kept: KeptRecords
-) -> ShardSummary:
+    job: ExtractJob, members: Sequence[ImageRef], scratch: Path, heartbeat: Heartbeat, meter: ShardMeter,
+    kept: KeptRecords,
+) -> ShardSummary:  # fmt: skip
     """Writes scratch/data.lmdb, or no file when no image gave a record; times and failed images go to `meter`."""
     failures = meter.failures
-    members = read_members(output_folder(job.store), shard)
     num_records = 0
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
         extracted = extract_members(job, [each for each in members if each.image_id not in kept], meter.times)
