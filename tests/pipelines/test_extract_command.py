@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import shutil
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import torch
 from in_process import run_roibeam
 
 from roibeam.extraction.weights.detector_choice import PRESETS
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import LocalFolder, output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.cli.options import PRESET
-from roibeam.pipelines.data.shard_plan import read_members, read_plan
+from roibeam.pipelines.data.shard_plan import Plan, read_members, read_plan
 from roibeam.pipelines.extract import beam_extraction, planning
 from roibeam.pipelines.extract.beam_extraction import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
@@ -482,3 +485,25 @@ def test_threads_that_share_one_model_write_the_same_store(
     assert roibeam("extract", samples, tmp_path / "three", *tiny_network, "--shard-size", 2, *threads).code == 0
     with FeatureStore(plain) as want, FeatureStore(tmp_path / "three") as got:
         assert got.manifest.content_digest == want.manifest.content_digest
+
+
+def test_an_extraction_opens_its_store_and_reads_its_plan_once(
+    roibeam: Callable[..., Any], samples: Path, tmp_path: Path, tiny_network: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Beside the driver, a worker opens the store for its shards, and one to publish it."""
+    counts, opened = Counter[str](), LocalFolder.__init__
+
+    def counted_read(folder: OutputFolder) -> Plan | None:
+        counts["plans read"] += 1
+        return read_plan(folder)
+
+    def counted_open(self: LocalFolder, path: Path) -> None:
+        counts["folders opened"] += 1
+        opened(self, path)
+
+    monkeypatch.setattr(LocalFolder, "__init__", counted_open)
+    for module in [each for each in sys.modules.values() if vars(each).get("read_plan") is read_plan]:
+        monkeypatch.setattr(module, "read_plan", counted_read)
+    assert roibeam("extract", samples, tmp_path / "store", *tiny_network, "--shard-size", 100).code == 0
+    assert counts["plans read"] == 1 and counts["folders opened"] <= 3
