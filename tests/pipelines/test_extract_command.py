@@ -492,18 +492,18 @@ def test_an_extraction_opens_its_store_and_reads_its_plan_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Beside the driver, a worker opens the store for its shards, and one to publish it."""
-    counts, opened = Counter[str](), LocalFolder.__init__
+    counts, read, opened = Counter[str](), read_plan, LocalFolder.__init__
 
     def counted_read(folder: OutputFolder) -> Plan | None:
         counts["plans read"] += 1
-        return read_plan(folder)
+        return read(folder)
 
     def counted_open(self: LocalFolder, path: Path) -> None:
         counts["folders opened"] += 1
         opened(self, path)
 
     monkeypatch.setattr(LocalFolder, "__init__", counted_open)
-    for module in [each for each in sys.modules.values() if vars(each).get("read_plan") is read_plan]:
+    for module in [each for each in sys.modules.values() if vars(each).get("read_plan") is read]:
         monkeypatch.setattr(module, "read_plan", counted_read)
     assert roibeam("extract", samples, tmp_path / "store", *tiny_network, "--shard-size", 100).code == 0
     assert counts["plans read"] == 1 and counts["folders opened"] <= 3
