@@ -113,9 +113,6 @@ def run_extraction(job: ExtractJob, plan: Plan, text: StoreText, choice: RunnerC
     Returns:
         Beam's metrics, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
         distributions. Committed values where the runner has them, attempted ones elsewhere.
-    Raises:
-        ValueError: for an option that Beam does not know.
-        OSError, ValueError, RuntimeError: the error that stopped a worker.
     """
     return run_pipeline(
         functools.partial(extraction_pipeline, job, plan, text),
@@ -205,9 +202,6 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
     Args:
         tell: called with a line on the shards, once they are known.
-    Raises:
-        ValueError: one line for the user, before anything is written where possible.
-        OSError: if the store cannot be written.
     """
     started = time.time()
     folder = work.store

@@ -172,11 +172,7 @@ class DryRun:
 
 
 def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
-    """Times a few photos and writes nothing.
-
-    Raises:
-        ValueError: for an unknown option, or if none of the photos can be extracted.
-    """
+    """Times a few photos and writes nothing."""
     device = work.detector.device
     found = None if isinstance(work, UnlistedWork) else estimate(work, is_here=options.runner in ON_THIS_MACHINE)
     flags = runner_flags(
@@ -198,8 +194,6 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
 
     Args:
         is_here: whether this machine is the one that will compute.
-    Raises:
-        ValueError: if the store belongs to another run, or if none of the photos can be extracted.
     """
     timed_work, where = _timed_here(work, is_here=is_here)
     images, notes = new_images(timed_work, fitting_plan(timed_work, work.plan))

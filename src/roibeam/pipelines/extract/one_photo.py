@@ -174,8 +174,6 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
     Args:
         image_id: None for the first one of the store.
         num_regions: at most so many regions.
-    Raises:
-        ValueError: when the store has no such image, or none at all.
     """
     with FeatureStore(store) as opened:
         if image_id is None:
@@ -243,8 +241,6 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
     Args:
         out: .png file, as of `write_picture`.
         photo: None for the place that the store recorded; `BLANK` draws on a grey page.
-    Raises:
-        ValueError: when the photo is not known or not there, or the picture cannot be written.
     """
     check_picture_path(out)
     with FeatureStore(store) as opened:

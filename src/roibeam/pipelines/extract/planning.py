@@ -62,8 +62,6 @@ def make_plan(work: Work, plan: Plan | None, max_failures: float, *, replaced: P
         plan: the store's, by `fitting_plan`.
         replaced: the store's, whether it fits or not.
         max_failures: share of all images of the store (0..1) that may fail.
-    Raises:
-        ValueError: if none of the new images that are tried can be extracted, and more of them are new than may fail.
     """
     if plan is not None:
         restore_plan(work.store, plan)
@@ -171,9 +169,6 @@ def _with_members_restored(work: Work, plan: Plan) -> Plan:
 
     A finished shard has the images of its records and dead letters. An unfinished one gets the images that no other
     shard has, if the plan's digest tells that they are its own; else none, and its images are planned like new ones.
-
-    Raises:
-        ValueError: if images of a finished shard are not in the source as they were.
     """
     planned: set[str] = set()
     damaged: list[PlannedShard] = []
@@ -221,11 +216,7 @@ def _finished_images(store: OutputFolder, shard: PlannedShard) -> set[str] | Non
 
 
 def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
-    """Images that no shard holds yet; notes on planned ones that are gone, or are another photo now.
-
-    Raises:
-        ValueError: as of `PlannedImages`.
-    """
+    """Images that no shard holds yet; notes on planned ones that are gone, or are another photo now."""
     if plan is None:
         return work.source.images, []
     found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
@@ -389,9 +380,6 @@ def _try_photos(images: Sequence[ImageRef], work: Work, *, all_may_fail: bool) -
     """Seconds that one image takes here, warm-up included, so that shards come out rather too small than too large.
 
     None if none of those tried can be extracted, or nothing is to be learnt from one.
-
-    Raises:
-        ValueError: if none of `TRIES` images can be extracted, unless all may fail.
     """
     if all_may_fail and (work.shard_size is not None or work.own_detector is not None):
         return None

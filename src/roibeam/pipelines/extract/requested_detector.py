@@ -74,8 +74,6 @@ def open_detector(
     Args:
         plan: the store's; None where it has no features yet.
         threads: CPU threads of each process.
-    Raises:
-        ValueError: for names that are unknown or do not fit together.
     """
     given = request.detector
     if (config := detectron2_config(given.detector)) is not None:
@@ -149,11 +147,7 @@ def _look_at(given: RequestedDetector) -> None:
 
 
 def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
-    """The sections of a network of detectron2's as the settings change them, and its names.
-
-    Raises:
-        ValueError: for what such a network does not have, or missing weights.
-    """
+    """The sections of a network of detectron2's as the settings change them, and its names."""
     for option, value in (("preset", given.preset), ("conventions", given.conventions)):
         if value is not None:
             raise ValueError(

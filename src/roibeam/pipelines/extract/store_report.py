@@ -417,11 +417,7 @@ def output_tree(folder: OutputFolder) -> list[str]:
 
 
 class SampledRecords:
-    """A few records of a store at a URL, read one by one: up to `MAX_RECORDS`, in the middle of equal parts of it.
-
-    Raises:
-        OSError, ValueError: naming the file that cannot be read.
-    """
+    """A few records of a store at a URL, read one by one: up to `MAX_RECORDS`, in the middle of equal parts of it."""
 
     def __init__(self, folder: OutputFolder, manifest: StoreManifest) -> None:
         self._folder = folder

@@ -106,8 +106,6 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
 
     Args:
         tell: called with each remark for the user, a line.
-    Raises:
-        ValueError: one line: a part of the request is unknown, does not fit the others or cannot be opened.
     """
     run = request.run
     _check(request, runs_here=run.runner in ON_THIS_MACHINE)
@@ -124,9 +122,6 @@ def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work |
     """The work for a dry run, which may be made where there is no GPU, no driver of a cluster's files and no cluster.
 
     A store at a URL is not looked at: all images count as new. Images at a URL that cannot be listed are no error.
-
-    Raises:
-        ValueError: as of `open_work`.
     """
     _check(request, runs_here=False)
     if is_url(request.out):

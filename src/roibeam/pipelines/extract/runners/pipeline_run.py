@@ -93,8 +93,6 @@ def runner_flags(
         device: of the detector: with "cuda...", a runner that can takes machines with a GPU.
         to_plan: nothing will run: options may be missing, and a cluster need not answer.
         num_elements: units of work that the pipeline spreads; None while that is not known.
-    Raises:
-        ValueError: for an option that is missing, or that belongs before the --.
     """
     _check(beam_args)
     if not to_plan:
@@ -125,8 +123,6 @@ def pipeline_options(
     Args:
         num_elements: as of `runner_flags`.
         pool_token_file: with the token of the cluster's worker pools; None where they want none.
-    Raises:
-        ValueError: as `runner_flags`, or for an option that Beam does not know.
     """
     flags = runner_flags(runner, beam_args, preload=preload, device=device, num_elements=num_elements)
     check_known(runner, beam_args)
@@ -142,9 +138,6 @@ def pipeline_options(
 def check_known(runner: str, beam_args: Sequence[str]) -> None:
     """Checks that Beam knows these options. A job server has options of its own, so where there is one, unknown ones
     pass with a warning.
-
-    Raises:
-        ValueError: for an option that Beam does not know, of the local runner or Dataflow, or one of roibeam's.
     """
     _check(beam_args)
     options = PipelineOptions(list(beam_args))
@@ -203,9 +196,6 @@ def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
 def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
     """Checks the cluster before a run writes anything: an engine that does not answer, or a job server that cannot
     start, is an error. Too few slots of Flink are a warning, since a job waits for them silently.
-
-    Raises:
-        ValueError: in one line that says what is missing.
     """
     if runner == "spark":
         check_master(_value("--spark_master_url", beam_args) or "")
@@ -375,11 +365,7 @@ class RunnerChoice:
 
 
 def check_runner(choice: RunnerChoice, *, preload: str, device: str) -> None:
-    """Checks, before a run writes anything, its options, and whether the cluster can be reached.
-
-    Raises:
-        ValueError: in one line that says what is missing.
-    """
+    """Checks, before a run writes anything, its options, and whether the cluster can be reached."""
     _options(choice, preload, device)
     check_cluster(choice.runner, choice.beam_args)
 

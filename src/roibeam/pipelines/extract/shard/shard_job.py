@@ -111,8 +111,6 @@ def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
     """
     Args:
         device: of its computation, in place of the spec's.
-    Raises:
-        ValueError: as `build_detector`, or as `build_detectron2_detector`: without detectron2, a line how to get it.
     """
     if isinstance(spec.config, Detectron2Config):
         from roibeam.extraction.detectron2.adapter import build_detectron2_detector

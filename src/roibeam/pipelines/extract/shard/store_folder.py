@@ -330,9 +330,6 @@ def publish_run(folder: OutputFolder, plan: Plan | None, text: StoreText, *, kee
         plan: as it was read before; where another run has extended it since, its shards are published too.
         text: what the manifest states beside the shards; numerics are taken from the shards.
         keep: leave a manifest that lists these shards as it is: nothing was extracted, so nothing is to be restated.
-
-    Raises:
-        ValueError: if a planned shard has no manifest yet, or shards do not fit together.
     """
     plan = plan_of_now(folder, plan)
     if plan is None:

@@ -27,9 +27,6 @@ def write_comparison_page(
 
     Args:
         images: folder of the photos, found by image id, file name or COCO number; None draws empty canvases.
-    Raises:
-        ValueError: when `images` is no folder.
-        OSError: when the page cannot be written, naming `path`.
     """
     photos = _Photos(images)
     different = [image for image in found.worst if not _is_equal(image, found.max_error)]
