@@ -22,6 +22,7 @@ from apache_beam.options.pipeline_options import (
     DebugOptions,
     FlinkRunnerOptions,
     GoogleCloudOptions,
+    PipelineOptions,
     PortableOptions,
     SetupOptions,
     SparkRunnerOptions,
@@ -46,13 +47,12 @@ from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
 from roibeam.pipelines.extract.runners import pipeline_run
 from roibeam.pipelines.extract.runners.clusters import cancel_job_on_interrupt
-from roibeam.pipelines.extract.runners.pipeline_run import WORKER_POOL, _cause, check_cluster
+from roibeam.pipelines.extract.runners.pipeline_run import WORKER_POOL, RunnerChoice, _cause, check_cluster
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.store_folder import StoreText
 from roibeam.version import FLINK_VERSION
 
-pipeline_options = functools.partial(pipeline_run.pipeline_options, preload=PIPELINE)
 runner_flags = functools.partial(pipeline_run.runner_flags, preload=PIPELINE)
 CLOUD = [
     "--project=my-project",
@@ -65,6 +65,13 @@ CLUSTERS = {
     "spark": ["--spark_master_url=spark://h:7077"],
     "dataflow": CLOUD,
 }
+
+
+def pipeline_options(runner: str, beam_args: list[str], *, device: str = "cpu", **choice: Any) -> PipelineOptions:
+    made = RunnerChoice(runner, tuple(beam_args), **choice)
+    return pipeline_run.pipeline_options(made, preload=PIPELINE, device=device)
+
+
 MAX_PROTO_BYTES = 4_000_000  # gRPC's limit for one message, which job services have
 
 
