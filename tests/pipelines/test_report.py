@@ -18,7 +18,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.common.charts import DrawnRegion, bars_of_integers, photo_with_regions
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract import store_report as report
-from roibeam.pipelines.extract.store_report import ReportFacts, write_report
+from roibeam.pipelines.extract.store_report import ReportFacts, photo_thumbnail, write_report
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></title></style><script>&amp;"
 FACTS = ReportFacts(
@@ -145,13 +145,12 @@ def write(
 
     options.setdefault("class_names", ["cat", "dog"])
     options.setdefault("attribute_names", ["red"])
+    options.setdefault("thumbnail_of", lambda image_id, image_hw: photo_thumbnail(image_id, image_hw, read_bytes))
     write_report(
         path,
         facts or facts_of(store, failures),
         records=store,
         failures=failures,
-        locations=lambda image_id: image_id,
-        read_bytes=read_bytes,
         **options,  # type: ignore[arg-type]
     )
     return Page(path)
@@ -245,17 +244,9 @@ def test_photo_that_cannot_be_shown_gets_a_placeholder(tmp_path: Path, data: byt
 
 
 def test_photo_of_unknown_location_gets_a_placeholder(tmp_path: Path) -> None:
-    store = FakeStore([record("a")])
-    path = tmp_path / "report.html"
-    write_report(
-        path,
-        facts_of(store, []),
-        records=store,
-        failures=[],
-        locations=lambda image_id: None,
-        read_bytes=lambda location: jpeg(),
-    )
-    assert "where it was read from is not known" in Page(path).text
+    thumbnail = photo_thumbnail(None, (60, 80), lambda location: jpeg())
+    page = write(tmp_path / "report.html", FakeStore([record("a")]), thumbnail_of=lambda *_: thumbnail)
+    assert "where it was read from is not known" in page.text
 
 
 def test_empty_store(tmp_path: Path) -> None:
