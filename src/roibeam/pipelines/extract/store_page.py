@@ -45,7 +45,7 @@ def warning_of_config(config: Mapping[str, Any], classes: Sequence[str] | None) 
     Args:
         classes: names that the store has.
     """
-    detector, source = _part(config, "detector"), _part(config, "source")
+    detector, source = config_part(config, "detector"), config_part(config, "source")
     if not detector.get("weights"):  # written or imported: the detector is unknown
         return None
     # A recorded yes holds when the photos have moved; a "no" may be from before more folders were known.
@@ -87,7 +87,7 @@ def _toy_classes() -> tuple[str, ...]:
 
 def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The configuration of a run, or those that a copied store was put together from."""
-    sources = _part(config, "copy").get("sources")
+    sources = config_part(config, "copy").get("sources")
     if not isinstance(sources, list) or not sources:
         yield config
         return
@@ -97,7 +97,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _parts({**common, **(own if isinstance(own, dict) else {})})
 
 
-def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def config_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a recorded configuration; empty where it is none."""
     part = config.get(name)
     return part if isinstance(part, dict) else {}
 

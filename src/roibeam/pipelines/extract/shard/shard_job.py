@@ -23,7 +23,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -220,47 +220,36 @@ def _machine(spec: DetectorSpec) -> dict[str, Any]:
 log = logging.getLogger(__name__)
 
 
-class KeptRecords:
-    """Records by image id; every one of them was looked at. None at all without a reader."""
-
-    def __init__(self, reader: ShardReader | None = None) -> None:
-        self._reader = reader
-        self._rows: dict[str, int] = {}
-        for row, image_id in enumerate(() if reader is None else reader.ids()):
-            assert reader is not None
-            what = record_problem(reader, row, image_id)
-            if what is None:
-                self._rows[image_id] = row
-            else:
-                log.warning("record %r: %s; extracting it again", image_id, what)
-
-    def __contains__(self, image_id: object) -> bool:
-        return image_id in self._rows
-
-    def record(self, image_id: str) -> RegionRecord:
-        assert self._reader is not None
-        return self._reader.record_at(self._rows[image_id], image_id=image_id, copy=False)
-
-
 @contextmanager
-def kept_records(folder: OutputFolder, manifest: ShardManifest | None) -> Iterator[KeptRecords]:
-    """Records of the attempt that a manifest names; none for None, and where its file is damaged as a whole. A file at
-    a URL is copied to the scratch folder for a while."""
+def kept_records(
+    folder: OutputFolder, manifest: ShardManifest | None
+) -> Iterator[Mapping[str, Callable[[], RegionRecord]]]:
+    """Readers of the sound records of the attempt that a manifest names, by image id; none for None, and where its file
+    is damaged as a whole. A file at a URL is copied to the scratch folder for a while."""
     if manifest is None or manifest.data_file is None:
-        yield KeptRecords()
+        yield {}
         return
     with folder.local_file(manifest.data_file, manifest.data_bytes) as path:
         try:
-            reader = ShardReader(path, manifest)
-            if content_digest(reader.digests()) != manifest.content_digest:
-                raise ValueError(f"{path}: its index gives another content digest than its manifest")
-            kept = KeptRecords(reader)
+            kept = _sound_records(ShardReader(path, manifest))
         except UnreachableError:
             raise
         except (OSError, ValueError) as error:
             log.warning("%s; extracting its shard again", error)
-            kept = KeptRecords()
+            kept = {}
         yield kept
+
+
+def _sound_records(reader: ShardReader) -> dict[str, Callable[[], RegionRecord]]:
+    if content_digest(reader.digests()) != reader.manifest.content_digest:
+        raise ValueError(f"{reader.path}: its index gives another content digest than its manifest")
+    found: dict[str, Callable[[], RegionRecord]] = {}
+    for row, image_id in enumerate(reader.ids()):
+        if (problem := record_problem(reader, row, image_id)) is not None:
+            log.warning("record %r: %s; extracting it again", image_id, problem)
+        else:
+            found[image_id] = functools.partial(reader.record_at, row, image_id=image_id, copy=False)
+    return found
 
 
 @dataclass(frozen=True)
@@ -375,7 +364,7 @@ def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest:
 
 def _write_data(
     job: ExtractJob, members: Sequence[ImageRef], scratch: Path, heartbeat: Heartbeat, meter: ShardMeter,
-    kept: KeptRecords,
+    kept: Mapping[str, Callable[[], RegionRecord]],
 ) -> ShardSummary:  # fmt: skip
     """Writes scratch/data.lmdb, or no file when no image gave a record; times and failed images go to `meter`."""
     failures = meter.failures
@@ -384,7 +373,7 @@ def _write_data(
         extracted = extract_members(job, [each for each in members if each.image_id not in kept], meter.times)
         for member in members:  # in the plan's order, so that a shard is written alike, whatever is copied
             is_kept = member.image_id in kept
-            outcome = kept.record(member.image_id) if is_kept else next(extracted)
+            outcome = kept[member.image_id]() if is_kept else next(extracted)
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:

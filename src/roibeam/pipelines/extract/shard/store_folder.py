@@ -464,12 +464,9 @@ def last_extraction(folder: OutputFolder) -> dict[str, Any] | None:
 def last_end(folder: OutputFolder) -> tuple[str | None, str | None, str | None]:
     """`status`, `error` and `content_digest` of the last run by the summary that is there, each None if missing."""
     summary = _read(folder)
-    status, error, digest = (summary.get(name) for name in ("status", "error", "content_digest"))
-    return (
-        status if isinstance(status, str) else None,
-        error if isinstance(error, str) else None,
-        digest if isinstance(digest, str) else None,
-    )
+    found = (summary.get(name) for name in ("status", "error", "content_digest"))
+    status, error, digest = (each if isinstance(each, str) else None for each in found)
+    return status, error, digest
 
 
 def _read(folder: OutputFolder) -> dict[str, Any]:
@@ -535,10 +532,10 @@ def _counts(shards: Collection[FinishedShard]) -> dict[str, Any]:
 
 def _time_totals(shards: Collection[FinishedShard], name: str) -> dict[str, float] | None:
     """Totals over the shards that have these times; None when none has."""
-    telling = [shard for shard in shards if name in shard.times]
-    if not telling:
+    timed = [shard for shard in shards if name in shard.times]
+    if not timed:
         return None
-    total, images = sum(shard.times[name] for shard in telling), sum(shard.images for shard in telling)
+    total, images = sum(shard.times[name] for shard in timed), sum(shard.images for shard in timed)
     return {"total": round(total, 1), "mean_per_image": round(total / max(images, 1), 3)}
 
 
