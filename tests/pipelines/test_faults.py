@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import run_script
+from forks import KILLED, in_a_fork
 from in_process import run_roibeam
-from soak_share import SHARE
+from soak_share import share_of
 from tiny_commands import digest
 
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 from roibeam.pipelines.common.locations import SourceGoneError, read_image
 from roibeam.pipelines.data.shard_plan import members_path, plan_path
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 pytestmark = pytest.mark.faults
 Cli = Callable[..., Any]
-ROIBEAM = str(Path(sys.executable).parent / "roibeam")
-HANGING_SCRIPT = Path(__file__).with_name("hanging_detector_run.py")
-KILL_SCRIPT = Path(__file__).with_name("kill_at_every_step.py")
 
 
 @pytest.fixture(scope="module")
@@ -61,98 +54,32 @@ def warnings_and_errors(result: Any) -> list[str]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("options", [[], ["--boxes"]])
-def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(tmp_path: Path, options: list[str]) -> None:
-    done = run_script(KILL_SCRIPT, tmp_path, *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok\n") >= round(30 * SHARE) >= 1
-
-
-def wait_for(found: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be disturbed"
-        time.sleep(0.01)
-
-
-def assert_told_what_goes_on(errors: str, shards: str, command: list[str], what: str = "interrupted") -> None:
-    """One line, once, and it ends in what was typed."""
-    kept = f"roibeam: {what}; {shards} finished and kept, what is in work is dropped; to go on: "
-    (last,) = [line for line in errors.splitlines() if line.startswith(f"roibeam: {what}")]
-    assert last == errors.splitlines()[-1] and last.startswith(kept)
-    assert shlex.split(last.removeprefix(kept))[1:] == command[1:]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("disturb", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_stopped_in_its_second_shard_goes_on_there(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], disturb: signal.Signals
+@pytest.mark.parametrize("with_boxes", [False, True])
+def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], with_boxes: bool
 ) -> None:
-    many = tmp_path / "many"
-    for copy in range(11):
-        shutil.copytree(photos, many / f"{copy:02d}")
-    options = (*tiny_network, "--shard-size", "22")
-    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
-    assert roibeam("extract", many, undisturbed, *options).code == 0
+    for path in sorted(photos.iterdir())[3:]:
+        path.unlink()
+    (photos / "bad.jpg").write_bytes(b"")
+    options = [*tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1]
+    if with_boxes:
+        rows = [{"image_id": path.stem, "boxes": [[0, 0, 9, 9]] * i} for i, path in enumerate(sorted(photos.iterdir()))]
+        (tmp_path / "boxes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        options += ["--boxes", tmp_path / "boxes.jsonl"]
 
-    command = [ROIBEAM, "extract", str(many), str(stopped), *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    def run(store: Path) -> None:
+        done = roibeam("extract", photos, store, *options)
+        assert done.code == 0, done.err
 
-    def in_second_shard() -> bool:
-        return (stopped / "part-00000.json").exists() and bool(list(stopped.glob(".tmp-*/data.lmdb")))
-
-    wait_for(in_second_shard, process)
-    process.send_signal(disturb)
-    _, errors = process.communicate()
-    if disturb == signal.SIGINT:
-        assert process.returncode == 130
-        assert_told_what_goes_on(errors, "1 of 3 shards", command)
-        assert "Traceback" not in errors
-    with pytest.raises(FileNotFoundError, match="has not finished"):
-        FeatureStore(stopped)
-    first = (stopped / "part-00000.json").read_bytes()
-
-    assert roibeam("extract", many, stopped, *options).code == 0
-    assert (stopped / "part-00000.json").read_bytes() == first
-    assert not list(stopped.glob(".*"))
-    assert roibeam("store", "verify", stopped, "--deep").code == 0
-    assert digest(stopped) == digest(undisturbed)
-
-
-@pytest.mark.slow
-def test_a_run_whose_detector_does_not_come_back_ends(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    undisturbed, out = tmp_path / "undisturbed", tmp_path / "store"
-    arguments = (*tiny_network, "--shard-size", "2")
-    assert roibeam("extract", photos, undisturbed, *arguments).code == 0
-
-    def start(*options: str) -> subprocess.Popen[str]:
-        after = "3"  # the fourth photo is the second of the second shard
-        command = [sys.executable, str(HANGING_SCRIPT), after, "extract", str(photos), str(out), *arguments, *options]
-        return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-    # Ctrl-C while it computes.
-    process = start()
-    wait_for(lambda: (out / "part-00000.json").exists() and bool(list(out.glob(".tmp-*/data.lmdb"))), process)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)  # the call itself would take 60
-    assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
-    assert_told_what_goes_on(errors, "1 of 3 shards", [str(HANGING_SCRIPT), *process.args[3:]])
-    assert not list(out.glob(".tmp-*"))
-    first = (out / "part-00000.json").read_bytes()
-
-    # The watchdog.
-    process = start("--detect-timeout", "2")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1 and "Traceback" not in errors and "terminate" not in errors
-    assert "the detector has not come back from image " in errors.splitlines()[-1]
-    assert not list(out.glob(".tmp-*"))
-
-    assert roibeam("extract", photos, out, *arguments).code == 0
-    assert (out / "part-00000.json").read_bytes() == first
-    assert digest(out) == digest(undisturbed)
+    undisturbed, store = tmp_path / "undisturbed", tmp_path / "killed"
+    code, steps = in_a_fork(lambda: run(undisturbed), undisturbed)
+    assert code == 0 and len(steps) >= 30
+    for step in share_of(range(1, len(steps) + 1), str(with_boxes)):
+        shutil.rmtree(store, ignore_errors=True)
+        assert in_a_fork(lambda: run(store), store, step)[0] == KILLED, steps[step - 1]
+        run(store)
+        whole = verify_store(store, deep=True) == [] and not list(store.glob(".*"))
+        assert whole and digest(store) == digest(undisturbed), steps[step - 1]
 
 
 def test_damaged_and_missing_files_are_extracted_again(
