@@ -83,11 +83,11 @@ def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(
 
 
 def test_damaged_and_missing_files_are_extracted_again(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
-    assert roibeam(*run).code == 0
+    run = (photos, out, "--shard-size", 2)
+    assert extract(*run).code == 0
     before = digest(out)
 
     def truncate_manifest() -> None:
@@ -107,7 +107,7 @@ def test_damaged_and_missing_files_are_extracted_again(
 
     for damage, shard in ((truncate_manifest, 0), (remove_data, 1), (cut_data, 1), (damage_index, 2)):
         damage()
-        done = roibeam(*run)
+        done = extract(*run)
         assert done.code == 0 and "2 images extracted" in done.out, damage
         line, *others = warnings_and_errors(done)
         assert [other for other in others if "removed what a stopped run left" not in other] == []
@@ -115,73 +115,65 @@ def test_damaged_and_missing_files_are_extracted_again(
         assert digest(out) == before
         assert roibeam("store", "verify", out, "--deep").code == 0
     (out / "manifest.json").write_text("{")
-    assert roibeam(*run).code == 0 and digest(out) == before
+    assert extract(*run).code == 0 and digest(out) == before
 
 
-def test_a_shard_done_again_counts_anew(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_shard_done_again_counts_anew(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    run = ("extract", photos, out, *tiny_network)
-    assert roibeam(*run).code == 0
+    run = (photos, out)
+    assert extract(*run).code == 0
     next(out.glob("part-*.lmdb")).unlink()
     for path in sorted(photos.iterdir())[:5]:
         path.write_bytes(b"")
-    done = roibeam(*run)
+    done = extract(*run)
     assert done.code == 1 and "83.3 % of the images failed" in done.err
     assert "1 record " in done.out and "6 images extracted" in done.out
 
 
-def test_dead_letters_stay_until_they_are_retried(
-    roibeam: Cli, photos: Path, finished: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_dead_letters_stay_until_they_are_retried(extract: Cli, photos: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     victim = photos / "sample_00004.jpg"
     good = victim.read_bytes()
     victim.write_bytes(good[:500])
-    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
-    assert roibeam(*run).code == 1
+    run = (photos, out, "--shard-size", 2)
+    assert extract(*run).code == 1
     victim.write_bytes(good)
-    still = roibeam(*run)
+    still = extract(*run)
     assert still.code == 1 and "--retry-dead-letters tries them again" in still.err
-    retried = roibeam(*run, "--retry-dead-letters")
+    retried = extract(*run, "--retry-dead-letters")
     assert retried.code == 0 and "1 image extracted" in retried.out  # not the other of its shard
     assert digest(out) == digest(finished)
 
 
 def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
     out.mkdir()
     (out / ".plan.json.1.ab.tmp").write_text("{")  # killed while the very first file was written
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert extract(photos, out).code == 0
     for name in (".part-00000.json.1.ab.tmp", ".tmp-file", "part-00000.dead.lmdb", "notes.tmp"):
         (out / name).write_text("x")
     (out / ".tmp-link").symlink_to(photos)
     (out / ".tmp-0123abcd").mkdir()
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert extract(photos, out).code == 0
     assert not list(out.glob(".*")) and not (out / "part-00000.dead.lmdb").exists()
     assert (out / "notes.tmp").exists() and len(list(photos.iterdir())) == 6
 
 
-def test_a_rerun_with_nothing_to_do_restates_nothing(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_rerun_with_nothing_to_do_restates_nothing(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network, "--threads", 2).code == 0
+    assert extract(photos, out, "--threads", 2).code == 0
     before = (out / "manifest.json").read_bytes()
-    assert roibeam("extract", photos, out, *tiny_network, "--threads", 1).code == 0
+    assert extract(photos, out, "--threads", 1).code == 0
     assert (out / "manifest.json").read_bytes() == before
 
 
-def test_shards_computed_differently_are_warned_about(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_shards_computed_differently_are_warned_about(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network, "--threads", 2).code == 0
+    assert extract(photos, out, "--threads", 2).code == 0
     shutil.copy(photos / "sample_00000.jpg", photos / "late.jpg")
-    done = roibeam("extract", photos, out, *tiny_network, "--threads", 1)
+    done = extract(photos, out, "--threads", 1)
     (line,) = warnings_and_errors(done)
     assert "shards were computed differently (threads [2, 1])" in line
     with FeatureStore(out) as store:
@@ -222,12 +214,7 @@ def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: P
     ],
 )
 def test_damaged_plans_are_one_line(
-    roibeam: Cli,
-    drawn: Path,
-    finished: Path,
-    tmp_path: Path,
-    tiny_network: tuple[str, ...],
-    damage: Callable[[Any], object],
+    extract: Cli, drawn: Path, finished: Path, tmp_path: Path, damage: Callable[[Any], object]
 ) -> None:
     """Where the copy is damaged too, or of an earlier version, which made none."""
     out = shutil.copytree(finished, tmp_path / "store")
@@ -236,7 +223,7 @@ def test_damaged_plans_are_one_line(
     del plan["sha256"]
     damage(plan)
     plan_path(out).write_text(json.dumps(plan))
-    done = roibeam("extract", drawn, out, *tiny_network)
+    done = extract(drawn, out)
     (line,) = warnings_and_errors(done)
     assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
 
@@ -266,8 +253,8 @@ def flipped(data: bytes, at: int) -> bytes:
 )
 @pytest.mark.parametrize("name", ["plan.json", "plan/plan.json", "plan/part-00000.jsonl", "plan/part-00001.jsonl"])
 def test_a_damaged_file_of_the_plan_is_made_anew(
-    roibeam: Cli, drawn: Path, finished: Path, half_done: Path, tmp_path: Path, tiny_network: tuple[str, ...],
-    name: str, damage: Callable[[bytes], bytes | None],
+    roibeam: Cli, extract: Cli, drawn: Path, finished: Path, half_done: Path, tmp_path: Path, name: str,
+    damage: Callable[[bytes], bytes | None],
 ) -> None:  # fmt: skip
     """Also where part of the shards is finished; nothing finished is extracted again."""
     out = shutil.copytree(half_done, tmp_path / "store")
@@ -275,7 +262,7 @@ def test_a_damaged_file_of_the_plan_is_made_anew(
     hurt = damage(whole)
     (out / name).unlink() if hurt is None else (out / name).write_bytes(hurt)
     first = (out / "part-00000.json").read_bytes()
-    done = roibeam("extract", drawn, out, *tiny_network, "--shard-size", "2")
+    done = extract(drawn, out, "--shard-size", "2")
     lines = warnings_and_errors(done)
     assert done.code == 0 and (out / name).read_bytes() == whole, done.err
     assert len(lines) == (name != "plan/plan.json") and all(str(out / name) in line for line in lines), lines
@@ -312,12 +299,10 @@ def test_images_of_a_damaged_plan_that_are_gone_from_the_source(
         assert sorted(store.ids()) == [path.stem for path in others]
 
 
-def test_a_second_run_at_once_is_refused(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_second_run_at_once_is_refused(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     out.mkdir()
     with store_lock(out):
-        done = roibeam("extract", photos, out, *tiny_network)
+        done = extract(photos, out)
     assert done.code == 1 and "another run is writing this store" in done.err
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert extract(photos, out).code == 0

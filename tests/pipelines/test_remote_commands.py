@@ -20,6 +20,7 @@ from disturbed_runs import BucketCommand, Command, Ended, Run
 from faulty_s3 import FaultyS3, faulty_s3
 from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore
+from tiny_commands import digest
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import make_record, write_store
@@ -38,10 +39,6 @@ def local(tmp_path: Path) -> Path:
     shards = [[make_record(f"i{n:02}", 1 + n % 4, seed=n) for n in range(start, 12, 3)] for start in range(3)]
     write_store(tmp_path / "local", shards)
     return tmp_path / "local"
-
-
-def digest(store: Path) -> str:
-    return str(json.loads((store / "manifest.json").read_bytes())["content_digest"])
 
 
 def names(store: Path) -> list[str]:

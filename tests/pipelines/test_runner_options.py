@@ -228,12 +228,12 @@ def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) 
     ],
 )  # fmt: skip
 def test_a_run_whose_engine_is_not_there_writes_nothing(
-    runner: str, beam_args: list[str], words: str, roibeam: Any, tmp_path: Path, tiny_network: tuple[str, ...]
+    runner: str, beam_args: list[str], words: str, extract: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
     store = tmp_path / "store"
-    done = roibeam("extract", tmp_path / "images", store, *tiny_network, "--runner", runner, "--", *beam_args)
+    done = extract(tmp_path / "images", store, "--runner", runner, "--", *beam_args)
     assert done.code == 1 and words in done.err and "Traceback" not in done.err
     assert not store.exists() or not list(store.iterdir())
 
