@@ -243,7 +243,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             with waiting("writing the report"):
-                write_run_report(folder, plan, seconds=seconds, new_images=new_images)
+                write_run_report(folder, plan, manifest, seconds=seconds, new_images=new_images)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
             finished = f"{len(view.finished):,} of {plural(len(plan.shards), 'shard')}"

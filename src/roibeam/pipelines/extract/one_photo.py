@@ -170,11 +170,7 @@ class RecordView:
 
 
 def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 10) -> RecordView:
-    """
-    Args:
-        image_id: None for the first one of the store.
-        num_regions: at most so many regions.
-    """
+    """A stored record with its best regions; `image_id` None is the first one of the store."""
     with FeatureStore(store) as opened:
         if image_id is None:
             image_id = next(iter(opened.ids()), None)
@@ -215,7 +211,6 @@ def view_of(
     Args:
         classes, attributes: names by id; None for bare ids.
         has_classes: False where class ids and scores only fill their place.
-        num_regions: at most so many regions.
     """
     rows: list[dict[str, Any]] = []
     for i in strongest(record.class_scores, num_regions):

@@ -246,17 +246,19 @@ REPORT_NAME = "report.html"
 MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads each
 
 
-def write_run_report(folder: OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0) -> None:
+def write_run_report(
+    folder: OutputFolder, plan: Plan, manifest: StoreManifest, *, seconds: float | None = None, new_images: int = 0
+) -> None:
     """Writes OUT/report.html from the published store; at a URL it reads some records only.
 
     Args:
+        manifest: of the store.
         seconds: wall time of the run.
         new_images: images that it extracted; for 0, time and number are of the last run that extracted some.
     """
     if not new_images:
         last = last_extraction(folder) or {"seconds": None, "images": 0}
         seconds, new_images = last["seconds"], last["images"]
-    manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
     if folder.local_path is not None:
         with FeatureStore(folder.local_path) as opened:
             _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, (seconds, new_images))

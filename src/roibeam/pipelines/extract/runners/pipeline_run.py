@@ -279,13 +279,11 @@ class Slots:
 
 
 def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str = "cpu", gpus: int = 0) -> Slots:
-    """
+    """Shards in work at once.
+
     Args:
-        runner: as of `runner_flags`.
         flags: all Beam options of the run.
-        workers: processes of the local runner.
-        device: what the detector runs on.
-        gpus: of this machine.
+        workers, gpus: of this machine.
     """
     if runner == "local":
         return _local_slots(workers, device, gpus)
@@ -354,8 +352,7 @@ def run_pipeline(
     """Runs the pipeline that `build` makes to its end.
 
     Args:
-        preload: the module whose pipeline it is, for workers to import before they have threads.
-        device: that its workers compute on, see `pipeline_options`.
+        preload, device: as of `runner_flags`.
         namespace: of the metrics to return.
         num_elements: units of work that it spreads.
     Returns:

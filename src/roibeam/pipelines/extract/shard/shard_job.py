@@ -108,10 +108,7 @@ def _free_seats(folder: Path, names: Sequence[str], row: int) -> list[tuple[int,
 
 
 def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
-    """
-    Args:
-        device: of its computation, in place of the spec's.
-    """
+    """Builds a detector on `device`, whatever device the spec names."""
     if isinstance(spec.config, Detectron2Config):
         from roibeam.extraction.detectron2.adapter import build_detectron2_detector
 

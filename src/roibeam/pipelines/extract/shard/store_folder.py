@@ -178,10 +178,7 @@ def _counting_manifest(
     *,
     may_differ: bool = False,
 ) -> ShardManifest | None:
-    """
-    Args:
-        may_differ: whether images of the shard may be planned anew since.
-    """
+    """`finished_manifest` from bytes; with `may_differ`, images of the shard may be planned anew since."""
     where = folder.where(shard_manifest_name(shard.number))
     try:
         manifest = ShardManifest.from_bytes(data, where)
