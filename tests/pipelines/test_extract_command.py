@@ -306,57 +306,47 @@ def one_line(result: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{samples}", "{out}"], "weights are missing: preset butd-10-100 brings none; give a weight file"),
-        (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such file or folder: SOURCE"),
-        (["{tmp}/none", "{out}", "--weights", "random:1"], "no images in"),
-        (["{samples}", "{out}", "--weights", "random:x"], "random"),
-        (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
-        (
-            ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
-            "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small",
-        ),
-        (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
-        (["{samples}", "{out}", "--weights", "random:1", "--image-feature", "all"], "choose none, region or <network>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{tmp}/b.json"], "no such file or folder: --boxes"),
-        (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{three}"], "expected boxes as COCO instances"),
-        (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "there are butd-10-100"),
-        (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
-        (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "torch sees"),
-        (["{samples}", "{out}", "--weights", "random:1", "--id-rule", "hash"], "choose one of no-extension"),
-        (
-            ["{samples}", "{out}", "--weights", "random:1", "--max-failures", "2"],
-            "--max-failures '",
-        ),
-        (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "there is no option --colour"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "did you mean depth"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "depth=50"], "expected section.field=value"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depth=x"], "expected a whole number"),
-        (["{samples}", "{out}", "--weights", "random:1", "--photos", "{tmp}"], "--photos goes with"),
-        (["{samples}", "{out}", "--weights", "random:1", "--vocab", "{tmp}/v.txt"], "v.txt"),
-        (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
-        (["{samples}", "{samples}", "--weights", "random:1"], "which is only read; name a folder beside it"),
-        (["{samples}", "{three}", "--weights", "random:1"], "is a file"),
-        (
-            ["{samples}", "{out}", "extra", "--weights", "random:1"],
-            "SOURCE (the last argument is the store) '{out}'",
-        ),
-        (
-            ["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--", "--wrkers=2"],
-            "does not know --wrkers",
-        ),
+        ("{samples} {out}", "weights are missing: preset butd-10-100 brings none; give a weight file"),
+        ("{tmp}/missing {out} --weights random:1", "no such file or folder: SOURCE"),
+        ("{tmp}/none {out} --weights random:1", "no images in"),
+        ("{samples} {out} --weights random:x", "random"),
+        ("{samples} {out} --weights {tmp}/no.pth", "no.pth"),
+        ("{samples} {samples} --weights random:1", "which is only read; name a folder beside it"),
+        ("{samples} {three} --weights random:1", "is a file"),
+        ("{samples} {out} extra --weights random:1", "SOURCE (the last argument is the store) '{out}'"),
+        ("--detector vgg", "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small"),
+        ("--conventions vgg", "choose one of hf, d2, caffe"),
+        ("--set conventions.resize=x", "convention resize is 'x'"),
+        ("--image-feature all", "choose none, region or <network>"),
+        ("--boxes {tmp}/b.json", "no such file or folder: --boxes"),
+        ("--boxes {three}", "expected boxes as COCO instances"),
+        ("--selection best", "there are butd-10-100"),
+        ("--dtype int8", "choose one of float16"),
+        ("--distribution some", "choose full, none or top-<k>"),
+        ("--device tpu", "expected auto, cpu, cuda or cuda:<n>"),
+        ("--device cuda:9", "torch sees"),
+        ("--id-rule hash", "choose one of no-extension"),
+        ("--max-failures 2", "--max-failures '"),
+        ("--colour x", "there is no option --colour"),
+        ("--set detector.depht=50", "did you mean depth"),
+        ("--set depth=50", "expected section.field=value"),
+        ("--set detector.depth=x", "expected a whole number"),
+        ("--photos {tmp}", "--photos goes with"),
+        ("--vocab {tmp}/v.txt", "v.txt"),
+        ("--detector small --vocab {three}", "3 classes"),
+        ("--detector small -- --wrkers=2", "does not know --wrkers"),
     ],
 )
 def test_user_errors_are_one_clear_line(
-    roibeam: Cli, samples: Path, tmp_path: Path, arguments: list[str], words: str
+    roibeam: Cli, samples: Path, tmp_path: Path, arguments: str, words: str
 ) -> None:
     three = tmp_path / "three.txt"
     three.write_text("a\nb\nc\n")
     (tmp_path / "none").mkdir()
     places = {"samples": samples, "tmp": tmp_path, "out": tmp_path / "out", "three": three}
-    line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments)))
+    if arguments.startswith("--"):
+        arguments = f"{{samples}} {{out}} --weights random:1 {arguments}"
+    line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments.split())))
     assert words.replace("{out}", str(places["out"])) in line
 
 
