@@ -155,8 +155,8 @@ def _open(
     begun = None if plan is None or is_unused_plan(store, plan) else plan
     threads = _threads(request.detector.threads, request.run)
     spec, vocabulary = open_detector(request, store, begun, threads, tell=tell)
-    for source in filter(is_url, request.images.sources if to_plan else ()):
-        if reason := why_not_reached(source):
+    for location in filter(is_url, request.images.sources if to_plan else ()):
+        if reason := why_not_reached(location):
             return UnlistedWork(dataclasses.replace(spec, device=_device(request, spec, to_plan=True).name), reason)
     source, leaks, is_held_out = _source(request.images)
     source, boxes = (source, None) if request.images.boxes is None else give_boxes(source, request.images.boxes)
