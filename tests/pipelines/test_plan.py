@@ -23,6 +23,7 @@ from roibeam.pipelines.data.shard_plan import (
     members_digest,
     members_path,
     mend_plan,
+    plan_of_now,
     plan_path,
     planned_members,
     read_members,
@@ -64,6 +65,14 @@ def test_a_grown_source_adds_shards_and_leaves_old_ones(folder: LocalFolder, tmp
     assert members_path(tmp_path, 0).read_bytes() == before
     assert list(planned_members(folder, grown)) == refs("a", "b", "é", "aa")
     assert read_members(folder, grown.shards[1]) == refs("é")
+
+
+def test_a_plan_that_another_run_has_changed_is_read_again(folder: LocalFolder) -> None:
+    assert plan_of_now(folder, None) is None
+    first = planned(folder, None, refs("a"))
+    assert plan_of_now(folder, first) is first
+    grown = planned(folder, first, refs("b"))
+    assert plan_of_now(folder, first) == plan_of_now(folder, None) == grown != first
 
 
 def test_a_plan_that_takes_the_place_of_another_leaves_nothing_of_it(folder: LocalFolder, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from disturbed_runs import BucketCommand, Command, Ended, Run
 from faulty_s3 import FaultyS3, faulty_s3
 from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore
-from tiny_commands import digest
+from tiny_commands import digest, one_line
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import make_record, write_store
@@ -43,11 +43,6 @@ def local(tmp_path: Path) -> Path:
 
 def names(store: Path) -> list[str]:
     return sorted(path.name.split(".")[0] + path.suffix for path in store.iterdir())
-
-
-def one_line(result: Any) -> str:
-    assert "Traceback" not in result.err, result.err
-    return [line for line in result.err.splitlines() if line.startswith("roibeam: ")][-1]
 
 
 def test_every_command_at_urls(roibeam: Cli, local: Path, bucket: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import fsspec
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore
-from tiny_commands import digest
+from tiny_commands import digest, one_line
 
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.staging import StagedStore
@@ -78,11 +78,6 @@ def check_whole(store: Path, wanted: str, staged: Path) -> None:
     reader = StagedStore(f"{URL}{store}", staged)
     assert reader.manifest.content_digest == wanted == digest(store)
     assert len(list(reader)) == 5
-
-
-def one_line(result: Any) -> str:
-    assert "Traceback" not in result.err, result.err
-    return [line for line in result.err.splitlines() if line.startswith("roibeam: ")][-1]
 
 
 def test_a_store_in_memory_is_the_local_one(

@@ -179,10 +179,9 @@ def _check_settings(work: Work, plan: Plan) -> None:
     only the network knows are compared by `planning.fitting_plan`."""
     known: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
     if work.boxes is None:  # the plan of given boxes has fewer
-        spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
-        known |= {"regions": dataclasses.asdict(work.detector.selection)}
+        known["regions"] = dataclasses.asdict(work.detector.selection)
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
-            known["detector"] = spec
+            known["detector"] = {"conventions": dataclasses.asdict(work.detector.conventions)}
     settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": known}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
