@@ -27,6 +27,7 @@ from roibeam.pipelines.data.shard_plan import Plan, read_members, read_plan
 from roibeam.pipelines.extract import beam_extraction, planning
 from roibeam.pipelines.extract.beam_extraction import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.rendering import draw_samples
@@ -454,12 +455,17 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
 
 
 def test_threads_that_share_one_model_write_the_same_store(
-    extract: Cli, samples: Path, plain: Path, tmp_path: Path
+    extract: Cli, samples: Path, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    built = []
+    build = shard_job.build_detector
+    monkeypatch.setattr(shard_job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
+    monkeypatch.setattr(shard_job, "_detectors", {})
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
     assert extract(samples, tmp_path / "three", "--shard-size", 2, *threads).code == 0
     with FeatureStore(plain) as want, FeatureStore(tmp_path / "three") as got:
         assert got.manifest.content_digest == want.manifest.content_digest
+        assert len(got.manifest.shards) == 6 and len(built) == 1
 
 
 def test_an_extraction_opens_its_store_and_reads_its_plan_once(

@@ -256,15 +256,8 @@ def _place(request: ExtractRequest, work: Work) -> str:
 
 
 def _options(request: RequestedRecords) -> ExtractOptions:
-    return ExtractOptions(
-        feature_dtype=request.dtype,
-        distribution=request.distribution,
-        max_pixels=request.max_pixels,
-        decode_threads=request.decode_threads,
-        image_feature=request.image_feature,
-        load_timeout=request.load_timeout,
-        detect_timeout=request.detect_timeout,
-    )
+    fields = dataclasses.asdict(request)
+    return ExtractOptions(feature_dtype=fields.pop("dtype"), **fields)
 
 
 def _threads(request: int | None, run: RunOptions) -> int | None:

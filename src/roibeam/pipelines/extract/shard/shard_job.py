@@ -131,7 +131,6 @@ def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
 
 
 _detectors: dict[DetectorSpec, DetectorCalls] = {}
-_global_features: dict[tuple[str, str], GlobalFeature] = {}
 _models_lock = threading.Lock()
 
 
@@ -162,12 +161,13 @@ def shared_global_feature(spec: DetectorSpec, options: ExtractOptions) -> Global
     """The network that `options.image_feature` names, on the detector's device; None where it names none."""
     if options.global_network is None:
         return None
-    key = (options.global_network, spec.device)
     with _models_lock:
-        if key not in _global_features:
-            _global_features.clear()
-            _global_features[key] = build_global_feature(options.global_network, device=own_device(spec.device))
-        return _global_features[key]
+        return _global_feature(options.global_network, spec.device)
+
+
+@functools.lru_cache(maxsize=1)
+def _global_feature(network: str, device: str) -> GlobalFeature:
+    return build_global_feature(network, device=own_device(device))
 
 
 @functools.lru_cache(maxsize=4)
