@@ -15,7 +15,7 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import without_image_extension
-from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.weights.detector_choice import ChosenDetector
 from roibeam.features.record.fingerprint import has_classes as store_has_classes
 from roibeam.features.record.notebook import regions_html
 from roibeam.features.record.region_drawing import PhotoLike, looking_scale, strongest
@@ -33,7 +33,7 @@ from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.extract.requested_detector import detector_parts
+from roibeam.pipelines.extract.requested_detector import chosen_detector, detector_parts
 from roibeam.pipelines.extract.store_page import warning_of
 
 
@@ -76,10 +76,7 @@ def requested_parts(given: RequestedDetector) -> tuple[ChosenDetector, dict[str,
         ValueError: for a detector that is not known or does not fit together.
     """
     check_device(given.device)
-    chosen = choose_detector(
-        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
-        weights=given.weights,
-    )  # fmt: skip
+    chosen = chosen_detector(given)
     return chosen, *detector_parts(chosen, given)
 
 

@@ -67,7 +67,7 @@ def open_detector(
     request: ExtractRequest, store: OutputFolder, plan: Plan | None, threads: int | None, *,
     tell: Callable[[str], None],
 ) -> tuple[DetectorSpec, Vocabulary]:  # fmt: skip
-    """The detector of a request, and the names of its classes and attributes; the user is told in a line or two.
+    """The detector of a request, and the names of its classes and attributes; reported to the user in a line or two.
 
     Parts that the request does not name are those that the store recorded, if it has features, else the preset's.
 
@@ -78,10 +78,7 @@ def open_detector(
     given = request.detector
     if (config := detectron2_config(given.detector)) is not None:
         return _of_detectron2(config, request, threads, tell=tell)
-    chosen = choose_detector(
-        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
-        weights=given.weights,
-    )  # fmt: skip
+    chosen = chosen_detector(given)
     with_boxes = request.images.boxes is not None
     recorded = None if plan is None else _recorded(plan)
     used = _as_recorded(chosen, given, recorded)
@@ -99,6 +96,14 @@ def open_detector(
         given_boxes=with_boxes,
     )  # fmt: skip
     return spec, vocabulary
+
+
+def chosen_detector(given: RequestedDetector) -> ChosenDetector:
+    """The detector that the names of a request choose."""
+    return choose_detector(
+        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
+        weights=given.weights,
+    )  # fmt: skip
 
 
 def detector_parts(chosen: ChosenDetector, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
@@ -139,11 +144,8 @@ def _check_weights(weights: str | None) -> None:
 def _look_at(given: RequestedDetector) -> None:
     if (config := detectron2_config(given.detector)) is not None:
         detectron2_parts(config, given)
-        return
-    choose_detector(
-        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
-        weights=given.weights,
-    )  # fmt: skip
+    else:
+        chosen_detector(given)
 
 
 def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,8 @@ class Heartbeat:
 
     def __init__(self, folder: OutputFolder, scratch: Path, attempt: str, shard: int) -> None:
         self._remote = folder if isinstance(folder, ObjectFolder) else None
-        self._scratch, self._attempt, self._shard = scratch, attempt, shard
-        self._name = f"{REMOTE_PREFIX}{attempt}.json"
-        self._host = socket.gethostname()
-        self._started_at = time.time()
+        self._scratch, self._name = scratch, f"{REMOTE_PREFIX}{attempt}.json"
+        self._first = Beat(shard, started_at=time.time(), attempt=attempt, host=socket.gethostname())
         self._next = 0.0
         self._has_warned = False
 
@@ -113,9 +111,7 @@ class Heartbeat:
 
     def _beat(self, num_records: int, failures: Sequence[Failure], stage: str) -> bytes:
         reasons = dict(Counter(failure.reason for failure in failures))
-        beat = Beat(
-            self._shard, num_records, reasons, self._started_at, time.time(), self._attempt, self._host, stage
-        )  # fmt: skip
+        beat = replace(self._first, records=num_records, failures=reasons, beaten_at=time.time(), stage=stage)
         return json.dumps(asdict(beat)).encode("ascii")
 
     def _put(self, folder: ObjectFolder, data: bytes) -> None:
@@ -123,7 +119,7 @@ class Heartbeat:
             folder.put_bytes(self._name, data, tries=1)
         except OSError as error:  # only a sign of life; what the shard itself puts is tried again, and then ends it
             if not self._has_warned:
-                log.warning("shard %d goes on without heartbeat: %s", self._shard, error)
+                log.warning("shard %d goes on without heartbeat: %s", self._first.shard, error)
             self._has_warned = True
 
 
