@@ -213,6 +213,7 @@ def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(extract: Cli,
     done = extract(photos, out)
     assert done.code == 1
     assert "14.3 % of the images failed, more than the 5 % of --max-failures" in done.err
+    assert "--retry-dead-letters tries them again" in done.err
     letters = {
         row["image_id"]: (row["stage"], row["reason"])
         for row in pq.read_table(out / "dead_letters.parquet").to_pylist()

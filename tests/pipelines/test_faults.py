@@ -130,21 +130,6 @@ def test_a_shard_done_again_counts_anew(extract: Cli, photos: Path, tmp_path: Pa
     assert "1 record " in done.out and "6 images extracted" in done.out
 
 
-def test_dead_letters_stay_until_they_are_retried(extract: Cli, photos: Path, finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    victim = photos / "sample_00004.jpg"
-    good = victim.read_bytes()
-    victim.write_bytes(good[:500])
-    run = (photos, out, "--shard-size", 2)
-    assert extract(*run).code == 1
-    victim.write_bytes(good)
-    still = extract(*run)
-    assert still.code == 1 and "--retry-dead-letters tries them again" in still.err
-    retried = extract(*run, "--retry-dead-letters")
-    assert retried.code == 0 and "1 image extracted" in retried.out  # not the other of its shard
-    assert digest(out) == digest(finished)
-
-
 def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
     extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
