@@ -65,14 +65,12 @@ CLUSTERS = {
     "spark": ["--spark_master_url=spark://h:7077"],
     "dataflow": CLOUD,
 }
+MAX_PROTO_BYTES = 4_000_000  # gRPC's limit for one message, which job services have
 
 
 def pipeline_options(runner: str, beam_args: list[str], *, device: str = "cpu", **choice: Any) -> PipelineOptions:
     made = RunnerChoice(runner, tuple(beam_args), **choice)
     return pipeline_run.pipeline_options(made, preload=PIPELINE, device=device)
-
-
-MAX_PROTO_BYTES = 4_000_000  # gRPC's limit for one message, which job services have
 
 
 def job(device: str = "cpu") -> ExtractJob:

@@ -62,20 +62,15 @@ def check_output_folder(folder: OutputFolder) -> Plan | None:
     """The plan of the store; None where there is none yet.
 
     Raises:
-        ValueError: when the folder cannot become or continue a store: a file, or a folder with other things in it.
+        ValueError: when the folder cannot become or continue a store: other things are in it.
     """
     try:
         str(folder).encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(f"{str(folder)!r}: the path is not valid UTF-8; choose another folder") from None
-    path = folder.local_path
-    if path is not None and path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; the last argument is the folder to write the store into")
-    for link in () if path is None else (path, *path.parents):
-        if link.is_symlink() and not link.exists():
-            raise ValueError(f"{link} is a link to {os.readlink(link)}, which is not there; make that folder first")
     plan = read_plan(folder)
     if plan is None:
+        path = folder.local_path
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
         others = [name for name in names if not _is_of_a_killed_start(folder, name)]
         if STORE_MANIFEST_NAME in others:
