@@ -36,6 +36,7 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.regions import Regions
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard import writer as shard
 from roibeam.features.shard.lmdb_file import GrowingLmdb
@@ -127,7 +128,7 @@ class Run:
         store = self._folder / "store"
         source = {"kind": "folder", "location": str(self._folder), "image_root": str(self._folder), "id_rule": "none"}
         settings = {"feature_space": self._fingerprint.details}
-        plan = extend_plan(store, None, source=source, settings=settings, images=self._images,
+        plan = extend_plan(LocalFolder(store), None, source=source, settings=settings, images=self._images,
                            shard_size=self._shard_size)  # fmt: skip
         space = self._fingerprint.feature_space
         try:
@@ -149,7 +150,7 @@ class Run:
         with self.planned() as (job, plan):
             text = StoreText({}, Vocabulary(None, None), self._fingerprint)
             start = time.perf_counter()
-            run_extraction(job, plan.shards, text, RunnerChoice())
+            run_extraction(job, plan, text, RunnerChoice())
             return len(self._images) / (time.perf_counter() - start)
 
 

@@ -29,15 +29,15 @@ IMPORTS = """
 import json, sys
 from pathlib import Path
 from roibeam.pipelines.data.shard_plan import extend_plan, read_plan
-from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.extract.planning import PlannedImages
 from roibeam.pipelines.data.source_kinds import open_source
 """
 PLAN = """
-captions, store = sys.argv[1], Path(sys.argv[2])
-source = open_source(captions, image_root=str(store.parent))
+captions, store = sys.argv[1], LocalFolder(Path(sys.argv[2]))
+source = open_source(captions, image_root=str(store.path.parent))
 plan = read_plan(store)
-new = source.images if plan is None else PlannedImages(source, output_folder(store), plan).new
+new = source.images if plan is None else PlannedImages(source, store, plan).new
 grown = extend_plan(store, plan, source={}, settings={}, images=new, shard_size=4000)
 print(json.dumps({"images": grown.num_images, "new": len(new), "shards": len(grown.shards)}))
 """

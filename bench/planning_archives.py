@@ -24,6 +24,7 @@ HERE = Path(__file__).parents[1]
 PLAN = """
 import hashlib, json, resource, sys, tempfile, time
 from pathlib import Path
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.data.shard_plan import extend_plan
 from roibeam.pipelines.common.remote_files import use_beam_options
 from roibeam.pipelines.data import source_images
@@ -36,7 +37,7 @@ if threads:
 with tempfile.TemporaryDirectory() as store:
     before, start, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic(), time.process_time()
     source = open_source(where)
-    extend_plan(Path(store), None, source={}, settings={}, images=source.images, shard_size=4000)
+    extend_plan(LocalFolder(Path(store)), None, source={}, settings={}, images=source.images, shard_size=4000)
     seconds, cpu = time.monotonic() - start, time.process_time() - cpu
     whole = hashlib.sha256("".join(source.notes).encode())
     for path in sorted(Path(store).rglob("*.*")):

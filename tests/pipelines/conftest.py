@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,6 +35,12 @@ def conformance(capfd: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamesp
         return SimpleNamespace(code=int(ended.value.code or 0), out=captured.out, err=captured.err)
 
     return run
+
+
+@pytest.fixture
+def extract(roibeam: Callable[..., Any], tiny_network: tuple[str, ...]) -> Callable[..., Any]:
+    """extract(source, store, *options): the command with a network of milliseconds."""
+    return lambda source, store, *options: roibeam("extract", source, store, *tiny_network, *options)
 
 
 @pytest.fixture(scope="session")

@@ -129,8 +129,8 @@ def plan_only(command: Command, where: Path) -> None:
     """A run that ends where its workers would begin; leaves in `where` what they would get: the job, and the shards."""
     from roibeam.pipelines.extract import beam_extraction
 
-    def keep(job: Any, shards: Any, *_: object, **__: object) -> None:
-        where.write_bytes(pickle.dumps((job, list(shards))))
+    def keep(job: Any, plan: Any, *_: object, **__: object) -> None:
+        where.write_bytes(pickle.dumps((job, list(plan.shards))))
         raise SystemExit(0)
 
     beam_extraction.run_extraction = keep

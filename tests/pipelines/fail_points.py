@@ -72,6 +72,12 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupt(seconds: float) -> None:
+    """Ctrl-C, and what it met takes so long."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(seconds)
+
+
 def broken_disk() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -59,35 +59,27 @@ class FaultyS3:
 
 
 @contextmanager
-def s3_server() -> Iterator[tuple[str, int]]:
-    """Host and port of a server that holds nothing: moto keeps its buckets per process, past the end of a server."""
+def faulty_s3(seed: int = 1) -> Iterator[FaultyS3]:
+    """A server with an empty bucket, `bucket`, and a proxy before it, which fails as `share` says."""
     pytest.importorskip("s3fs", reason="needs s3fs (the extra dev or remote)")
     moto = pytest.importorskip("moto.server", reason="needs moto and flask (the extra dev)")
     server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    proxy.daemon_threads = True
+    made = FaultyS3((host, port), f"http://127.0.0.1:{proxy.server_port}", seed)
+    proxy.made = made  # type: ignore[attr-defined]
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
     try:
+        # moto keeps its buckets per process, past the end of a server.
         urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
-        yield host, port
+        made.files().mkdir("bucket")
+        yield made
     finally:
+        proxy.shutdown()
+        proxy.server_close()
         server.stop()
-
-
-@contextmanager
-def faulty_s3(seed: int = 1) -> Iterator[FaultyS3]:
-    """A server with an empty bucket, `bucket`, and a proxy that fails before it."""
-    with s3_server() as address:
-        proxy = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        proxy.daemon_threads = True
-        made = FaultyS3(address, f"http://127.0.0.1:{proxy.server_port}", seed)
-        proxy.made = made  # type: ignore[attr-defined]
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        try:
-            made.files().mkdir("bucket")
-            yield made
-        finally:
-            proxy.shutdown()
-            proxy.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,9 +10,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+from forks import KILLED, in_a_fork
 from fsspec.implementations.local import LocalFileSystem
 
 URL = "objects://"
@@ -68,3 +71,17 @@ class ObjectStore(LocalFileSystem):
 def register() -> None:
     """Makes `objects://` known to fsspec in this process and its forks."""
     fsspec.register_implementation("objects", ObjectStore, clobber=True)
+
+
+def kill_at(at: str, when: str, work: Callable[[], object], folder: Path) -> None:
+    """Does `work` in a fork that ends, as kill -9 would, "before" or "after" it puts a file whose name is like `at`."""
+
+    def doomed() -> None:
+        def die(name: str) -> None:
+            if fnmatch(name, at):
+                os._exit(KILLED)
+
+        setattr(ObjectStore, f"{when}_put", staticmethod(die))
+        work()
+
+    assert in_a_fork(doomed, folder)[0] == KILLED

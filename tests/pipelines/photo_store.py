@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import FINGERPRINT, write_shard
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.writer import publish_store
 from roibeam.pipelines.data.shard_plan import extend_plan
@@ -86,5 +87,5 @@ def write_photo_store(folder: Path, *, feature_dim: int, exif_orientation: str =
     publish_store(made.path, [0], fingerprint=FINGERPRINT, config=config, classes=names)
     images = [ImageRef(image_id(number), str(made.photo(image_id(number)))) for number in numbers]
     source = {"kind": "folder", "location": str(made.photos), "image_root": str(made.photos), "id_rule": "no-extension"}
-    extend_plan(made.path, None, source=source, settings={}, images=images, shard_size=100)
+    extend_plan(LocalFolder(made.path), None, source=source, settings={}, images=images, shard_size=100)
     return made

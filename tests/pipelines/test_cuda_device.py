@@ -57,15 +57,12 @@ def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path
             process.communicate()
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:3"])
-def test_a_device_that_is_named_is_taken(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+@pytest.mark.parametrize(("device", "count"), [("cpu", 4), ("cuda:3", 4), ("cuda", 1)])
+def test_a_device_that_is_named_or_alone_needs_no_seat(
+    device: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert own_device(device) == device
-
-
-def test_one_visible_device_needs_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert own_device("cuda") == "cuda"
 
 
 def test_auto_is_a_device_that_is_there_and_is_told() -> None:

@@ -118,12 +118,8 @@ def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
     assert not (tmp_path / "store").exists()
 
 
-def test_photos_at_a_url_that_cannot_be_read_do_not_hide_the_options(
-    roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    found = roibeam(
-        "extract", "nosuch://bucket/photos", tmp_path / "store", *tiny_network, "--dry-run", "--runner", "spark"
-    )
+def test_photos_at_a_url_that_cannot_be_read_do_not_hide_the_options(extract: Cli, tmp_path: Path) -> None:
+    found = extract("nosuch://bucket/photos", tmp_path / "store", "--dry-run", "--runner", "spark")
     assert found.code == 0 and "Beam has no filesystem for nosuch://" in found.out
     assert "--environment_type=EXTERNAL" in found.out and "--spark_master_url=spark://HOST:7077" in found.out
 

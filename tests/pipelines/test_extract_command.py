@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import shutil
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ import torch
 from in_process import run_roibeam
 
 from roibeam.extraction.weights.detector_choice import PRESETS
-from roibeam.features.folders.local_folder import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import LocalFolder, output_folder
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.data.shard_plan import read_members, read_plan
+from roibeam.pipelines.data.shard_plan import Plan, read_members, read_plan
 from roibeam.pipelines.extract import beam_extraction, planning
 from roibeam.pipelines.extract.beam_extraction import run_extract
 from roibeam.pipelines.extract.request import (
@@ -29,6 +32,7 @@ from roibeam.pipelines.extract.request import (
     RequestedImages,
     RequestedRecords,
 )
+from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.rendering import draw_samples
@@ -58,9 +62,9 @@ def files(store: Path) -> dict[str, str]:
     }
 
 
-def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+def test_photos_in_shards_out(roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    done = roibeam("extract", samples, out, *tiny_network, "--shard-size", 5)
+    done = extract(samples, out, "--shard-size", 5)
     assert done.code == 0, done.err
     assert "12 records" in done.out and "report.html" in done.out and f"12 images in {samples}" in done.err
     kinds = {name.split(".")[-1] for name in files(out)}
@@ -80,15 +84,15 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         refused = roibeam("store", "verify", out, "--deep", "--shards", shards)
         assert refused.code == 1 and words in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
-    first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
+    first = len(read_members(LocalFolder(out), read_plan(LocalFolder(out)).shards[0]))  # type: ignore[union-attr]
     assert [shard_of_record(output_folder(out), done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
 
 
 def test_a_request_in_python_writes_what_the_command_writes(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     options = ("--dtype", "float32", "--distribution", "top-5", "--image-feature", "region", "--id-rule")
-    done = roibeam("extract", samples, tmp_path / "a", *tiny_network, *options, "with-extension", "--shard-size", 5)
+    done = extract(samples, tmp_path / "a", *options, "with-extension", "--shard-size", 5)
     assert done.code == 0, done.err
     given = list(zip(tiny_network[::2], tiny_network[1::2], strict=True))
     settings = tuple(value for option, value in given if option == "--set")
@@ -130,12 +134,10 @@ def test_help_names_every_preset() -> None:
     assert told == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 
-def test_the_mode_is_recorded_beside_an_equal_feature_space(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_the_mode_is_recorded_beside_an_equal_feature_space(extract: Cli, samples: Path, tmp_path: Path) -> None:
     fingerprints = {}
     for mode, options in (("exact", ()), ("batched", ("--batched",)), ("bf16", ("--precision", "bf16"))):
-        done = roibeam("extract", samples, tmp_path / mode, *tiny_network, *options)
+        done = extract(samples, tmp_path / mode, *options)
         assert done.code == 0, done.err
         assert f"mode {mode}" in (tmp_path / mode / "report.html").read_text("utf-8")
         with FeatureStore(tmp_path / mode) as store:
@@ -144,16 +146,14 @@ def test_the_mode_is_recorded_beside_an_equal_feature_space(
     assert fingerprints["exact"].feature_space == fingerprints["bf16"].feature_space
 
 
-def test_one_store_has_one_precision(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_one_store_has_one_precision(extract: Cli, samples: Path, tmp_path: Path) -> None:
     photos, out = tmp_path / "photos", tmp_path / "store"
     photos.mkdir()
     shutil.copy(samples / "sample_00000.jpg", photos)
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
-    line = one_line(roibeam("extract", photos, out, *tiny_network, "--precision", "bf16"))
+    assert extract(photos, out).code == 0
+    line = one_line(extract(photos, out, "--precision", "bf16"))
     assert "made with other settings: precision was float32, is now bf16; repeat the earlier command" in line
-    line = one_line(roibeam("extract", photos, out, *tiny_network, "--batched"))
+    line = one_line(extract(photos, out, "--batched"))
     assert "precision was float32, is now float32 --batched" in line
     # A plan of an earlier version does not know: then it is told.
     plan = json.loads((out / "plan.json").read_text())
@@ -161,33 +161,31 @@ def test_one_store_has_one_precision(
     assert plan["settings"].pop("mode") == "exact"
     (out / "plan.json").write_text(json.dumps(plan))
     shutil.copy(samples / "sample_00001.jpg", photos)
-    done = roibeam("extract", photos, out, *tiny_network, "--batched")
+    done = extract(photos, out, "--batched")
     assert done.code == 0 and "shards were computed in different modes (exact, batched)" in done.err
 
 
-def test_a_precision_that_there_is_not(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_precision_that_there_is_not(extract: Cli, samples: Path, tmp_path: Path) -> None:
     for options, words in (
         (("--precision", "fp8"), "--precision 'fp8': choose one of float32, tf32, bf16"),
         (("--precision", "tf32"), "tf32 needs a GPU"),
         (("--precision", "bf16", "--batched"), "--batched goes with --precision float32"),
     ):
-        refused = roibeam("extract", samples, tmp_path / "store", *tiny_network, *options)
+        refused = extract(samples, tmp_path / "store", *options)
         assert refused.code != 0 and words in refused.err and not (tmp_path / "store").exists()
 
 
 def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
-    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
     photos, out = tmp_path / "photos", tmp_path / "store"
     shutil.copytree(samples, photos)
     late = [path for path in sorted(photos.iterdir()) if path.name in ("sample_00003.jpg", "sample_00007.jpg")]
     for path in late:
         path.rename(tmp_path / path.name)
-    assert roibeam("extract", photos, out, *tiny_network, "--shard-size", 4).code == 0
+    assert extract(photos, out, "--shard-size", 4).code == 0
     before = files(out)
-    again = roibeam("extract", photos, out, *tiny_network, "--shard-size", 4)
+    again = extract(photos, out, "--shard-size", 4)
     assert again.code == 0 and "nothing to do" in again.out and "note:" not in again.out
     same = {name for name, digest in files(out).items() if before[name] == digest}
     # Its summary tells of itself; the report keeps the time and the rate of the run that extracted.
@@ -195,7 +193,7 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
 
     for path in late:
         (tmp_path / path.name).rename(path)
-    grown = roibeam("extract", photos, out, *tiny_network, "--shard-size", 4)
+    grown = extract(photos, out, "--shard-size", 4)
     assert grown.code == 0 and "2 images extracted" in grown.out
     assert "<dt>time of 2</dt>" in (out / "report.html").read_text()
     assert all(files(out)[name] == digest for name, digest in before.items() if name.startswith("part-"))
@@ -208,86 +206,83 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
 
     path = photos / "sample_00001.jpg"
     path.rename(tmp_path / "gone.jpg")
-    gone = roibeam("extract", photos, out, *tiny_network)
+    gone = extract(photos, out)
     assert gone.code == 0 and "1 image of earlier runs is not in the source now" in gone.out
 
 
-def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(extract: Cli, samples: Path, tmp_path: Path) -> None:
     photos, out = tmp_path / "photos", tmp_path / "store"
     shutil.copytree(samples, photos)
     (photos / "<b>bad.jpg").write_bytes(b"<html>")
     (photos / "empty.jpg").write_bytes(b"")
-    done = roibeam("extract", photos, out, *tiny_network)
+    done = extract(photos, out)
     assert done.code == 1
     assert "14.3 % of the images failed, more than the 5 % of --max-failures" in done.err
+    assert "--retry-dead-letters tries them again" in done.err
     letters = {
         row["image_id"]: (row["stage"], row["reason"])
         for row in pq.read_table(out / "dead_letters.parquet").to_pylist()
     }
     assert letters == {"<b>bad": ("decode", "not an image"), "empty": ("decode", "empty file")}
     assert "<b>bad" not in (out / "report.html").read_text()
-    assert roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.2").code == 0
+    assert extract(photos, out, "--max-failures", "0.2").code == 0
     with FeatureStore(out) as store:
         assert len(store) == 12 and store.manifest.num_dead_letters == 2
 
 
-def test_a_source_of_which_nothing_can_be_extracted_is_not_begun(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_source_of_which_nothing_can_be_extracted_is_not_begun(extract: Cli, samples: Path, tmp_path: Path) -> None:
     photos, out = tmp_path / "photos", tmp_path / "store"
     photos.mkdir()
     for number in range(9):
         (photos / f"{number}.jpg").write_bytes(b"" if number == 4 else b"<html>")
     words = f"none of 5 images from all over {photos} can be extracted, most often: not an image (decode), as {photos}"
     for options in ((), ("--shard-size", 2)):
-        assert words in one_line(roibeam("extract", photos, out, *tiny_network, *options))
+        assert words in one_line(extract(photos, out, *options))
         assert not list(out.iterdir())
     # One photo that is tried is enough, and what is left decides at the end.
     shutil.copy(samples / "sample_00000.jpg", photos / "4.jpg")
-    done = roibeam("extract", photos, out, *tiny_network, "--shard-size", 2)
+    done = extract(photos, out, "--shard-size", 2)
     assert done.code == 1 and "88.9 % of the images failed" in done.err
     # A store may grow by photos that all fail, where so many may.
     for number in range(10, 16):
         (photos / f"{number}.jpg").write_bytes(b"")
-    assert "none of 5 images" in one_line(roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.3"))
-    allowed = one_line(roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.5"))
+    assert "none of 5 images" in one_line(extract(photos, out, "--max-failures", "0.3"))
+    allowed = one_line(extract(photos, out, "--max-failures", "0.5"))
     assert "93.3 % of the images failed" in allowed
 
 
-def test_shards_without_a_record_are_shards(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+def test_shards_without_a_record_are_shards(roibeam: Cli, extract: Cli, tmp_path: Path) -> None:
     photos, out = tmp_path / "photos", tmp_path / "store"
     photos.mkdir()
     (photos / "a.jpg").write_bytes(b"")
-    assert roibeam("extract", photos, out, *tiny_network, "--max-failures", "1").code == 0
+    assert extract(photos, out, "--max-failures", "1").code == 0
     assert roibeam("store", "verify", out, "--deep").code == 0
     with FeatureStore(out) as store:
         assert len(store) == 0
 
 
-def test_json_lines(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    done = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--json")
+def test_json_lines(extract: Cli, samples: Path, tmp_path: Path) -> None:
+    done = extract(samples, tmp_path / "store", "--json")
     events = [json.loads(line) for line in done.out.splitlines()]
     assert events[-1]["event"] == "done" and events[-1]["records"] == 12 and events[-1]["succeeded"] is True
     assert events[-2]["event"] == "progress" and events[-2]["images"] == 12
 
 
-def test_dry_run_writes_nothing(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    done = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--dry-run", "--shard-size", 5)
+def test_dry_run_writes_nothing(extract: Cli, samples: Path, tmp_path: Path) -> None:
+    done = extract(samples, tmp_path / "store", "--dry-run", "--shard-size", 5)
     assert done.code == 0 and not (tmp_path / "store").exists()
     assert "3 photos timed on the CPU" in done.out and "3 of at most 5 images" in done.out and "1 process" in done.out
 
 
 def test_vocabulary_names_travel_into_store_and_report(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
 ) -> None:
     names = tmp_path / "vocab"
     names.mkdir()
     (names / "objects_vocab.txt").write_text("\n".join(f"thing{i},synonym" for i in range(20)))
     (names / "attributes_vocab.txt").write_text("\n".join(f"kind{i}" for i in range(12)) + "\n")
     out = tmp_path / "store"
-    assert roibeam("extract", samples, out, *tiny_network, "--vocab", names).code == 0
+    assert extract(samples, out, "--vocab", names).code == 0
     with FeatureStore(out) as store:
         assert store.vocabulary["classes"] == [f"thing{i}" for i in range(20)]
     assert "thing" in (out / "report.html").read_text()
@@ -299,9 +294,9 @@ def test_vocabulary_names_travel_into_store_and_report(
 
 
 def test_equal_stores_for_any_shard_size_and_number_of_threads(
-    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
-    done = roibeam("extract", samples, tmp_path / "many", *tiny_network, "--shard-size", 1, "--decode-threads", 3)
+    done = extract(samples, tmp_path / "many", "--shard-size", 1, "--decode-threads", 3)
     assert done.code == 0, done.err
     with FeatureStore(plain) as one, FeatureStore(tmp_path / "many") as many:
         assert (len(one.manifest.shards), len(many.manifest.shards)) == (1, 12)
@@ -318,57 +313,47 @@ def one_line(result: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{samples}", "{out}"], "weights are missing: preset butd-10-100 brings none; give a weight file"),
-        (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such file or folder: SOURCE"),
-        (["{tmp}/none", "{out}", "--weights", "random:1"], "no images in"),
-        (["{samples}", "{out}", "--weights", "random:x"], "random"),
-        (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
-        (
-            ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
-            "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small",
-        ),
-        (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
-        (["{samples}", "{out}", "--weights", "random:1", "--image-feature", "all"], "choose none, region or <network>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{tmp}/b.json"], "no such file or folder: --boxes"),
-        (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{three}"], "expected boxes as COCO instances"),
-        (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "there are butd-10-100"),
-        (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
-        (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "torch sees"),
-        (["{samples}", "{out}", "--weights", "random:1", "--id-rule", "hash"], "choose one of no-extension"),
-        (
-            ["{samples}", "{out}", "--weights", "random:1", "--max-failures", "2"],
-            "--max-failures '",
-        ),
-        (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "there is no option --colour"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "did you mean depth"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "depth=50"], "expected section.field=value"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depth=x"], "expected a whole number"),
-        (["{samples}", "{out}", "--weights", "random:1", "--photos", "{tmp}"], "--photos goes with"),
-        (["{samples}", "{out}", "--weights", "random:1", "--vocab", "{tmp}/v.txt"], "v.txt"),
-        (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
-        (["{samples}", "{samples}", "--weights", "random:1"], "which is only read; name a folder beside it"),
-        (["{samples}", "{three}", "--weights", "random:1"], "is a file"),
-        (
-            ["{samples}", "{out}", "extra", "--weights", "random:1"],
-            "SOURCE (the last argument is the store) '{out}'",
-        ),
-        (
-            ["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--", "--wrkers=2"],
-            "does not know --wrkers",
-        ),
+        ("{samples} {out}", "weights are missing: preset butd-10-100 brings none; give a weight file"),
+        ("{tmp}/missing {out} --weights random:1", "no such file or folder: SOURCE"),
+        ("{tmp}/none {out} --weights random:1", "no images in"),
+        ("{samples} {out} --weights random:x", "random"),
+        ("{samples} {out} --weights {tmp}/no.pth", "no.pth"),
+        ("{samples} {samples} --weights random:1", "which is only read; name a folder beside it"),
+        ("{samples} {three} --weights random:1", "is a file"),
+        ("{samples} {out} extra --weights random:1", "SOURCE (the last argument is the store) '{out}'"),
+        ("--detector vgg", "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small"),
+        ("--conventions vgg", "choose one of hf, d2, caffe"),
+        ("--set conventions.resize=x", "convention resize is 'x'"),
+        ("--image-feature all", "choose none, region or <network>"),
+        ("--boxes {tmp}/b.json", "no such file or folder: --boxes"),
+        ("--boxes {three}", "expected boxes as COCO instances"),
+        ("--selection best", "there are butd-10-100"),
+        ("--dtype int8", "choose one of float16"),
+        ("--distribution some", "choose full, none or top-<k>"),
+        ("--device tpu", "expected auto, cpu, cuda or cuda:<n>"),
+        ("--device cuda:9", "torch sees"),
+        ("--id-rule hash", "choose one of no-extension"),
+        ("--max-failures 2", "--max-failures '"),
+        ("--colour x", "there is no option --colour"),
+        ("--set detector.depht=50", "did you mean depth"),
+        ("--set depth=50", "expected section.field=value"),
+        ("--set detector.depth=x", "expected a whole number"),
+        ("--photos {tmp}", "--photos goes with"),
+        ("--vocab {tmp}/v.txt", "v.txt"),
+        ("--detector small --vocab {three}", "3 classes"),
+        ("--detector small -- --wrkers=2", "does not know --wrkers"),
     ],
 )
 def test_user_errors_are_one_clear_line(
-    roibeam: Cli, samples: Path, tmp_path: Path, arguments: list[str], words: str
+    roibeam: Cli, samples: Path, tmp_path: Path, arguments: str, words: str
 ) -> None:
     three = tmp_path / "three.txt"
     three.write_text("a\nb\nc\n")
     (tmp_path / "none").mkdir()
     places = {"samples": samples, "tmp": tmp_path, "out": tmp_path / "out", "three": three}
-    line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments)))
+    if arguments.startswith("--"):
+        arguments = f"{{samples}} {{out}} --weights random:1 {arguments}"
+    line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments.split())))
     assert words.replace("{out}", str(places["out"])) in line
 
 
@@ -383,34 +368,34 @@ def test_misshapen_weights_are_one_clear_line(roibeam: Cli, samples: Path, tmp_p
 
 
 def test_the_output_of_another_run_is_refused(
-    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     out = shutil.copytree(plain, tmp_path / "store")
     before = files(out)
     other_weights = [option if option != "random:1" else "random:2" for option in tiny_network]
     assert "feature_space.detector.weights was" in one_line(roibeam("extract", samples, out, *other_weights))
-    other_rules = one_line(roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe"))
+    other_rules = one_line(extract(samples, out, "--conventions", "caffe"))
     assert "made with other settings: conventions was hf, is now caffe" in other_rules
-    other_rules = one_line(roibeam("extract", samples, out, *tiny_network, "--set", "selection.max_regions=11"))
+    other_rules = one_line(extract(samples, out, "--set", "selection.max_regions=11"))
     changed = "selection was butd-10-100, but max_regions 12, is now butd-10-100, but max_regions 11;"
     assert f"made with other settings: {changed}" in other_rules
-    other_rows = roibeam("extract", samples, out, *tiny_network, "--distribution", "none")
+    other_rows = extract(samples, out, "--distribution", "none")
     assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
     other_photos = tmp_path / "other"
     shutil.copytree(samples, other_photos)
-    moved = one_line(roibeam("extract", other_photos, out, *tiny_network))
+    moved = one_line(extract(other_photos, out))
     assert "holds another run: its source: image_root was" in moved
     assert moved.strip().endswith("if the photos are the same and only moved, a link at the old path will do")
-    other_ids = one_line(roibeam("extract", samples, out, *tiny_network, "--id-rule", "with-extension"))
+    other_ids = one_line(extract(samples, out, "--id-rule", "with-extension"))
     assert "id_rule was" in other_ids and "moved" not in other_ids
     assert files(out) == before
 
 
 def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
 ) -> None:
     out, begun = tmp_path / "store", ("--conventions", "d2", "--selection", "vl-bert")
-    assert roibeam("extract", samples, out, *tiny_network, *begun).code == 0
+    assert extract(samples, out, *begun).code == 0
     before = files(out)
     again = roibeam("extract", samples, out, "--weights", "random:1")
     assert again.code == 0 and "nothing to do" in again.out, again.err
@@ -425,20 +410,20 @@ def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
 
 
 def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
-    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
     out = shutil.copytree(plain, tmp_path / "store")
     for path in (*out.glob("part-*"), out / "manifest.json"):
         path.unlink()  # as a run leaves it that fails in its first shards
-    done = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 5)
+    done = extract(samples, out, "--conventions", "caffe", "--shard-size", 5)
     assert done.code == 0 and "12 images extracted" in done.out and "note:" not in done.out
-    assert [shard.num_images for shard in read_plan(out).shards] == [5, 5, 2]  # type: ignore[union-attr]
+    assert [shard.num_images for shard in read_plan(LocalFolder(out)).shards] == [5, 5, 2]  # type: ignore[union-attr]
     assert roibeam("store", "verify", out, "--deep").code == 0
     # Now features are there: their shards stay, and a size that is not theirs is told.
-    again = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 4)
+    again = extract(samples, out, "--conventions", "caffe", "--shard-size", 4)
     assert "note: --shard-size 4 is for new images; the shards of earlier runs stay as they are" in again.out
     (out / "manifest.json").unlink()  # and so they do after a run that was stopped
-    refused = one_line(roibeam("extract", samples, out, *tiny_network, "--conventions", "hf"))
+    refused = one_line(extract(samples, out, "--conventions", "hf"))
     assert "made with other settings: conventions was caffe, is now hf" in refused
 
 
@@ -450,12 +435,7 @@ def test_store_commands_on_no_store_are_one_clear_line(roibeam: Cli, tmp_path: P
 
 
 def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
-    roibeam: Cli,
-    samples: Path,
-    plain: Path,
-    tmp_path: Path,
-    tiny_network: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    extract: Cli, samples: Path, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It plans on its CPU, in float32; the workers get the device and the mode that were asked for."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
@@ -469,21 +449,47 @@ def test_a_driver_without_a_gpu_starts_a_run_on_gpus(
     monkeypatch.setattr(beam_extraction, "run_extraction", sent)
     gpus = ("--device", "cuda", "--precision", "tf32", "--runner", "dataflow")
     cloud = ("--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=x/y:1", "--dry_run=True")
-    done = roibeam("extract", samples, tmp_path / "store", *tiny_network, *gpus, "--", *cloud)
+    done = extract(samples, tmp_path / "store", *gpus, "--", *cloud)
     assert "as far as the cluster" in one_line(done) and "on cuda of the workers" in done.err
     assert (jobs[0].detector.device, jobs[0].detector.mode) == ("cuda", "tf32")
     with FeatureStore(plain) as store:
         assert jobs[0].feature_space == store.fingerprint.feature_space
-    plan = read_plan(tmp_path / "store")
+    plan = read_plan(LocalFolder(tmp_path / "store"))
     assert plan is not None and plan.settings["mode"] == "tf32"
     # The speed of those GPUs is unknown here.
     assert [shard.num_images for shard in plan.shards] == [5, 5, 2]
 
 
 def test_threads_that_share_one_model_write_the_same_store(
-    roibeam: Callable[..., Any], samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, samples: Path, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    built = []
+    build = shard_job.build_detector
+    monkeypatch.setattr(shard_job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
+    monkeypatch.setattr(shard_job, "_detectors", {})
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
-    assert roibeam("extract", samples, tmp_path / "three", *tiny_network, "--shard-size", 2, *threads).code == 0
+    assert extract(samples, tmp_path / "three", "--shard-size", 2, *threads).code == 0
     with FeatureStore(plain) as want, FeatureStore(tmp_path / "three") as got:
         assert got.manifest.content_digest == want.manifest.content_digest
+        assert len(got.manifest.shards) == 6 and len(built) == 1
+
+
+def test_an_extraction_opens_its_store_and_reads_its_plan_once(
+    extract: Cli, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Beside the driver, a worker opens the store for its shards, and one to publish it."""
+    counts, read, opened = Counter[str](), read_plan, LocalFolder.__init__
+
+    def counted_read(folder: OutputFolder) -> Plan | None:
+        counts["plans read"] += 1
+        return read(folder)
+
+    def counted_open(self: LocalFolder, path: Path) -> None:
+        counts["folders opened"] += 1
+        opened(self, path)
+
+    monkeypatch.setattr(LocalFolder, "__init__", counted_open)
+    for module in [each for each in sys.modules.values() if vars(each).get("read_plan") is read]:
+        monkeypatch.setattr(module, "read_plan", counted_read)
+    assert extract(samples, tmp_path / "store", "--shard-size", 100).code == 0
+    assert counts["plans read"] == 1 and counts["folders opened"] <= 3

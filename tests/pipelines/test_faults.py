@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import run_script
+from forks import KILLED, in_a_fork
 from in_process import run_roibeam
-from soak_share import SHARE
+from soak_share import share_of
 from tiny_commands import digest
 
 from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 from roibeam.pipelines.common.locations import SourceGoneError, read_image
 from roibeam.pipelines.data.shard_plan import members_path, plan_path
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 pytestmark = pytest.mark.faults
 Cli = Callable[..., Any]
-ROIBEAM = str(Path(sys.executable).parent / "roibeam")
-HANGING_SCRIPT = Path(__file__).with_name("hanging_detector_run.py")
-KILL_SCRIPT = Path(__file__).with_name("kill_at_every_step.py")
 
 
 @pytest.fixture(scope="module")
@@ -61,106 +54,40 @@ def warnings_and_errors(result: Any) -> list[str]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("options", [[], ["--boxes"]])
-def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(tmp_path: Path, options: list[str]) -> None:
-    done = run_script(KILL_SCRIPT, tmp_path, *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok\n") >= round(30 * SHARE) >= 1
-
-
-def wait_for(found: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be disturbed"
-        time.sleep(0.01)
-
-
-def assert_told_what_goes_on(errors: str, shards: str, command: list[str], what: str = "interrupted") -> None:
-    """One line, once, and it ends in what was typed."""
-    kept = f"roibeam: {what}; {shards} finished and kept, what is in work is dropped; to go on: "
-    (last,) = [line for line in errors.splitlines() if line.startswith(f"roibeam: {what}")]
-    assert last == errors.splitlines()[-1] and last.startswith(kept)
-    assert shlex.split(last.removeprefix(kept))[1:] == command[1:]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("disturb", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_stopped_in_its_second_shard_goes_on_there(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], disturb: signal.Signals
+@pytest.mark.parametrize("with_boxes", [False, True])
+def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], with_boxes: bool
 ) -> None:
-    many = tmp_path / "many"
-    for copy in range(11):
-        shutil.copytree(photos, many / f"{copy:02d}")
-    options = (*tiny_network, "--shard-size", "22")
-    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
-    assert roibeam("extract", many, undisturbed, *options).code == 0
+    for path in sorted(photos.iterdir())[3:]:
+        path.unlink()
+    (photos / "bad.jpg").write_bytes(b"")
+    options = [*tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1]
+    if with_boxes:
+        rows = [{"image_id": path.stem, "boxes": [[0, 0, 9, 9]] * i} for i, path in enumerate(sorted(photos.iterdir()))]
+        (tmp_path / "boxes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        options += ["--boxes", tmp_path / "boxes.jsonl"]
 
-    command = [ROIBEAM, "extract", str(many), str(stopped), *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    def run(store: Path) -> None:
+        done = roibeam("extract", photos, store, *options)
+        assert done.code == 0, done.err
 
-    def in_second_shard() -> bool:
-        return (stopped / "part-00000.json").exists() and bool(list(stopped.glob(".tmp-*/data.lmdb")))
-
-    wait_for(in_second_shard, process)
-    process.send_signal(disturb)
-    _, errors = process.communicate()
-    if disturb == signal.SIGINT:
-        assert process.returncode == 130
-        assert_told_what_goes_on(errors, "1 of 3 shards", command)
-        assert "Traceback" not in errors
-    with pytest.raises(FileNotFoundError, match="has not finished"):
-        FeatureStore(stopped)
-    first = (stopped / "part-00000.json").read_bytes()
-
-    assert roibeam("extract", many, stopped, *options).code == 0
-    assert (stopped / "part-00000.json").read_bytes() == first
-    assert not list(stopped.glob(".*"))
-    assert roibeam("store", "verify", stopped, "--deep").code == 0
-    assert digest(stopped) == digest(undisturbed)
-
-
-@pytest.mark.slow
-def test_a_run_whose_detector_does_not_come_back_ends(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    undisturbed, out = tmp_path / "undisturbed", tmp_path / "store"
-    arguments = (*tiny_network, "--shard-size", "2")
-    assert roibeam("extract", photos, undisturbed, *arguments).code == 0
-
-    def start(*options: str) -> subprocess.Popen[str]:
-        after = "3"  # the fourth photo is the second of the second shard
-        command = [sys.executable, str(HANGING_SCRIPT), after, "extract", str(photos), str(out), *arguments, *options]
-        return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-    # Ctrl-C while it computes.
-    process = start()
-    wait_for(lambda: (out / "part-00000.json").exists() and bool(list(out.glob(".tmp-*/data.lmdb"))), process)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)  # the call itself would take 60
-    assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
-    assert_told_what_goes_on(errors, "1 of 3 shards", [str(HANGING_SCRIPT), *process.args[3:]])
-    assert not list(out.glob(".tmp-*"))
-    first = (out / "part-00000.json").read_bytes()
-
-    # The watchdog.
-    process = start("--detect-timeout", "2")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1 and "Traceback" not in errors and "terminate" not in errors
-    assert "the detector has not come back from image " in errors.splitlines()[-1]
-    assert not list(out.glob(".tmp-*"))
-
-    assert roibeam("extract", photos, out, *arguments).code == 0
-    assert (out / "part-00000.json").read_bytes() == first
-    assert digest(out) == digest(undisturbed)
+    undisturbed, store = tmp_path / "undisturbed", tmp_path / "killed"
+    code, steps = in_a_fork(lambda: run(undisturbed), undisturbed)
+    assert code == 0 and len(steps) >= 30
+    for step in share_of(range(1, len(steps) + 1), str(with_boxes)):
+        shutil.rmtree(store, ignore_errors=True)
+        assert in_a_fork(lambda: run(store), store, step)[0] == KILLED, steps[step - 1]
+        run(store)
+        whole = verify_store(store, deep=True) == [] and not list(store.glob(".*"))
+        assert whole and digest(store) == digest(undisturbed), steps[step - 1]
 
 
 def test_damaged_and_missing_files_are_extracted_again(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
-    assert roibeam(*run).code == 0
+    run = (photos, out, "--shard-size", 2)
+    assert extract(*run).code == 0
     before = digest(out)
 
     def truncate_manifest() -> None:
@@ -180,7 +107,7 @@ def test_damaged_and_missing_files_are_extracted_again(
 
     for damage, shard in ((truncate_manifest, 0), (remove_data, 1), (cut_data, 1), (damage_index, 2)):
         damage()
-        done = roibeam(*run)
+        done = extract(*run)
         assert done.code == 0 and "2 images extracted" in done.out, damage
         line, *others = warnings_and_errors(done)
         assert [other for other in others if "removed what a stopped run left" not in other] == []
@@ -188,73 +115,50 @@ def test_damaged_and_missing_files_are_extracted_again(
         assert digest(out) == before
         assert roibeam("store", "verify", out, "--deep").code == 0
     (out / "manifest.json").write_text("{")
-    assert roibeam(*run).code == 0 and digest(out) == before
+    assert extract(*run).code == 0 and digest(out) == before
 
 
-def test_a_shard_done_again_counts_anew(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_shard_done_again_counts_anew(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    run = ("extract", photos, out, *tiny_network)
-    assert roibeam(*run).code == 0
+    run = (photos, out)
+    assert extract(*run).code == 0
     next(out.glob("part-*.lmdb")).unlink()
     for path in sorted(photos.iterdir())[:5]:
         path.write_bytes(b"")
-    done = roibeam(*run)
+    done = extract(*run)
     assert done.code == 1 and "83.3 % of the images failed" in done.err
     assert "1 record " in done.out and "6 images extracted" in done.out
 
 
-def test_dead_letters_stay_until_they_are_retried(
-    roibeam: Cli, photos: Path, finished: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    out = tmp_path / "store"
-    victim = photos / "sample_00004.jpg"
-    good = victim.read_bytes()
-    victim.write_bytes(good[:500])
-    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
-    assert roibeam(*run).code == 1
-    victim.write_bytes(good)
-    still = roibeam(*run)
-    assert still.code == 1 and "--retry-dead-letters tries them again" in still.err
-    retried = roibeam(*run, "--retry-dead-letters")
-    assert retried.code == 0 and "1 image extracted" in retried.out  # not the other of its shard
-    assert digest(out) == digest(finished)
-
-
 def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
     out.mkdir()
     (out / ".plan.json.1.ab.tmp").write_text("{")  # killed while the very first file was written
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert extract(photos, out).code == 0
     for name in (".part-00000.json.1.ab.tmp", ".tmp-file", "part-00000.dead.lmdb", "notes.tmp"):
         (out / name).write_text("x")
     (out / ".tmp-link").symlink_to(photos)
     (out / ".tmp-0123abcd").mkdir()
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert extract(photos, out).code == 0
     assert not list(out.glob(".*")) and not (out / "part-00000.dead.lmdb").exists()
     assert (out / "notes.tmp").exists() and len(list(photos.iterdir())) == 6
 
 
-def test_a_rerun_with_nothing_to_do_restates_nothing(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_rerun_with_nothing_to_do_restates_nothing(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network, "--threads", 2).code == 0
+    assert extract(photos, out, "--threads", 2).code == 0
     before = (out / "manifest.json").read_bytes()
-    assert roibeam("extract", photos, out, *tiny_network, "--threads", 1).code == 0
+    assert extract(photos, out, "--threads", 1).code == 0
     assert (out / "manifest.json").read_bytes() == before
 
 
-def test_shards_computed_differently_are_warned_about(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_shards_computed_differently_are_warned_about(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network, "--threads", 2).code == 0
+    assert extract(photos, out, "--threads", 2).code == 0
     shutil.copy(photos / "sample_00000.jpg", photos / "late.jpg")
-    done = roibeam("extract", photos, out, *tiny_network, "--threads", 1)
+    done = extract(photos, out, "--threads", 1)
     (line,) = warnings_and_errors(done)
     assert "shards were computed differently (threads [2, 1])" in line
     with FeatureStore(out) as store:
@@ -295,12 +199,7 @@ def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: P
     ],
 )
 def test_damaged_plans_are_one_line(
-    roibeam: Cli,
-    drawn: Path,
-    finished: Path,
-    tmp_path: Path,
-    tiny_network: tuple[str, ...],
-    damage: Callable[[Any], object],
+    extract: Cli, drawn: Path, finished: Path, tmp_path: Path, damage: Callable[[Any], object]
 ) -> None:
     """Where the copy is damaged too, or of an earlier version, which made none."""
     out = shutil.copytree(finished, tmp_path / "store")
@@ -309,7 +208,7 @@ def test_damaged_plans_are_one_line(
     del plan["sha256"]
     damage(plan)
     plan_path(out).write_text(json.dumps(plan))
-    done = roibeam("extract", drawn, out, *tiny_network)
+    done = extract(drawn, out)
     (line,) = warnings_and_errors(done)
     assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
 
@@ -339,8 +238,8 @@ def flipped(data: bytes, at: int) -> bytes:
 )
 @pytest.mark.parametrize("name", ["plan.json", "plan/plan.json", "plan/part-00000.jsonl", "plan/part-00001.jsonl"])
 def test_a_damaged_file_of_the_plan_is_made_anew(
-    roibeam: Cli, drawn: Path, finished: Path, half_done: Path, tmp_path: Path, tiny_network: tuple[str, ...],
-    name: str, damage: Callable[[bytes], bytes | None],
+    roibeam: Cli, extract: Cli, drawn: Path, finished: Path, half_done: Path, tmp_path: Path, name: str,
+    damage: Callable[[bytes], bytes | None],
 ) -> None:  # fmt: skip
     """Also where part of the shards is finished; nothing finished is extracted again."""
     out = shutil.copytree(half_done, tmp_path / "store")
@@ -348,7 +247,7 @@ def test_a_damaged_file_of_the_plan_is_made_anew(
     hurt = damage(whole)
     (out / name).unlink() if hurt is None else (out / name).write_bytes(hurt)
     first = (out / "part-00000.json").read_bytes()
-    done = roibeam("extract", drawn, out, *tiny_network, "--shard-size", "2")
+    done = extract(drawn, out, "--shard-size", "2")
     lines = warnings_and_errors(done)
     assert done.code == 0 and (out / name).read_bytes() == whole, done.err
     assert len(lines) == (name != "plan/plan.json") and all(str(out / name) in line for line in lines), lines
@@ -385,12 +284,10 @@ def test_images_of_a_damaged_plan_that_are_gone_from_the_source(
         assert sorted(store.ids()) == [path.stem for path in others]
 
 
-def test_a_second_run_at_once_is_refused(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_second_run_at_once_is_refused(extract: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     out.mkdir()
     with store_lock(out):
-        done = roibeam("extract", photos, out, *tiny_network)
+        done = extract(photos, out)
     assert done.code == 1 and "another run is writing this store" in done.err
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert extract(photos, out).code == 0

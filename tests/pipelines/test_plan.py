@@ -7,19 +7,23 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from forks import KILLED, in_a_fork
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes
 from roibeam.pipelines.data.given_boxes import GivenBoxes
 from roibeam.pipelines.data.shard_plan import (
+    Plan,
     extend_plan,
     members_digest,
     members_path,
     mend_plan,
+    plan_of_now,
     plan_path,
     planned_members,
     read_members,
@@ -35,62 +39,82 @@ def refs(*names: str) -> list[ImageRef]:
     return [ImageRef(name, f"/x/{name}.jpg") for name in names]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> LocalFolder:
+    return LocalFolder(tmp_path)
+
+
+def planned(
+    folder: LocalFolder, before: Plan | None, images: list[ImageRef], *, shard_size: int = 2, **more: Any
+) -> Plan:
+    return extend_plan(folder, before, source=SOURCE, settings=SETTINGS, images=images, shard_size=shard_size, **more)
+
+
 @pytest.mark.parametrize(("seconds", "size"), [(1e-12, 4000), (0.01, 4000), (0.2, 3000), (9.0, 66), (700.0, 1)])
 def test_a_lost_shard_costs_about_ten_minutes(seconds: float, size: int) -> None:
     assert shard_size_for(seconds) == size
 
 
-def test_a_grown_source_adds_shards_and_leaves_old_ones(tmp_path: Path) -> None:
-    first = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "é"), shard_size=2)
+def test_a_grown_source_adds_shards_and_leaves_old_ones(folder: LocalFolder, tmp_path: Path) -> None:
+    first = planned(folder, None, refs("a", "b", "é"))
     assert [shard.num_images for shard in first.shards] == [2, 1]
     before = members_path(tmp_path, 0).read_bytes()
-    grown = extend_plan(tmp_path, first, source=SOURCE, settings=SETTINGS, images=refs("aa"), shard_size=2)
-    assert read_plan(tmp_path) == grown
+    grown = planned(folder, first, refs("aa"))
+    assert read_plan(folder) == grown
     assert grown.shards[:2] == first.shards and grown.num_images == 4
     assert members_path(tmp_path, 0).read_bytes() == before
-    assert list(planned_members(tmp_path, grown)) == refs("a", "b", "é", "aa")
-    assert read_members(tmp_path, grown.shards[1]) == refs("é")
+    assert list(planned_members(folder, grown)) == refs("a", "b", "é", "aa")
+    assert read_members(folder, grown.shards[1]) == refs("é")
 
 
-def test_a_plan_that_takes_the_place_of_another_leaves_nothing_of_it(tmp_path: Path) -> None:
-    extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=1)
-    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=2)
-    assert list(planned_members(tmp_path, plan)) == refs("a", "b", "c")
+def test_a_plan_that_another_run_has_changed_is_read_again(folder: LocalFolder) -> None:
+    assert plan_of_now(folder, None) is None
+    first = planned(folder, None, refs("a"))
+    assert plan_of_now(folder, first) is first
+    grown = planned(folder, first, refs("b"))
+    assert plan_of_now(folder, first) == plan_of_now(folder, None) == grown != first
+
+
+def test_a_plan_that_takes_the_place_of_another_leaves_nothing_of_it(folder: LocalFolder, tmp_path: Path) -> None:
+    before = planned(folder, None, refs("a", "b", "c"), shard_size=1)
+    plan = planned(folder, None, refs("a", "b", "c"), replaced=before)
+    assert list(planned_members(folder, plan)) == refs("a", "b", "c")
     names = ["part-00000.jsonl", "part-00001.jsonl", "plan.json"]
     assert [path.name for path in sorted((tmp_path / "plan").iterdir())] == names
 
 
 def test_images_planned_anew_are_there_or_not_wherever_a_run_is_killed(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    plan = extend_plan(store, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c", "d"), shard_size=2)
+    folder = LocalFolder(store)
+    plan = planned(folder, None, refs("a", "b", "c", "d"))
     moved = ImageRef("d", "/y/d.jpg", captions=("new",))
 
     def mend() -> None:
-        mend_plan(store, plan, [(0, {"a": None}), (1, {"d": moved})])
+        mend_plan(folder, plan, [(0, {"a": None}), (1, {"d": moved})])
 
-    def planned() -> list[ImageRef]:
-        found = read_plan(store)
+    def members_now() -> list[ImageRef]:
+        found = read_plan(folder)
         assert found is not None
-        return list(planned_members(store, found))
+        return list(planned_members(folder, found))
 
     shutil.copytree(store, tmp_path / "before")
     status, steps = in_a_fork(mend, store)
-    assert status == 0 and planned() == [*refs("b", "c"), moved]
+    assert status == 0 and members_now() == [*refs("b", "c"), moved]
     assert {path.name for path in (store / "plan").glob("*.jsonl")} == {"part-00000.1.jsonl", "part-00001.1.jsonl"}
     for kill_at in range(1, len(steps) + 1):
         shutil.rmtree(store)
         shutil.copytree(tmp_path / "before", store)
         assert in_a_fork(mend, store, kill_at)[0] == KILLED
-        assert planned() in (refs("a", "b", "c", "d"), [*refs("b", "c"), moved]), steps[kill_at - 1]
-        again = mend_plan(store, read_plan(store), [(1, {"c": None})])  # type: ignore[arg-type]
-        assert planned()[-1].image_id == "d" and again.num_images in (3, 2)
+        assert members_now() in (refs("a", "b", "c", "d"), [*refs("b", "c"), moved]), steps[kill_at - 1]
+        again = mend_plan(folder, read_plan(folder), [(1, {"c": None})])  # type: ignore[arg-type]
+        assert members_now()[-1].image_id == "d" and again.num_images in (3, 2)
 
 
-def test_captions_and_labels_travel_and_count(tmp_path: Path) -> None:
+def test_captions_and_labels_travel_and_count(folder: LocalFolder) -> None:
     plain = ImageRef("a", "/x/a.jpg")
     told = replace(plain, captions=("a dog", "é"), labels=("dog",))
-    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=[told, refs("b")[0]], shard_size=2)
-    assert read_members(tmp_path, plan.shards[0]) == [told, refs("b")[0]]
+    plan = planned(folder, None, [told, refs("b")[0]])
+    assert read_members(folder, plan.shards[0]) == [told, refs("b")[0]]
     others = (
         plain,
         replace(told, labels=()),
@@ -102,19 +126,19 @@ def test_captions_and_labels_travel_and_count(tmp_path: Path) -> None:
     assert len(digests) == 6
 
 
-def test_changed_members_are_noticed(tmp_path: Path) -> None:
-    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b"), shard_size=2)
+def test_changed_members_are_noticed(folder: LocalFolder, tmp_path: Path) -> None:
+    plan = planned(folder, None, refs("a", "b"))
     path = members_path(tmp_path, 0)
     path.write_text(path.read_text().replace('"a"', '"c"'))
     with pytest.raises(ValueError, match=r"part-00000\.jsonl: its images are not those that plan\.json states"):
-        read_members(tmp_path, plan.shards[0])
+        read_members(folder, plan.shards[0])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "roibeam-plan", "version": 2, "shards": []}'])
-def test_other_files_named_plan_are_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_named_plan_are_refused(folder: LocalFolder, tmp_path: Path, text: str) -> None:
     plan_path(tmp_path).write_text(text)
     with pytest.raises(ValueError, match="expected roibeam-plan version 1"):
-        read_plan(tmp_path)
+        read_plan(folder)
 
 
 def given(*rows: tuple[str, list[list[float]], tuple[int, int] | None]) -> GivenBoxes:
@@ -124,12 +148,10 @@ def given(*rows: tuple[str, list[list[float]], tuple[int, int] | None]) -> Given
     )
 
 
-def test_given_boxes_are_planned_with_their_images(tmp_path: Path) -> None:
+def test_given_boxes_are_planned_with_their_images(folder: LocalFolder, tmp_path: Path) -> None:
     boxes = given(("a", [[187.4, 0.1, 1e-3, 7], [0, 0, 1, 1]], (480, 640)), ("b", [], None))
-    plan = extend_plan(
-        tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b"), shard_size=2, boxes=boxes
-    )
-    a, b = read_members(tmp_path, plan.shards[0])
+    plan = planned(folder, None, refs("a", "b"), boxes=boxes)
+    a, b = read_members(folder, plan.shards[0])
     assert a.boxes == ((187.4, 0.1, 0.001, 7.0), (0.0, 0.0, 1.0, 1.0)) and a.boxes_hw == (480, 640)
     assert b.boxes == () and b.boxes_hw is None
     assert boxes.are_those_of(a) and boxes.are_those_of(b) and not boxes.are_those_of(refs("b")[0])
@@ -164,10 +186,10 @@ def test_the_digest_of_members_covers_their_boxes() -> None:
         {"boxes_hw": [-1, 10**30]},
     ],
 )
-def test_changed_boxes_are_noticed(tmp_path: Path, change: dict[str, object]) -> None:
+def test_changed_boxes_are_noticed(folder: LocalFolder, tmp_path: Path, change: dict[str, object]) -> None:
     boxes = given(("a", [[0, 0, 1, 1]], (4, 4)))
-    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a"), shard_size=2, boxes=boxes)
+    plan = planned(folder, None, refs("a"), boxes=boxes)
     path = members_path(tmp_path, 0)
     path.write_text(json.dumps(json.loads(path.read_text()) | change) + "\n")
     with pytest.raises(ValueError, match=r"part-00000\.jsonl: .*run `roibeam extract` as before"):
-        read_members(tmp_path, plan.shards[0])
+        read_members(folder, plan.shards[0])

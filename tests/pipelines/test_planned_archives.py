@@ -15,6 +15,7 @@ import pytest
 from faulty_s3 import FaultyS3, faulty_s3
 from folder_filesystem import PREFIX, FolderFileSystem
 
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.common import locations as ranged_file
 from roibeam.pipelines.common import remote_files
 from roibeam.pipelines.common.locations import RangedFile, read_location
@@ -143,7 +144,7 @@ def plan_of(where: str, store: Path, threads: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(archive_images.__kwdefaults__, "threads", threads)
     source = open_source(where)
     store.mkdir()
-    extend_plan(store, None, source={}, settings={}, images=source.images, shard_size=10)
+    extend_plan(LocalFolder(store), None, source={}, settings={}, images=source.images, shard_size=10)
     files = {path.name: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     return files | {"notes": "\n".join(source.notes).encode()}
 

@@ -11,15 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disturbed_runs import BucketCommand, Command, Ended, Run
 from faulty_s3 import FaultyS3, faulty_s3
-from forks import KILLED, in_a_fork
-from object_store import URL, ObjectStore
+from object_store import URL, ObjectStore, kill_at
+from tiny_commands import digest, one_line
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import make_record, write_store
@@ -40,17 +39,8 @@ def local(tmp_path: Path) -> Path:
     return tmp_path / "local"
 
 
-def digest(store: Path) -> str:
-    return str(json.loads((store / "manifest.json").read_bytes())["content_digest"])
-
-
 def names(store: Path) -> list[str]:
     return sorted(path.name.split(".")[0] + path.suffix for path in store.iterdir())
-
-
-def one_line(result: Any) -> str:
-    assert "Traceback" not in result.err, result.err
-    return [line for line in result.err.splitlines() if line.startswith("roibeam: ")][-1]
 
 
 def test_every_command_at_urls(roibeam: Cli, local: Path, bucket: Path, tmp_path: Path) -> None:
@@ -127,20 +117,6 @@ def test_wrong_urls_are_told_in_a_line(roibeam: Cli, local: Path, bucket: Path, 
     assert "is not empty and not of a killed copy ('a.txt'" in told("copy", local, f"{URL}{bucket}/notes")
 
 
-def killed_at(work: Callable[[], Any], at: str, when: str, folder: Path) -> None:
-    """Ends a fork that does this, as kill -9 would, before or after it puts a file whose name is like `at`."""
-
-    def doomed() -> None:
-        def die(name: str) -> None:
-            if fnmatch(name, at):
-                os._exit(KILLED)
-
-        setattr(ObjectStore, f"{when}_put", staticmethod(die))
-        work()
-
-    assert in_a_fork(doomed, folder)[0] == KILLED
-
-
 @pytest.mark.parametrize(
     "at, when", [("part-00001.*.lmdb", "after"), ("part-00002.json", "after"), ("manifest.json", "before")]
 )
@@ -150,7 +126,7 @@ def test_a_killed_copy_says_nothing_is_whole_and_is_finished(
     """Kept are the shards that have their manifests; what was between data and manifest is gone at the end."""
     out = bucket / "out"
     words = ("store", "copy", local, f"{URL}{out}", "--shard-size", 4)
-    killed_at(lambda: roibeam(*words), at, when, bucket)
+    kill_at(at, when, lambda: roibeam(*words), bucket)
     assert not (out / "manifest.json").exists()
     kept = len(list(out.glob("part-*.json")))
     assert "is missing: the run that writes it has not finished" in roibeam("store", "verify", f"{URL}{out}").out
@@ -233,7 +209,7 @@ def test_damage_at_a_url_is_found_and_extracted_again(
     assert copied.code == 1 and not (tmp_path / "copy" / "manifest.json").exists()
 
     mend = ("store", "repair", url, "--photos", photos)
-    killed_at(lambda: roibeam(*mend), "part-00001.json", "after", bucket)  # waiting, none of them published
+    kill_at("part-00001.json", "after", lambda: roibeam(*mend), bucket)  # waiting, none of them published
     mended = roibeam(*mend, "--json")
     assert mended.code == 0, mended.err
     summary = json.loads(mended.out)

@@ -7,15 +7,13 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from forks import KILLED, in_a_fork
-from object_store import URL, ObjectStore
-from tiny_commands import digest
+from object_store import URL, ObjectStore, kill_at
+from tiny_commands import digest, one_line
 
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.staging import StagedStore
@@ -78,11 +76,6 @@ def check_whole(store: Path, wanted: str, staged: Path) -> None:
     reader = StagedStore(f"{URL}{store}", staged)
     assert reader.manifest.content_digest == wanted == digest(store)
     assert len(list(reader)) == 5
-
-
-def one_line(result: Any) -> str:
-    assert "Traceback" not in result.err, result.err
-    return [line for line in result.err.splitlines() if line.startswith("roibeam: ")][-1]
 
 
 def test_a_store_in_memory_is_the_local_one(
@@ -156,24 +149,6 @@ def test_a_broken_upload_leaves_no_manifest_and_a_rerun_mends_it(
     assert summary["in_all"]["images"] == 6 and summary["in_all"]["dead_letters"]["total"] == 1
 
 
-def run_killed(extract: Cli, store: Path, at: str, when: str, output: Path) -> int:
-    """The command in a fork that ends, as kill -9 would, before or after it puts a file whose name is like `at`."""
-
-    def work() -> None:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-
-        def die(name: str) -> None:
-            if fnmatch(name, at):
-                os._exit(KILLED)
-
-        setattr(ObjectStore, f"{when}_put", staticmethod(die))
-        assert extract(f"{URL}{store}").code == 0
-
-    return in_a_fork(work, store)[0]
-
-
 @pytest.mark.parametrize(
     "at, when",
     [
@@ -195,7 +170,7 @@ def test_a_killed_run_is_finished_by_the_same_command(
     extract: Cli, bucket: Path, tmp_path: Path, wanted: str, at: str, when: str
 ) -> None:
     store = bucket / "store"
-    assert run_killed(extract, store, at, when, tmp_path / "output") == KILLED, (tmp_path / "output").read_text()
+    kill_at(at, when, lambda: extract(f"{URL}{store}"), store)
     if (at, when) == ("part-00001.json", "before"):
         assert list(store.glob("part-00001.*.lmdb")) and not (store / "part-00001.json").exists()
     done = extract(f"{URL}{store}")

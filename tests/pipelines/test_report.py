@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,7 +19,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.common.charts import DrawnRegion, bars_of_integers, photo_with_regions
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract import store_report as report
-from roibeam.pipelines.extract.store_report import ReportFacts, write_report
+from roibeam.pipelines.extract.store_report import ReportFacts, photo_thumbnail, write_report
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></title></style><script>&amp;"
 FACTS = ReportFacts(
@@ -113,28 +114,17 @@ def jpeg(height: int = 60, width: int = 80) -> bytes:
     return cv2.imencode(".jpg", np.full((height, width, 3), 90, np.uint8))[1].tobytes()
 
 
-def facts_of(store: FakeStore, failures: list[Failure], **changes: object) -> ReportFacts:
-    facts = dataclasses.replace(
-        FACTS,
-        num_images=len(store) + len(failures),
-        num_records=len(store),
-        num_regions=sum(each.num_regions for each in store.records.values()),
-        num_failures=len(failures),
-    )
-    return dataclasses.replace(facts, **changes)  # type: ignore[arg-type]
-
-
 def write(
-    path: Path,
+    folder: Path,
     store: FakeStore,
-    failures: list[Failure] | None = None,
+    failures: Sequence[Failure] = (),
     *,
-    facts: ReportFacts | None = None,
     files: dict[str, bytes] | None = None,
-    **options: object,
+    facts: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Page:
-    """Writes a report whose photos are `files` (by id), else a grey 80x60 one for each id."""
-    failures = failures or []
+    """Writes a report whose photos are `files` (by id), else a grey 80x60 one for each id; `facts` are those that do
+    not follow from store and failures."""
 
     def read_bytes(location: str) -> bytes:
         if files is None:
@@ -143,22 +133,25 @@ def write(
             raise FileNotFoundError(2, "No such file or directory", location)
         return files[location]
 
-    options.setdefault("class_names", ["cat", "dog"])
-    options.setdefault("attribute_names", ["red"])
-    write_report(
-        path,
-        facts or facts_of(store, failures),
-        records=store,
-        failures=failures,
-        locations=lambda image_id: image_id,
-        read_bytes=read_bytes,
-        **options,  # type: ignore[arg-type]
+    counted = dataclasses.replace(
+        FACTS,
+        num_images=len(store) + len(failures),
+        num_records=len(store),
+        num_regions=sum(each.num_regions for each in store.records.values()),
+        num_failures=len(failures),
     )
+    options = {
+        "class_names": ["cat", "dog"],
+        "attribute_names": ["red"],
+        "thumbnail_of": lambda image_id, image_hw: photo_thumbnail(image_id, image_hw, read_bytes),
+    } | options
+    path = folder / "report.html"
+    write_report(path, dataclasses.replace(counted, **(facts or {})), records=store, failures=failures, **options)
     return Page(path)
 
 
 def test_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
-    page = write(tmp_path / "report.html", FakeStore([record("a"), record("b")]))
+    page = write(tmp_path, FakeStore([record("a"), record("b")]))
     assert "http:" not in page.html and "https:" not in page.html and "url(" not in page.html
     assert "@import" not in page.html
     assert not {"script", "link", "iframe", "object", "img", "use", "a"} & set(page.tags)
@@ -170,10 +163,10 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     failure = Failure(HOSTILE, HOSTILE, HOSTILE, HOSTILE, f"a\nb\0\u202e\udcff{HOSTILE}")
     store = FakeStore([record(HOSTILE), record("gone" + HOSTILE)])
     page = write(
-        tmp_path / "report.html",
+        tmp_path,
         store,
         [failure],
-        facts=facts_of(store, [failure], store_name=HOSTILE, details=((HOSTILE, HOSTILE),)),
+        facts={"store_name": HOSTILE, "details": ((HOSTILE, HOSTILE),)},
         files={HOSTILE: jpeg()},
         class_names=[HOSTILE, HOSTILE],
         attribute_names=[HOSTILE],
@@ -189,9 +182,7 @@ def test_counts(tmp_path: Path) -> None:
     store = FakeStore([record("a", 3), record("b", 5), record("c", 0)])
     failures = [Failure(f"f{i}", "x", "decode", "truncated", f"detail {i}") for i in range(7)]
     failures.append(Failure("g", "x", "read", "not found", "no such file"))
-    page = write(
-        tmp_path / "report.html", store, failures, facts=facts_of(store, failures, seconds=5.5, timed_images=11)
-    )
+    page = write(tmp_path, store, failures, facts={"seconds": 5.5, "timed_images": 11})
     counts = [page.count(name) for name in ("images", "records", "regions", "failures", "images/s")]
     assert counts == ["11", "3", "8", "8", "2"]
     assert page.count("regions per image") == "2.7" and page.count("fewest to most") == "0 to 5"
@@ -206,7 +197,7 @@ def test_counts(tmp_path: Path) -> None:
 
 
 def test_regions_are_drawn_in_photo_pixels_with_their_names(tmp_path: Path) -> None:
-    page = write(tmp_path / "report.html", FakeStore([record("a", 12)]))
+    page = write(tmp_path, FakeStore([record("a", 12)]))
     # Twelve boxes of half the width, 3.6 pixels apart: each fourth one shares less than half with those before it.
     assert page.html.count('class="box"') == 3
     assert 'viewBox="0 0 80 60"' in page.html
@@ -218,14 +209,14 @@ def test_regions_are_drawn_in_photo_pixels_with_their_names(tmp_path: Path) -> N
 def test_no_more_than_ten_regions_are_drawn(tmp_path: Path) -> None:
     many = record("a", 12)
     apart = np.stack([np.arange(12) * 6, np.zeros(12), np.arange(12) * 6 + 5, np.full(12, 60)], axis=1)
-    page = write(tmp_path / "report.html", FakeStore([dataclasses.replace(many, boxes=apart.astype(np.float32))]))
+    page = write(tmp_path, FakeStore([dataclasses.replace(many, boxes=apart.astype(np.float32))]))
     assert page.html.count('class="box"') == 10
     assert ">red dog 0.90<" in page.html and ">red dog 0.10<" not in page.html
 
 
 def test_ids_stand_for_names_that_are_missing(tmp_path: Path) -> None:
     store = FakeStore([record("a", 2, class_id=700)])
-    page = write(tmp_path / "report.html", store, class_names=["cat"], attribute_names=None)
+    page = write(tmp_path, store, class_names=["cat"], attribute_names=None)
     assert ">class 700 0.90<" in page.html  # an attribute without a name would only be noise on the photo
 
 
@@ -239,56 +230,46 @@ def test_ids_stand_for_names_that_are_missing(tmp_path: Path) -> None:
     ],
 )
 def test_photo_that_cannot_be_shown_gets_a_placeholder(tmp_path: Path, data: bytes | None, words: str) -> None:
-    page = write(tmp_path / "report.html", FakeStore([record("a")]), files={} if data is None else {"a": data})
+    page = write(tmp_path, FakeStore([record("a")]), files={} if data is None else {"a": data})
     assert "Photo not shown: " in page.text and words in page.text
     assert "image" not in page.tags
 
 
 def test_photo_of_unknown_location_gets_a_placeholder(tmp_path: Path) -> None:
-    store = FakeStore([record("a")])
-    path = tmp_path / "report.html"
-    write_report(
-        path,
-        facts_of(store, []),
-        records=store,
-        failures=[],
-        locations=lambda image_id: None,
-        read_bytes=lambda location: jpeg(),
-    )
-    assert "where it was read from is not known" in Page(path).text
+    thumbnail = photo_thumbnail(None, (60, 80), lambda location: jpeg())
+    page = write(tmp_path, FakeStore([record("a")]), thumbnail_of=lambda *_: thumbnail)
+    assert "where it was read from is not known" in page.text
 
 
 def test_empty_store(tmp_path: Path) -> None:
-    page = write(tmp_path / "report.html", FakeStore([]))
+    page = write(tmp_path, FakeStore([]))
     assert page.count("records") == "0" and "No records." in page.text and "None." in page.text
     assert "figure" not in page.tags
 
 
 def test_images_without_record_or_failure_are_named(tmp_path: Path) -> None:
     store = FakeStore([record("a")])
-    page = write(tmp_path / "report.html", store, facts=facts_of(store, [], num_images=3))
+    page = write(tmp_path, store, facts={"num_images": 3})
     assert "2 images gave neither a record nor a failure" in page.text
 
 
 def test_a_banner_stands_before_the_counts(tmp_path: Path) -> None:
     store = FakeStore([record("a")])
-    page = write(
-        tmp_path / "report.html", store, facts=facts_of(store, [], banner=Banner("Careful.", "All <b> drawn."))
-    )
+    page = write(tmp_path, store, facts={"banner": Banner("Careful.", "All <b> drawn.")})
     assert 0 < page.text.index("Careful.\n All <b> drawn.") < page.text.index("regions per image")
 
 
 def test_the_time_is_that_of_the_images_that_took_it(tmp_path: Path) -> None:
     """A run that did a part tells of its part: its time over all images would be no rate."""
     store = FakeStore([record("a"), record("b")])
-    whole = write(tmp_path / "report.html", store, facts=facts_of(store, [], seconds=4.0, timed_images=2))
+    whole = write(tmp_path, store, facts={"seconds": 4.0, "timed_images": 2})
     assert (whole.count("time"), whole.count("images/s")) == ("4.0 s", "0.5")
-    part = write(tmp_path / "report.html", store, facts=facts_of(store, [], seconds=4.0, timed_images=1))
+    part = write(tmp_path, store, facts={"seconds": 4.0, "timed_images": 1})
     assert (part.count("time of 1"), part.count("images/s")) == ("4.0 s", "0.25")
 
 
 def test_the_axes_of_charts_have_titles(tmp_path: Path) -> None:
-    page = write(tmp_path / "report.html", FakeStore([record("a", 3), record("b", 3)]))
+    page = write(tmp_path, FakeStore([record("a", 3), record("b", 3)]))
     for title in ("images, up to 2", "regions in an image", "score of the best class, 0 to 1"):
         assert title in page.text
     assert re.search(r"regions, up to \d", page.text)
@@ -297,7 +278,7 @@ def test_the_axes_of_charts_have_titles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("height, width", [(1, 1), (200, 4000), (3000, 200)])
 def test_extreme_shapes(tmp_path: Path, height: int, width: int) -> None:
     store = FakeStore([record("a", 10, height=height, width=width)])
-    page = write(tmp_path / "report.html", store, files={"a": jpeg(height, width)})
+    page = write(tmp_path, store, files={"a": jpeg(height, width)})
     left, top, frame_width, frame_height = map(
         float, re.findall(r'class="photo" viewBox="(.*?)"', page.html)[0].split()
     )
@@ -310,16 +291,16 @@ def test_endless_names_are_cut(tmp_path: Path) -> None:
     store = FakeStore([record("a")])
     long = "W" * 40_000
     failures = [Failure("f", long, "read", long, long)]
-    page = write(tmp_path / "report.html", store, failures, class_names=[long, long], attribute_names=[long])
+    page = write(tmp_path, store, failures, class_names=[long, long], attribute_names=[long])
     assert len(page.html) < 60_000
 
 
 def test_number_of_photos_is_bounded_and_they_are_spread_over_the_store(tmp_path: Path) -> None:
     store = FakeStore(record(f"{i:03d}") for i in range(100))
-    page = write(tmp_path / "report.html", store, max_photos=4)
+    page = write(tmp_path, store, max_photos=4)
     assert re.findall(r'class="id" title="(\d+)"', page.html) == ["012", "037", "062", "087"]
     assert "4 of 100, evenly spread over the store" in page.text
-    page = write(tmp_path / "report.html", store)
+    page = write(tmp_path, store)
     assert page.tags.count("figure") == 24
 
 
@@ -328,14 +309,14 @@ def test_thumbnails_keep_the_page_small(tmp_path: Path) -> None:
     coarse = cv2.resize(rng.integers(0, 256, (90, 120, 3), dtype=np.uint8), (1600, 1200))
     data = cv2.imencode(".jpg", coarse)[1].tobytes()
     store = FakeStore(record(f"{i}", height=1200, width=1600) for i in range(24))
-    write(tmp_path / "report.html", store, files={f"{i}": data for i in range(24)})
+    write(tmp_path, store, files={f"{i}": data for i in range(24)})
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
 
 
 def test_large_stores_are_sampled_and_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "SAMPLED_RECORDS", 50)
     store = FakeStore(record(f"{i:03d}", 1 + i % 2) for i in range(500))
-    page = write(tmp_path / "report.html", store, max_photos=2)
+    page = write(tmp_path, store, max_photos=2)
     assert store.reads == 50 + 2
     assert "counted on 50 of 500 records" in page.text
     assert page.count("records") == "500" and "fewest to most" not in page.text
@@ -344,9 +325,9 @@ def test_large_stores_are_sampled_and_the_page_says_so(tmp_path: Path, monkeypat
 def test_same_input_gives_same_bytes_and_no_file_is_left_aside(tmp_path: Path) -> None:
     store = FakeStore(record(f"{i}", i, class_id=i) for i in range(6))
     failures = [Failure("f", "x", "read", reason, "") for reason in ("b", "a", "b", "c")]
-    write(tmp_path / "report.html", store, failures)
+    write(tmp_path, store, failures)
     first = (tmp_path / "report.html").read_bytes()
-    write(tmp_path / "report.html", store, failures)
+    write(tmp_path, store, failures)
     assert (tmp_path / "report.html").read_bytes() == first
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
 
@@ -356,7 +337,7 @@ def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
     path.write_text("old")
     store = FakeStore([record("a")])
     with pytest.raises(TypeError):
-        write(path, store, facts=facts_of(store, [], details=((1, 2),)))  # not text: fails while it is written
+        write(tmp_path, store, facts={"details": ((1, 2),)})  # not text: fails while it is written
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
-from object_store import URL, ObjectStore, register
+from object_store import URL
 from tiny_commands import digest
 
-from roibeam.features.folders import object_folder
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
@@ -42,15 +41,10 @@ def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
 
 
 @pytest.fixture(params=["disk", pytest.param("URL", marks=pytest.mark.slow)])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Path]]:
+def place(request: pytest.FixtureRequest, bucket: Path) -> tuple[str, Path]:
     """How the command names the store, and the folder that it is in."""
-    register()
-    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
-    store = tmp_path / "store"
-    yield (f"{URL}{store}" if request.param == "URL" else str(store)), store
-    ObjectStore.mend()
+    store = bucket / "store"
+    return (f"{URL}{store}" if request.param == "URL" else str(store)), store
 
 
 def mend(photos: Path, *names: str) -> None:

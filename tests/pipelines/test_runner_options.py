@@ -22,6 +22,7 @@ from apache_beam.options.pipeline_options import (
     DebugOptions,
     FlinkRunnerOptions,
     GoogleCloudOptions,
+    PipelineOptions,
     PortableOptions,
     SetupOptions,
     SparkRunnerOptions,
@@ -41,9 +42,10 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.developers import PIPELINE
-from roibeam.pipelines.data.shard_plan import PlannedShard
+from roibeam.pipelines.data.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
+from roibeam.pipelines.extract.request import RunnerChoice
 from roibeam.pipelines.extract.runners import pipeline_run
 from roibeam.pipelines.extract.runners.clusters import cancel_job_on_interrupt
 from roibeam.pipelines.extract.runners.pipeline_run import WORKER_POOL, _cause, check_cluster
@@ -52,7 +54,6 @@ from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJ
 from roibeam.pipelines.extract.shard.store_folder import StoreText
 from roibeam.version import FLINK_VERSION
 
-pipeline_options = functools.partial(pipeline_run.pipeline_options, preload=PIPELINE)
 runner_flags = functools.partial(pipeline_run.runner_flags, preload=PIPELINE)
 CLOUD = [
     "--project=my-project",
@@ -68,6 +69,11 @@ CLUSTERS = {
 MAX_PROTO_BYTES = 4_000_000  # gRPC's limit for one message, which job services have
 
 
+def pipeline_options(runner: str, beam_args: list[str], *, device: str = "cpu", **choice: Any) -> PipelineOptions:
+    made = RunnerChoice(runner, tuple(beam_args), **choice)
+    return pipeline_run.pipeline_options(made, preload=PIPELINE, device=device)
+
+
 def job(device: str = "cpu") -> ExtractJob:
     spec = DetectorSpec(DetectorConfig(), SELECTIONS["butd-10-100"], "random:1", device)
     return ExtractJob("/store", "/photos", spec, ExtractOptions(), "f" * 64, "v" * 64, False)
@@ -77,8 +83,8 @@ def pipeline(options: Any, *, num_shards: int = 825, device: str = "cpu") -> bea
     """That of 3.3 million images in shards of 4,000, with a vocabulary of Visual Genome's size."""
     names = tuple(f"name number {number}" for number in range(1600))
     text = StoreText({}, Vocabulary(names, names[:400]), Fingerprint("f" * 64, {}, {}))
-    shards = [PlannedShard(number, 4000, f"{number:064x}") for number in range(num_shards)]
-    return extraction_pipeline(job(device), shards, text, options)
+    shards = tuple(PlannedShard(number, 4000, f"{number:064x}") for number in range(num_shards))
+    return extraction_pipeline(job(device), Plan({}, {}, shards), text, options)
 
 
 def environment_of(proto: beam_runner_api_pb2.Pipeline) -> beam_runner_api_pb2.Environment:
@@ -221,12 +227,12 @@ def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) 
     ],
 )  # fmt: skip
 def test_a_run_whose_engine_is_not_there_writes_nothing(
-    runner: str, beam_args: list[str], words: str, roibeam: Any, tmp_path: Path, tiny_network: tuple[str, ...]
+    runner: str, beam_args: list[str], words: str, extract: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
     store = tmp_path / "store"
-    done = roibeam("extract", tmp_path / "images", store, *tiny_network, "--runner", runner, "--", *beam_args)
+    done = extract(tmp_path / "images", store, "--runner", runner, "--", *beam_args)
     assert done.code == 1 and words in done.err and "Traceback" not in done.err
     assert not store.exists() or not list(store.iterdir())
 

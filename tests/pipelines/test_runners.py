@@ -73,21 +73,6 @@ def test_beam_counts_what_the_manifests_say(
     assert json.loads(again.out.splitlines()[-1])["metrics"] == {}  # nothing was extracted
 
 
-def test_threads_of_a_process_share_one_model(
-    roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from roibeam.pipelines.extract.shard import shard_job
-
-    built = []
-    build = shard_job.build_detector
-    monkeypatch.setattr(shard_job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
-    monkeypatch.setattr(shard_job, "_detectors", {})
-    threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
-    done = roibeam("extract", photos, tmp_path / "store", *options, "--precision", "bf16", *threads)
-    assert done.code == 0, done.err
-    assert len(manifests(tmp_path / "store")) == 5 and len(built) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", [("--workers", "2"), ("--runner", "portable")])
 def test_worker_processes_write_what_one_process_writes(

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop, stop_shards_on_interrupt
 
 
-def test_shards_in_work_are_told_and_waited_for() -> None:
-    ended: list[str] = []
+def interrupt_at_work(work: Callable[[], object], seconds: float) -> threading.Thread:
+    """Ctrl-C in the main thread while another does `work` on a shard; so long is waited for it."""
     at_work = threading.Event()
 
-    def work() -> None:
+    def run() -> None:
         with running_shard():
             at_work.set()
-            while not shards_must_stop():
-                time.sleep(0.01)
-            time.sleep(0.1)
-            ended.append("dropped")
+            work()
 
-    thread = threading.Thread(target=work)
-    with pytest.raises(KeyboardInterrupt), stop_shards_on_interrupt(30):
+    thread = threading.Thread(target=run)
+    with pytest.raises(KeyboardInterrupt), stop_shards_on_interrupt(seconds):
         thread.start()
         at_work.wait()
         raise KeyboardInterrupt
+    return thread
+
+
+def test_shards_in_work_are_told_and_waited_for() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        while not shards_must_stop():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        ended.append("dropped")
+
+    thread = interrupt_at_work(work, 30)
     assert ended == ["dropped"]
     thread.join()
     assert not shards_must_stop()  # the next work of this process may begin
@@ -34,18 +45,7 @@ def test_shards_in_work_are_told_and_waited_for() -> None:
 
 def test_a_shard_that_does_not_end_is_not_waited_for_for_ever() -> None:
     released = threading.Event()
-    at_work = threading.Event()
-
-    def work() -> None:
-        with running_shard():
-            at_work.set()
-            released.wait()
-
-    thread = threading.Thread(target=work)
-    with pytest.raises(KeyboardInterrupt), stop_shards_on_interrupt(0.2):
-        thread.start()
-        at_work.wait()
-        raise KeyboardInterrupt
+    thread = interrupt_at_work(released.wait, 0.2)
     assert shards_must_stop()  # it is to end whenever it comes back
     released.set()
     thread.join()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from disturbed_runs import BucketCommand, Command, Ended, Run
-from faulty_s3 import s3_server
+from faulty_s3 import KEYS, FaultyS3, faulty_s3
 from in_process import run_roibeam
 
 from roibeam.features.reading.staging import StagedStore
@@ -20,34 +20,16 @@ from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 pytestmark = pytest.mark.slow
-KEYS = {"key": "k", "secret": "s"}
 
 
 @pytest.fixture
-def endpoint() -> Iterator[str]:
-    """A server with an empty bucket, `bucket`."""
-    with s3_server() as (host, port):
-        import s3fs
-
-        url = f"http://{host}:{port}"
-        s3fs.S3FileSystem(endpoint_url=url, **KEYS).mkdir("bucket")
-        yield url
+def s3() -> Iterator[FaultyS3]:
+    """A server whose answers are all good."""
+    with faulty_s3() as made:
+        yield made
 
 
-def settings_of(endpoint: str) -> dict[str, str]:
-    return {"FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": KEYS["key"], "FSSPEC_S3_SECRET": KEYS["secret"]}
-
-
-def start(endpoint: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A run from nothing, as a user starts it."""
-    command = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", *map(str, arguments)]
-    environment = {**os.environ, **settings_of(endpoint)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
-def test_a_store_in_a_bucket(endpoint: str, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    import s3fs
-
+def test_a_store_in_a_bucket(s3: FaultyS3, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     draw_samples(tmp_path / "samples", count=9)
     photos = tmp_path / "samples" / "images"
     (photos / "bad.jpg").write_bytes(b"")
@@ -56,20 +38,23 @@ def test_a_store_in_a_bucket(endpoint: str, tmp_path: Path, tiny_network: tuple[
     assert run_roibeam("extract", photos, local, *options) == 0
 
     def roibeam(*arguments: object) -> Ended:
-        work = BucketCommand(Command(tuple(map(str, arguments))), settings_of(endpoint))
+        work = BucketCommand(Command(tuple(map(str, arguments))), s3.settings)
         return Run(work, tmp_path).wait()
 
     two_processes = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
-    done = start(endpoint, "extract", photos, url, *options, "--json", *two_processes)
+    words = map(str, ("extract", photos, url, *options, "--json", *two_processes))  # from nothing, as a user starts it
+    command = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", *words]
+    environment = {**os.environ, **s3.settings}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     with FeatureStore(local) as opened:
         wanted = opened.manifest.content_digest
     assert json.loads(done.stdout.splitlines()[-1])["content_digest"] == wanted
 
-    bucket = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False, **KEYS)
+    bucket = s3.files()
     names = [path.removeprefix("bucket/some/store/") for path in bucket.find("bucket/some/store")]
     assert len([name for name in names if name.endswith(".lmdb")]) == 5 and not [n for n in names if n[0] == "."]
-    staged = StagedStore(url, tmp_path / "staged", storage_options={"endpoint_url": endpoint, **KEYS})
+    staged = StagedStore(url, tmp_path / "staged", storage_options={"endpoint_url": s3.url, **KEYS})
     staged.stage()
     assert staged.manifest.content_digest == wanted and len(list(staged)) == 9
     assert verify_store(tmp_path / "staged", deep=True) == []

@@ -17,6 +17,7 @@ import pytest
 from folder_filesystem import PREFIX, FolderFileSystem
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.shard.manifest import DEAD_LETTERS_NAME
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.locations import SourceGoneError, read_image, read_location
@@ -151,10 +152,10 @@ def test_the_same_photos_in_any_form_give_the_same_store(
         root = ("--photos", photos) if kind == "image-list" else ()
         done = roibeam("extract", location, store, *root, *tiny_network, "--shard-size", 4)
         assert done.code == 0, done.err
-        plan = read_plan(store)
+        plan = read_plan(LocalFolder(store))
         assert plan is not None and plan.source["kind"] == kind
         wanted = {photo.stem: (caption_of(photo),) if has_captions else () for photo in photos.iterdir()}
-        assert {each.image_id: each.captions for each in planned_members(store, plan)} == wanted
+        assert {each.image_id: each.captions for each in planned_members(LocalFolder(store), plan)} == wanted
         with FeatureStore(store) as opened:
             digests[name] = opened.manifest.content_digest
         again = roibeam("extract", location, store, *root, *tiny_network)
@@ -476,9 +477,9 @@ def test_a_member_of_a_tar_that_changed_is_a_dead_letter_of_its_image(
     write_tar(wds / "00001.tar", {"other.bin": b"x" * 9999})
     for path in store.glob("part-*"):
         path.unlink()
-    plan = read_plan(store)
+    plan = read_plan(LocalFolder(store))
     assert plan is not None
-    changed = [each for each in planned_members(store, plan) if "00001.tar" in each.location]
+    changed = [each for each in planned_members(LocalFolder(store), plan) if "00001.tar" in each.location]
     assert len(changed) == 2
     done = roibeam("extract", wds, store, *tiny_network)
     assert done.code == 1, done.err

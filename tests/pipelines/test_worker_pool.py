@@ -24,6 +24,18 @@ from roibeam.pipelines.extract.beam_extraction import ExtractShards
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM, read_token
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool, serve_worker_pool
 
+NOWHERE = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+
+
+def start_worker(
+    channel: grpc.Channel, worker_id: str, runner: endpoints_pb2.ApiServiceDescriptor = NOWHERE, **params: str
+) -> str:
+    """Requests a worker of the pool at the channel's end, as a runner does; its error."""
+    request = beam_fn_api_pb2.StartWorkerRequest(
+        worker_id=worker_id, control_endpoint=runner, provision_endpoint=runner, params=params
+    )
+    return str(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(request).error)
+
 
 def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with WorkerPool(PIPELINE) as pool:
@@ -45,10 +57,7 @@ def test_workers_import_the_pipeline_that_their_pool_names(capfd: pytest.Capture
         told.set()
 
     with WorkerPool("roibeam.no_such_pipeline", died=note) as pool, grpc.insecure_channel(pool.address) as channel:
-        nowhere = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
-        beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(
-            beam_fn_api_pb2.StartWorkerRequest(worker_id="1", control_endpoint=nowhere, provision_endpoint=nowhere)
-        )
+        start_worker(channel, "1")
         assert told.wait(60) and died[0].startswith("worker process ")
     assert "No module named 'roibeam.no_such_pipeline'" in capfd.readouterr().err
 
@@ -95,11 +104,7 @@ def test_a_runner_is_told_of_a_worker_that_died_before_it_connected(capfd: pytes
     runner = OneBundle()
     runner.server.start()
     with WorkerPool("roibeam.no_such_pipeline") as pool, grpc.insecure_channel(pool.address) as channel:
-        beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(
-            beam_fn_api_pb2.StartWorkerRequest(
-                worker_id="7-1", control_endpoint=runner.here, provision_endpoint=runner.here
-            )
-        )
+        start_worker(channel, "7-1", runner.here)
         assert runner.hung_up.acquire(timeout=30) and runner.hung_up.acquire(timeout=30)
     assert runner.connected == [("control", "7-1"), ("data", "7-1")]
     runner.server.stop(grace=None).wait()
@@ -119,26 +124,13 @@ def test_a_pool_with_a_token_starts_no_worker_without_it(
         raise OSError("noted")
 
     monkeypatch.setattr(subprocess, "Popen", note)
-    nowhere = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+    wrong = [{TOKEN_PARAM: text} for text in ("", TOKEN[:-1], "\u00e9" * 20)]
     with WorkerPool(PIPELINE, token=TOKEN) as pool, grpc.insecure_channel(pool.address) as channel:
-        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
-
-        def ask(params: dict[str, str]) -> str:
-            request = beam_fn_api_pb2.StartWorkerRequest(
-                worker_id="1", control_endpoint=nowhere, provision_endpoint=nowhere, params=params
-            )
-            return str(stub.StartWorker(request).error)
-
-        for params in (
-            {},
-            {TOKEN_PARAM: ""},
-            {TOKEN_PARAM: TOKEN[:-1]},
-            {TOKEN_PARAM: "\u00e9" * 20},
-            {"token": TOKEN},
-        ):
-            assert "this worker pool wants another token: start the run with --pool-token-file" in ask(params)
+        for params in ({}, *wrong, {"token": TOKEN}):
+            error = start_worker(channel, "1", **params)
+            assert "this worker pool wants another token: start the run with --pool-token-file" in error
         assert not started
-        assert "noted" in ask(pool.params) and len(started) == 1
+        assert "noted" in start_worker(channel, "1", **pool.params) and len(started) == 1
     assert not any(TOKEN in word for word in started[0]) and TOKEN not in caplog.text
     assert len(caplog.records) == 5
 
@@ -163,12 +155,9 @@ def test_runners_that_share_a_pool_end_their_own_workers_only() -> None:
         own_connection = [("grpc.use_local_subchannel_pool", 1)]  # else both channels would be one connection
         runners = [grpc.insecure_channel(pool.address, options=own_connection) for _ in range(2)]
         first, second = (beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(runner) for runner in runners)
-        start = beam_fn_api_pb2.StartWorkerRequest(
-            worker_id="1-1", control_endpoint=control, provision_endpoint=control
-        )
         stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
-        first.StartWorker(start)
-        second.StartWorker(start)
+        for runner in runners:
+            start_worker(runner, "1-1", control)
         assert pool.num_workers == 2
         first.StopWorker(stop)
         first.StopWorker(stop)  # and nothing else by asking again

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.captions.caption_files import read_captions
@@ -91,7 +92,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
     for name in ("masked_word_accuracy", "masked_region_accuracy"):
         tell(f"   {name.replace('_', ' '):<23} {result.evaluation[name]:.3f}")
 
-    tell("\n" + "\n".join(output_tree(store)))
+    tell("\n" + "\n".join(output_tree(LocalFolder(store))))
     tell(f"\nLook at the world:    {(world / CONTACT_SHEET_NAME).absolute()}")
     tell(f"Look at the regions:  {(store / REPORT_NAME).absolute()}")
     tell(f"Look at the training: {(run_dir / REPORT_NAME).absolute()}")

@@ -97,8 +97,8 @@ def progress_command(
 
     It reads what the run has written, on any runner and from any machine, and writes nothing. --watch ends when the
     run has ended, or nothing was heard of it for 20 minutes. The exit code is 1 if the run stopped before its end, is
-    silent for so long, or failed (--max-failures); 0 if it is at work or has finished. Of several stores, sums are
-    shown, and the stores that neither work nor have finished; the exit code is 1 if there are such.
+    silent for so long, or failed (--max-failures); 0 if it is at work or has finished. Of several stores, each is
+    shown; the exit code is 1 if one of them neither works nor has finished.
 
     Examples:
         roibeam progress store/

@@ -116,7 +116,7 @@ class CollectRequest:
         return files_state([self.picture_judge, self.pair_judge], [self.detector, self.match_model])
 
     def thresholds(self) -> Thresholds:
-        """Returns the default thresholds, with `set` applied. Raises ValueError for an unknown setting, or another kind."""
+        """Returns the default thresholds, with `set` applied. Raises ValueError for a wrong setting."""
         plain = Thresholds()
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
         return replace(plain, **apply_overrides(sections, self.set))

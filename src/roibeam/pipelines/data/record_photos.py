@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.common.image_ids import ID_RULES
 from roibeam.pipelines.common.locations import location_exists, parse_location, read_image
@@ -53,7 +54,7 @@ class RecordPhotos:
     """
 
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
-        plan = read_plan(store.path) if folder is None else None
+        plan = read_plan(LocalFolder(store.path)) if folder is None else None
         if folder is None and plan is None and (recorded := _folder_of_written_store(store)) is not None:
             folder = _checked_folder(recorded, store)
         if folder is None:
@@ -64,7 +65,7 @@ class RecordPhotos:
                 )
             self.root = plan.source.get("image_root", "")
             requested = set(image_ids)
-            found = ((one.image_id, one.location) for one in planned_members(store.path, plan))
+            found = ((one.image_id, one.location) for one in planned_members(LocalFolder(store.path), plan))
             rows: Iterator[tuple[str, str | None, str]] = (
                 (image_id, location, f"no file {location}; name the folder of the photos with --photos")
                 for image_id, location in found
@@ -119,7 +120,7 @@ class RecordPhotos:
 
 def has_photo_locations(store: FeatureStore) -> bool:
     """Whether a store records where its photos lie, or lay when it was made."""
-    return read_plan(store.path) is not None or _folder_of_written_store(store) is not None
+    return read_plan(LocalFolder(store.path)) is not None or _folder_of_written_store(store) is not None
 
 
 def _folder_of_written_store(store: FeatureStore) -> str | None:

@@ -29,7 +29,6 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.durable_files import json_bytes
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.kept_work import DamagedError, check_sum, with_sum
-from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import PLAN_FORMAT, PLAN_NAME
 from roibeam.pipelines.data.given_boxes import GivenBoxes
 
@@ -129,10 +128,12 @@ def members_digest(members: Iterable[ImageRef]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def read_plan(store: Path | OutputFolder) -> Plan | None:
-    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged. Raises
-    ValueError if plan.json is of another format or version, or is damaged and so is its copy."""
-    folder = output_folder(store)
+def read_plan(folder: OutputFolder) -> Plan | None:
+    """The plan of a store, or None where there is none; from its copy, with a line, where plan.json is damaged.
+
+    Raises:
+        ValueError: if plan.json is of another format or version, or is damaged and so is its copy.
+    """
     try:
         plan, damage = _plan_at(folder, PLAN_NAME), None
     except DamagedError as error:
@@ -154,7 +155,16 @@ def read_plan(store: Path | OutputFolder) -> Plan | None:
 
 
 _SHARD_MANIFEST = re.compile(r"part-(\d{5,18})\.json")
-_warn_once = cache(log.warning)  # a run reads its plan several times
+_warn_once = cache(log.warning)  # a run and its workers each read the plan
+
+
+def plan_of_now(folder: OutputFolder, known: Plan | None) -> Plan | None:
+    """The plan that was read before, unless another run has written another one since."""
+    try:
+        data = folder.read_bytes(PLAN_NAME)
+    except FileNotFoundError:
+        data = None
+    return known if data == (None if known is None else _plan_bytes(known)) else read_plan(folder)
 
 
 def _plan_at(folder: OutputFolder, name: str) -> Plan | None:
@@ -191,12 +201,14 @@ def _require(condition: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def read_members(store: Path | OutputFolder, shard: PlannedShard) -> list[ImageRef]:
-    """The images of one shard, checked against the plan's digest. Raises DamagedError if the file is missing, damaged
-    or another one."""
-    folder, name = output_folder(store), _members_name(shard)
+def read_members(folder: OutputFolder, shard: PlannedShard) -> list[ImageRef]:
+    """The images of one shard, checked against the plan's digest.
+
+    Raises:
+        DamagedError: if the file is missing, damaged or another one.
+    """
     try:
-        data = folder.read_bytes(name)
+        data = folder.read_bytes(_members_name(shard))
     except FileNotFoundError:
         data = None
     return _members_of(folder, shard, data)
@@ -238,8 +250,8 @@ def _member_line(member: ImageRef) -> str:
 
 
 def extend_plan(
-    store: Path | OutputFolder, plan: Plan | None, *, source: dict[str, str], settings: dict[str, Any],
-    images: Sequence[ImageRef], shard_size: int, boxes: GivenBoxes | None = None,
+    folder: OutputFolder, plan: Plan | None, *, source: dict[str, str], settings: dict[str, Any],
+    images: Sequence[ImageRef], shard_size: int, boxes: GivenBoxes | None = None, replaced: Plan | None = None,
 ) -> Plan:  # fmt: skip
     """Writes a new plan, or adds shards to `plan` for the `images`, which must not be in it yet.
 
@@ -248,10 +260,8 @@ def extend_plan(
     Members first, plan.json last: a kill in between leaves files that the next run overwrites.
 
     Args:
-        plan: None where there is none, or where nothing was extracted under the one that is there: it is replaced.
+        plan: None where there is none, or where nothing was extracted under the one that is there: it is `replaced`.
     """
-    folder = output_folder(store)
-    replaced = read_plan(folder) if plan is None else None
     shards = list(plan.shards) if plan else []
 
     def members_files() -> Iterator[tuple[str, bytes]]:
@@ -269,16 +279,13 @@ def extend_plan(
     return grown
 
 
-def mend_plan(
-    store: Path | OutputFolder, plan: Plan, changes: Iterable[tuple[int, Mapping[str, ImageRef | None]]]
-) -> Plan:
+def mend_plan(folder: OutputFolder, plan: Plan, changes: Iterable[tuple[int, Mapping[str, ImageRef | None]]]) -> Plan:
     """Plans images of some shards anew; their boxes stay.
 
     Args:
         changes: the number of each shard, and by their ids those of its images that change: as they are now, or None
             for one that is taken out.
     """
-    folder = output_folder(store)
 
     def mended() -> Iterator[tuple[int, list[ImageRef]]]:
         for number, changed in changes:
@@ -292,12 +299,11 @@ def mend_plan(
     return put_members(folder, plan, mended())
 
 
-def put_members(store: Path | OutputFolder, plan: Plan, changed: Iterable[tuple[int, Sequence[ImageRef]]]) -> Plan:
+def put_members(folder: OutputFolder, plan: Plan, changed: Iterable[tuple[int, Sequence[ImageRef]]]) -> Plan:
     """Writes the images of some shards: in the place of a damaged file where they are those of the plan.
 
     Others come as files of their own, plan.json last: a kill leaves the plan as it was or as it shall be.
     """
-    folder = output_folder(store)
     shards = list(plan.shards)
 
     def members_files() -> Iterator[tuple[str, bytes]]:
@@ -329,9 +335,9 @@ def _put_plan(folder: OutputFolder, plan: Plan, replaced: Plan | None) -> None:
             folder.delete(name)
 
 
-def restore_plan(store: Path | OutputFolder, plan: Plan) -> None:
+def restore_plan(folder: OutputFolder, plan: Plan) -> None:
     """Writes plan.json and its copy as far as they are damaged, or without a sum as in earlier versions."""
-    folder, data = output_folder(store), _plan_bytes(plan)
+    data = _plan_bytes(plan)
     found = dict(folder.read_many([PLAN_NAME, PLAN_COPY_NAME]))
     if found[PLAN_COPY_NAME] != data:
         folder.put_many([(PLAN_COPY_NAME, data)])
@@ -348,15 +354,14 @@ def _plan_bytes(plan: Plan) -> bytes:
     return with_sum(json_bytes({**content, "shards": shards}))
 
 
-def planned_members(store: Path | OutputFolder, plan: Plan) -> Iterator[ImageRef]:
+def planned_members(folder: OutputFolder, plan: Plan) -> Iterator[ImageRef]:
     """The images of all shards, few shards at a time in memory."""
-    for _, members in planned_shards(store, plan):
+    for _, members in planned_shards(folder, plan):
         yield from members
 
 
-def planned_shards(store: Path | OutputFolder, plan: Plan) -> Iterator[tuple[PlannedShard, list[ImageRef]]]:
+def planned_shards(folder: OutputFolder, plan: Plan) -> Iterator[tuple[PlannedShard, list[ImageRef]]]:
     """All shards with their images, few at a time in memory."""
-    folder = output_folder(store)
-    names = map(_members_name, plan.shards)
-    for shard, (_, data) in zip(plan.shards, folder.read_many(names), strict=True):
+    files = folder.read_many(map(_members_name, plan.shards))
+    for shard, (_, data) in zip(plan.shards, files, strict=True):
         yield shard, _members_of(folder, shard, data)

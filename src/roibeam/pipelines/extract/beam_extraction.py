@@ -15,7 +15,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,19 +26,20 @@ from apache_beam.runners.runner import PipelineRunner
 
 from roibeam.extraction.weights.detector_choice import Detectron2Config
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import Progress, duration, waiting
 from roibeam.pipelines.common.console.termination import set_resume_hint
 from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, are_toy_photos
 from roibeam.pipelines.data.feature_settings import conventions_name, selection_name
-from roibeam.pipelines.data.shard_plan import Plan, PlannedShard
+from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, plan_of_now
 from roibeam.pipelines.data.vocabulary import check_length
-from roibeam.pipelines.extract.planning import existing_plan, make_plan, source_facts
+from roibeam.pipelines.extract.planning import fitting_plan, make_plan, source_facts
 from roibeam.pipelines.extract.request import ExtractRequest, RunnerChoice, RunOptions
 from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
-from roibeam.pipelines.extract.shard.run_progress import REMOTE_LOOK_SECONDS, ProgressView
+from roibeam.pipelines.extract.shard.run_progress import REMOTE_LOOK_SECONDS, ProgressView, num_extracted
 from roibeam.pipelines.extract.shard.shard_job import (
     ShardMeter,
     ShardResult,
@@ -50,7 +51,6 @@ from roibeam.pipelines.extract.shard.store_folder import (
     SUMMARY_NAME,
     RunEnd,
     StoreText,
-    check_output_folder,
     publish_run,
     tidy_store,
     write_run_summary,
@@ -100,41 +100,33 @@ def report_metrics(result: ShardResult, meter: ShardMeter) -> None:
 class PublishStore(beam.DoFn):
     """All ShardResults -> manifest.json and dead_letters.parquet, written once every shard is there."""
 
-    def __init__(self, store: str, text: StoreText) -> None:
-        self._store, self._text = store, text
+    def __init__(self, store: str, plan: Plan, text: StoreText) -> None:
+        self._store, self._plan, self._text = store, plan, text
 
     def process(self, results: Sequence[ShardResult]) -> Iterator[int]:
-        yield publish_run(self._store, self._text, keep=True).num_records
+        yield publish_run(output_folder(self._store), self._plan, self._text, keep=True).num_records
 
 
-def run_extraction(
-    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, choice: RunnerChoice
-) -> dict[str, Any]:
+def run_extraction(job: ExtractJob, plan: Plan, text: StoreText, choice: RunnerChoice) -> dict[str, Any]:
     """Runs the pipeline to its end.
 
-    Args:
-        choice: the runner.
     Returns:
         Beam's metrics, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
         distributions. Committed values where the runner has them, attempted ones elsewhere.
-    Raises:
-        ValueError: for an option that Beam does not know.
-        OSError, ValueError, RuntimeError: the error that stopped a worker.
     """
-    shards = list(shards)
     return run_pipeline(
-        functools.partial(extraction_pipeline, job, shards, text),
+        functools.partial(extraction_pipeline, job, plan, text),
         choice,
         preload=PIPELINE,
         device=job.detector.device,
         namespace=METRICS,
-        num_elements=len(shards),
+        num_elements=len(plan.shards),
     )
 
 
 def extraction_pipeline(
     job: ExtractJob,
-    shards: Iterable[PlannedShard],
+    plan: Plan,
     text: StoreText,
     options: PipelineOptions,
     runner: PipelineRunner | None = None,
@@ -143,11 +135,11 @@ def extraction_pipeline(
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (
         pipeline
-        | "Shards" >> beam.Create(list(shards), reshuffle=False)  # else they are spread twice
+        | "Shards" >> beam.Create(plan.shards, reshuffle=False)  # else they are spread twice
         | "Spread" >> beam.Reshuffle()
         | "Extract" >> beam.ParDo(ExtractShards(job))
         | "Gather" >> beam.combiners.ToList()
-        | "Publish" >> beam.ParDo(PublishStore(job.store, text))
+        | "Publish" >> beam.ParDo(PublishStore(job.store, plan, text))
     )
     return pipeline
 
@@ -210,33 +202,23 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
     Args:
         tell: called with a line on the shards, once they are known.
-    Raises:
-        ValueError: one line for the user, before anything is written where possible.
-        OSError: if the store cannot be written.
     """
     started = time.time()
     folder = work.store
-    check_output_folder(folder)
     check_runner(options, preload=PIPELINE, device=work.detector.device)
     with waiting("loading the detector"):
         job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
     with run_lock(folder):
-        tidy_store(folder, existing_plan(work), job.feature_space, retry_dead_letters=options.retry_dead_letters)
-        plan, notes = make_plan(work, options.max_failures)
+        before = plan_of_now(folder, work.plan)
+        fitting = fitting_plan(work, before)
+        tidy_store(folder, fitting, job.feature_space, retry_dead_letters=options.retry_dead_letters)
+        plan, notes = make_plan(work, fitting, options.max_failures, replaced=before)
         view = ProgressView(folder, plan)
-        view.read()
-        shards_before = list(view.finished.values())
-
-        def new_images() -> int:
-            """Number of images extracted by this run, without records that it only copied."""
-            earlier = {(shard.number, shard.attempt) for shard in shards_before}
-            new = [shard for shard in view.finished.values() if (shard.number, shard.attempt) not in earlier]
-            return sum(shard.images - shard.copied for shard in new)
-
+        view.begin()
         if not options.json:
-            tell(_shards_words(plan, len(shards_before), folder))
+            tell(_shards_words(plan, len(view.finished), folder))
         all_notes = (*work.source.notes, *notes)
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
@@ -245,19 +227,20 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 status, error, options.runner, options.beam_args, started, ended, all_notes,
                 None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
             )  # fmt: skip
-            write_run_summary(folder, plan, run_end, shards_before, view)
+            write_run_summary(folder, plan, run_end, view)
 
         least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
             with Progress("extracting", plan.num_images, view=view, as_json=options.json, least_seconds=least_seconds):
-                metrics = run_extraction(job, plan.shards, text, options)
+                metrics = run_extraction(job, plan, text, options)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
+            new_images = num_extracted(view.new())
             seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun reports the same
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             with waiting("writing the report"):
-                write_run_report(folder, plan, seconds=seconds, new_images=new_images())
+                write_run_report(folder, plan, manifest, seconds=seconds, new_images=new_images)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
             finished = f"{len(view.finished):,} of {plural(len(plan.shards), 'shard')}"
@@ -267,7 +250,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             end("failed", " ".join(str(error).split()) or type(error).__name__)
             raise
         summary = RunSummary(
-            folder, manifest, plan.num_images, new_images(), seconds, after.failures, all_notes,
+            folder, manifest, plan.num_images, new_images, seconds, after.failures, all_notes,
             options.max_failures, metrics, work.detector.device,
         )  # fmt: skip
         failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"

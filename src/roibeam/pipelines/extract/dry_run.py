@@ -21,7 +21,7 @@ from roibeam.messages import byte_count, on_a_line, plural
 from roibeam.pipelines.common.compute import choose_device
 from roibeam.pipelines.common.console.progress import IMAGES, duration, waiting
 from roibeam.pipelines.extract.beam_extraction import PIPELINE
-from roibeam.pipelines.extract.planning import UNTIMED, existing_plan, extract_one, new_images, new_shard_size
+from roibeam.pipelines.extract.planning import UNTIMED, extract_one, fitting_plan, new_images, new_shard_size
 from roibeam.pipelines.extract.request import RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
 from roibeam.pipelines.extract.runners.pipeline_run import Slots, missing_options, runner_flags, slots_of
@@ -172,11 +172,7 @@ class DryRun:
 
 
 def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
-    """Times a few photos and writes nothing.
-
-    Raises:
-        ValueError: for an unknown option, or if none of the photos can be extracted.
-    """
+    """Times a few photos and writes nothing."""
     device = work.detector.device
     found = None if isinstance(work, UnlistedWork) else estimate(work, is_here=options.runner in ON_THIS_MACHINE)
     flags = runner_flags(
@@ -198,11 +194,9 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
 
     Args:
         is_here: whether this machine is the one that will compute.
-    Raises:
-        ValueError: if the store belongs to another run, or if none of the photos can be extracted.
     """
     timed_work, where = _timed_here(work, is_here=is_here)
-    images, notes = new_images(timed_work, existing_plan(timed_work))
+    images, notes = new_images(timed_work, fitting_plan(timed_work, work.plan))
     chosen = images[:: max(1, len(images) // MOST_PHOTOS)][:MOST_PHOTOS]
     timed = _time(chosen, timed_work)
     if chosen and not timed:

@@ -15,7 +15,7 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import without_image_extension
-from roibeam.extraction.weights.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.weights.detector_choice import ChosenDetector
 from roibeam.features.record.fingerprint import has_classes as store_has_classes
 from roibeam.features.record.notebook import regions_html
 from roibeam.features.record.region_drawing import PhotoLike, looking_scale, strongest
@@ -23,7 +23,6 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import near_names, on_a_line, plural, printable, short_repr
 from roibeam.pipelines.common.compute import DeviceChoice, check_device, choose_device
-from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.common.image_ids import forms_of
 from roibeam.pipelines.common.locations import SourceGoneError
 from roibeam.pipelines.common.page_layout import Banner
@@ -32,8 +31,9 @@ from roibeam.pipelines.data.captions.caption_files import annotation_of
 from roibeam.pipelines.data.datasets.photo_folders import world_of
 from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
-from roibeam.pipelines.data.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import DetectorOptions
+from roibeam.pipelines.extract.requested_detector import chosen_detector, detector_parts
 from roibeam.pipelines.extract.store_page import warning_of
 
 
@@ -76,21 +76,8 @@ def requested_parts(given: DetectorOptions) -> tuple[ChosenDetector, dict[str, A
         ValueError: for a detector that is not known or does not fit together.
     """
     check_device(given.device)
-    chosen = choose_detector(
-        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
-        weights=given.weights,
-    )  # fmt: skip
-    parts: dict[str, Any] = {
-        "detector": chosen.config,
-        "conventions": chosen.conventions,
-        "selection": chosen.selection,
-    }
-    parts = apply_overrides(parts, given.set)
-    names = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if given.vocab is not None:
-        sizes = parts["detector"]
-        names = load_vocabulary(given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None)
-    return chosen, parts, names
+    chosen = chosen_detector(given)
+    return chosen, *detector_parts(chosen, given)
 
 
 def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
@@ -180,13 +167,7 @@ class RecordView:
 
 
 def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 10) -> RecordView:
-    """
-    Args:
-        image_id: None for the first one of the store.
-        num_regions: at most so many regions.
-    Raises:
-        ValueError: when the store has no such image, or none at all.
-    """
+    """A stored record with its best regions; `image_id` None is the first one of the store."""
     with FeatureStore(store) as opened:
         if image_id is None:
             image_id = next(iter(opened.ids()), None)
@@ -227,7 +208,6 @@ def view_of(
     Args:
         classes, attributes: names by id; None for bare ids.
         has_classes: False where class ids and scores only fill their place.
-        num_regions: at most so many regions.
     """
     rows: list[dict[str, Any]] = []
     for i in strongest(record.class_scores, num_regions):
@@ -253,8 +233,6 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
     Args:
         out: .png file, as of `write_picture`.
         photo: None for the place that the store recorded; `BLANK` draws on a grey page.
-    Raises:
-        ValueError: when the photo is not known or not there, or the picture cannot be written.
     """
     check_picture_path(out)
     with FeatureStore(store) as opened:

@@ -14,6 +14,7 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.kept_work import DamagedError
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.reader import ShardReader
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.locations import read_location
@@ -31,7 +32,6 @@ from roibeam.pipelines.data.shard_plan import (
     planned_shards,
     put_members,
     read_members,
-    read_plan,
     restore_plan,
     shard_size_for,
 )
@@ -42,7 +42,7 @@ from roibeam.pipelines.extract.shard.shard_job import (
     shared_fingerprint,
     shared_global_feature,
 )
-from roibeam.pipelines.extract.shard.store_folder import failed_images, is_unused_plan, outcomes
+from roibeam.pipelines.extract.shard.store_folder import is_unused_plan, last_attempt
 from roibeam.pipelines.extract.work import Work
 
 log = logging.getLogger(__name__)
@@ -55,16 +55,14 @@ UNTIMED = (
 )
 
 
-def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
+def make_plan(work: Work, plan: Plan | None, max_failures: float, *, replaced: Plan | None) -> tuple[Plan, list[str]]:
     """The plan of the store, written or extended where the source has images that it does not hold; notes for the user.
 
     Args:
+        plan: the store's, by `fitting_plan`.
+        replaced: the store's, whether it fits or not.
         max_failures: share of all images of the store (0..1) that may fail.
-    Raises:
-        ValueError: if the store belongs to another source or was made with other settings, naming the difference; if
-            none of the new images that are tried can be extracted, and more of them are new than may fail.
     """
-    plan = existing_plan(work)
     if plan is not None:
         restore_plan(work.store, plan)
     new, notes, plan = _planned_now(work, plan)
@@ -82,20 +80,19 @@ def make_plan(work: Work, max_failures: float) -> tuple[Plan, list[str]]:
         notes.append(UNTIMED)
     grown = extend_plan(
         work.store, plan, source=source_facts(work), settings=_settings(work), images=new,
-        shard_size=new_shard_size(work, seconds), boxes=work.boxes,
+        shard_size=new_shard_size(work, seconds), boxes=work.boxes, replaced=replaced,
     )  # fmt: skip
     return grown, notes
 
 
-def existing_plan(work: Work) -> Plan | None:
+def fitting_plan(work: Work, plan: Plan | None) -> Plan | None:
     """The store's plan; None if it was made for other images or settings and nothing was extracted yet.
 
     The same run goes on with its plan, so that every image in it is accounted for.
 
     Raises:
-        ValueError: unless it is of this source and these settings, or unused.
+        ValueError: unless it is of this source and these settings, or unused; names the difference.
     """
-    plan = read_plan(work.store)
     if plan is None:
         return None
     planned = {"mode": work.detector.mode} | plan.settings  # plans of earlier versions do not have it
@@ -172,9 +169,6 @@ def _with_members_restored(work: Work, plan: Plan) -> Plan:
 
     A finished shard has the images of its records and dead letters. An unfinished one gets the images that no other
     shard has, if the plan's digest tells that they are its own; else none, and its images are planned like new ones.
-
-    Raises:
-        ValueError: if images of a finished shard are not in the source as they were.
     """
     planned: set[str] = set()
     damaged: list[PlannedShard] = []
@@ -188,7 +182,7 @@ def _with_members_restored(work: Work, plan: Plan) -> Plan:
     if work.boxes is not None:
         images = {image_id: work.boxes.attach(image) for image_id, image in images.items()}
     restored: list[tuple[int, list[ImageRef]]] = []
-    finished = {shard: outcomes(work.store, shard) for shard in damaged}
+    finished = {shard: _finished_images(work.store, shard) for shard in damaged}
     for shard in sorted(damaged, key=lambda shard: finished[shard] is None):
         own = finished[shard]
         members = [image for image in images.values() if own is None or image.image_id in own]
@@ -208,12 +202,21 @@ def _with_members_restored(work: Work, plan: Plan) -> Plan:
     return put_members(work.store, plan, restored)
 
 
-def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
-    """Images that no shard holds yet; notes on planned ones that are gone, or are another photo now.
+def _finished_images(store: OutputFolder, shard: PlannedShard) -> set[str] | None:
+    """The ids of a finished shard's records and dead letters; None where it was never finished."""
+    attempt = last_attempt(store, shard)
+    if attempt is None:
+        return None
+    manifest, _ = attempt
+    ids = {letter.image_id for letter in manifest.dead_letters}
+    if manifest.data_file is not None:
+        with store.local_file(manifest.data_file, manifest.data_bytes) as path, ShardReader(path, manifest) as reader:
+            ids.update(reader.ids())
+    return ids
 
-    Raises:
-        ValueError: as of `PlannedImages`.
-    """
+
+def new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
+    """Images that no shard holds yet; notes on planned ones that are gone, or are another photo now."""
     if plan is None:
         return work.source.images, []
     found = PlannedImages(work.source, work.store, plan, work.boxes, work.is_held_out)
@@ -251,9 +254,9 @@ class PlannedImages:
                     yield shard.number, member
                 out = [each.image_id for each in members if is_held_out is not None and is_held_out(each.image_id)]
                 if out:
-                    standing = _Outcomes(store, shard)
-                    leaked.extend(image_id for image_id in out if standing.of(image_id) == _STORED)
-                    self._dropped[shard.number] = [each for each in out if standing.of(each) == _OPEN]
+                    outcome_of = _outcomes(store, shard)
+                    leaked.extend(image_id for image_id in out if outcome_of(image_id) == _STORED)
+                    self._dropped[shard.number] = [each for each in out if outcome_of(each) == _OPEN]
 
         self._compared = source.images.compared_with(planned())
         self.new = self._compared.new
@@ -275,10 +278,10 @@ class PlannedImages:
         """Changes of the plan before work on it begins, as `mend_plan` takes them."""
         dropped = dict(self._dropped)
         for number, group in itertools.groupby(self._compared.changed(), key=lambda row: row[0]):
-            standing = _Outcomes(self._store, self._plan.shards[number])
+            outcome_of = _outcomes(self._store, self._plan.shards[number])
             changes: dict[str, ImageRef | None] = dict.fromkeys(dropped.pop(number, ()))
             for _, image in group:
-                becomes = standing.of(image.image_id)
+                becomes = outcome_of(image.image_id)
                 self._changed[becomes] += 1
                 if self._changed[becomes] <= _NAMED:
                     self._first.setdefault(becomes, []).append(image.image_id)
@@ -331,15 +334,14 @@ _WHAT_BECOMES = {
 }
 
 
-class _Outcomes:
-    def __init__(self, store: OutputFolder, shard: PlannedShard) -> None:
-        self._failed = failed_images(store, shard)
-
-    def of(self, image_id: str) -> str:
-        if self._failed is None:
-            return _OPEN
-        failed, is_retried = self._failed
-        return _STORED if image_id not in failed else _OPEN if is_retried else _FAILED
+def _outcomes(store: OutputFolder, shard: PlannedShard) -> Callable[[str], str]:
+    """What an image of the shard is, by its id."""
+    attempt = last_attempt(store, shard)
+    if attempt is None:
+        return lambda image_id: _OPEN
+    manifest, is_retried = attempt
+    failed = {letter.image_id for letter in manifest.dead_letters}
+    return lambda image_id: _STORED if image_id not in failed else _OPEN if is_retried else _FAILED
 
 
 def _some(image_ids: Sequence[str], total: int | None = None) -> str:
@@ -378,9 +380,6 @@ def _try_photos(images: Sequence[ImageRef], work: Work, *, all_may_fail: bool) -
     """Seconds that one image takes here, warm-up included, so that shards come out rather too small than too large.
 
     None if none of those tried can be extracted, or nothing is to be learnt from one.
-
-    Raises:
-        ValueError: if none of `TRIES` images can be extracted, unless all may fail.
     """
     if all_may_fail and (work.shard_size is not None or work.own_detector is not None):
         return None

@@ -33,11 +33,10 @@ from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.feature_settings import choice_words, conventions_name, parts_words, selection_name
-from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
 from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
-from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")
@@ -64,38 +63,24 @@ class _Recorded:
         )
 
 
-@dataclass(frozen=True)
-class OpenedDetector:
-    """Attributes:
-    spec: how to build it.
-    vocabulary: names of its classes and attributes.
-    """
-
-    spec: DetectorSpec
-    vocabulary: Vocabulary
-
-
 def open_detector(
-    request: ExtractRequest, store: OutputFolder, threads: int | None, *, tell: Callable[[str], None]
-) -> OpenedDetector:
-    """Opens the detector of a request, and reports it to the user in a line or two.
+    request: ExtractRequest, store: OutputFolder, plan: Plan | None, threads: int | None, *,
+    tell: Callable[[str], None],
+) -> tuple[DetectorSpec, Vocabulary]:  # fmt: skip
+    """The detector of a request, and the names of its classes and attributes; reported to the user in a line or two.
 
     Parts that the request does not name are those that the store recorded, if it has features, else the preset's.
 
     Args:
+        plan: the store's; None where it has no features yet.
         threads: CPU threads of each process.
-    Raises:
-        ValueError: for names that are unknown or do not fit together.
     """
     given = request.detector
     if (config := detectron2_config(given.detector)) is not None:
         return _of_detectron2(config, request, threads, tell=tell)
-    chosen = choose_detector(
-        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
-        weights=given.weights,
-    )  # fmt: skip
+    chosen = chosen_detector(given)
     with_boxes = request.images.boxes is not None
-    recorded = _recorded(store)
+    recorded = None if plan is None else _recorded(plan)
     used = _as_recorded(chosen, given, recorded)
     if not request.run.json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
@@ -103,21 +88,38 @@ def open_detector(
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
-    parts: dict[str, Any] = {"detector": used.config, "conventions": used.conventions, "selection": used.selection}
-    parts = apply_overrides(parts, given.set)
+    parts, vocabulary = detector_parts(used, given)
     for note in _notes(request, used, parts["detector"]):
         tell(f"note: {note}")
-    vocabulary = Vocabulary(chosen.class_names, chosen.attribute_names)
-    if given.vocab is not None:
-        sizes = parts["detector"]
-        vocabulary = load_vocabulary(
-            given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
-        )
     spec = DetectorSpec(
         parts["detector"], parts["selection"], chosen.weights, given.device, threads, parts["conventions"], given.mode,
         given_boxes=with_boxes,
     )  # fmt: skip
-    return OpenedDetector(spec, vocabulary)
+    return spec, vocabulary
+
+
+def chosen_detector(given: DetectorOptions) -> ChosenDetector:
+    """The detector that the names of a request choose."""
+    return choose_detector(
+        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
+        weights=given.weights,
+    )  # fmt: skip
+
+
+def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
+    """The sections of a detector as the settings change them, and its names."""
+    parts: dict[str, Any] = {
+        "detector": chosen.config,
+        "conventions": chosen.conventions,
+        "selection": chosen.selection,
+    }
+    parts = apply_overrides(parts, given.set)
+    if given.vocab is None:
+        return parts, Vocabulary(chosen.class_names, chosen.attribute_names)
+    sizes = parts["detector"]
+    return parts, load_vocabulary(
+        given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+    )
 
 
 def need_detector(named: NamedFiles, given: DetectorOptions, *, runs_here: bool = True) -> None:
@@ -142,19 +144,12 @@ def _check_weights(weights: str | None) -> None:
 def _look_at(given: DetectorOptions) -> None:
     if (config := detectron2_config(given.detector)) is not None:
         detectron2_parts(config, given)
-        return
-    choose_detector(
-        given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
-        weights=given.weights,
-    )  # fmt: skip
+    else:
+        chosen_detector(given)
 
 
 def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
-    """The sections of a network of detectron2's as the settings change them, and its names.
-
-    Raises:
-        ValueError: for what such a network does not have, or missing weights.
-    """
+    """The sections of a network of detectron2's as the settings change them, and its names."""
     for option, value in (("preset", given.preset), ("conventions", given.conventions)):
         if value is not None:
             raise ValueError(
@@ -172,7 +167,7 @@ def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[
 
 def _of_detectron2(
     config: Detectron2Config, request: ExtractRequest, threads: int | None, *, tell: Callable[[str], None]
-) -> OpenedDetector:
+) -> tuple[DetectorSpec, Vocabulary]:
     given = request.detector
     parts, vocabulary = detectron2_parts(config, given)
     if not request.run.json:
@@ -181,7 +176,7 @@ def _of_detectron2(
     spec = DetectorSpec(
         parts["detector"], parts["selection"], str(given.weights), given.device, threads, CONVENTIONS["d2"], given.mode
     )
-    return OpenedDetector(spec, vocabulary)
+    return spec, vocabulary
 
 
 def _as_recorded(chosen: ChosenDetector, given: DetectorOptions, recorded: _Recorded | None) -> ChosenDetector:
@@ -198,11 +193,8 @@ def _as_recorded(chosen: ChosenDetector, given: DetectorOptions, recorded: _Reco
     return chosen
 
 
-def _recorded(store: OutputFolder) -> _Recorded | None:
-    """The store's record; None for a store that is new, holds nothing yet, or has another form of record."""
-    plan = read_plan(store)
-    if plan is None or is_unused_plan(store, plan):
-        return None
+def _recorded(plan: Plan) -> _Recorded | None:
+    """The detector that a store's plan records; None for another form of record."""
     try:
         space = plan.settings["feature_space"]
         detector, regions = space["detector"], space["regions"]

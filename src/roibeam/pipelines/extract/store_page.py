@@ -19,7 +19,7 @@ from roibeam.features.record.region_drawing import colours_by_class
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.messages import escaped, plural
 from roibeam.pipelines.common.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
-from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
+from roibeam.pipelines.common.page_layout import PAGE_END, PAGE_HEAD, PAGE_STYLE, Banner, banner_html, tiles
 from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, world_of
 
 RANDOM_WEIGHTS = Banner(
@@ -40,12 +40,8 @@ def warning_of_store(manifest: StoreManifest) -> Banner | None:
 
 
 def warning_of_config(config: Mapping[str, Any], classes: Sequence[str] | None) -> Banner | None:
-    """The same of one run's configuration.
-
-    Args:
-        classes: names that the store has.
-    """
-    detector, source = _part(config, "detector"), _part(config, "source")
+    """The same of one run's configuration, and the store's names of classes."""
+    detector, source = config_part(config, "detector"), config_part(config, "source")
     if not detector.get("weights"):  # written or imported: the detector is unknown
         return None
     # A recorded yes holds when the photos have moved; a "no" may be from before more folders were known.
@@ -57,8 +53,6 @@ def warning_of(weights: str, classes: Sequence[str] | None, *, drawn: bool) -> B
     """The same of a detector.
 
     Args:
-        weights: of the detector, as it was named.
-        classes: its names of classes.
         drawn: whether the photos are pictures of a toy world.
     """
     if weights.startswith("random:"):
@@ -87,7 +81,7 @@ def _toy_classes() -> tuple[str, ...]:
 
 def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The configuration of a run, or those that a copied store was put together from."""
-    sources = _part(config, "copy").get("sources")
+    sources = config_part(config, "copy").get("sources")
     if not isinstance(sources, list) or not sources:
         yield config
         return
@@ -97,7 +91,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _parts({**common, **(own if isinstance(own, dict) else {})})
 
 
-def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def config_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a recorded configuration; empty where it is none."""
     part = config.get(name)
     return part if isinstance(part, dict) else {}
 
@@ -204,7 +199,7 @@ def page_html(
         yield from _regions(facts, figures, attribute_score)
     yield from _failures(failures, facts.num_failures)
     yield from _photos(photos, facts, regions_per_photo)
-    yield "</main>\n</body>\n</html>\n"
+    yield PAGE_END
 
 
 def _header(facts: ReportFacts) -> Iterator[str]:
@@ -219,13 +214,11 @@ def _notes(facts: ReportFacts) -> Iterator[str]:
     accounted = facts.num_records + facts.num_failures
     if accounted < facts.num_images:
         missing = facts.num_images - accounted
-        yield _note("Incomplete.", f"{plural(missing, 'image')} gave neither a record nor a failure so far.")
+        incomplete = f"{plural(missing, 'image')} gave neither a record nor a failure so far."
+        yield banner_html(Banner("Incomplete.", incomplete))
     elif accounted > facts.num_images:
-        yield _note(
-            "Counts disagree.",
-            f"{plural(facts.num_records, 'record')} and {plural(facts.num_failures, 'failure')} "
-            f"for {plural(facts.num_images, 'image')}.",
-        )
+        found = f"{plural(facts.num_records, 'record')} and {plural(facts.num_failures, 'failure')}"
+        yield banner_html(Banner("Counts disagree.", f"{found} for {plural(facts.num_images, 'image')}."))
 
 
 def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
@@ -246,8 +239,7 @@ def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
         some = facts.timed_images != facts.num_images
         cells.append((f"time of {facts.timed_images:,}" if some else "time", _duration(facts.seconds)))
         cells.append(("images/s", _rate(facts.timed_images / facts.seconds)))
-    pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
-    return f'<dl class="counts">{pairs}</dl>\n'
+    return tiles(cells)
 
 
 def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float) -> Iterator[str]:
@@ -350,11 +342,9 @@ def _photos(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int)
 def _photos_remark(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int) -> str:
     if not photos:
         return ""
-    which = (
-        f"{len(photos):,} of {facts.num_records:,}, evenly spread over the store; "
-        if (len(photos) < facts.num_records)
-        else ""
-    )
+    which = ""
+    if len(photos) < facts.num_records:
+        which = f"{len(photos):,} of {facts.num_records:,}, evenly spread over the store; "
     return f"{which}the {regions_per_photo} regions of highest class score that do not cover each other are drawn"
 
 
@@ -365,10 +355,6 @@ def _integer_ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
         return [*ticks, (1.0, f"{bars[-1].high:,.0f}")] if len(bars) % every == 0 else ticks
     every = next(step for step in (1, 2, 5, 10) if len(bars) <= 8 * step)
     return [((i + 0.5) / len(bars), f"{bar.low:,.0f}") for i, bar in enumerate(bars) if bar.low % every == 0]
-
-
-def _note(title: str, text: str) -> str:
-    return f'<p class="note"><b>{title}</b> {text}</p>\n'
 
 
 def _percent(fraction: float) -> str:

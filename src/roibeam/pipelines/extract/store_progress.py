@@ -6,7 +6,6 @@ Works on any machine that can read the stores.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from roibeam.features.folders.folder_protocol import OutputFolder, is_locked
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
-from roibeam.messages import on_a_line, plural
+from roibeam.messages import on_a_line
 from roibeam.pipelines.common.console.progress import IMAGES, ProgressState, duration, failed
 from roibeam.pipelines.data.shard_plan import Plan, read_plan
 from roibeam.pipelines.extract.shard.run_progress import Beat, ProgressView, standing_of
@@ -60,6 +59,11 @@ class Status:
     def is_over(self) -> bool:
         """Whether the state is final, unless another run starts."""
         return self.state in (FINISHED, FAILED, STOPPED)
+
+    @property
+    def waiting(self) -> int:
+        """Shards that are neither finished nor in work."""
+        return len(self.plan.shards) - self.finished - len(self.in_work)
 
     @property
     def images_per_second(self) -> float:
@@ -137,8 +141,6 @@ class StatusView:
 
 def status_json(status: Status, store: str) -> dict[str, Any]:
     """The look as one JSON object."""
-    sizes = {shard.number: shard.num_images for shard in status.plan.shards}
-    planned, in_work = len(status.plan.shards), len(status.in_work)
     eta = status.eta_seconds
     return {
         "event": "progress", "store": store, "state": status.state, "error": status.error,
@@ -147,12 +149,13 @@ def status_json(status: Status, store: str) -> dict[str, Any]:
         "records": status.standing.records, "failures": dict(status.standing.failures),
         "images_per_second": round(status.images_per_second, 3), "eta_seconds": None if eta is None else round(eta, 1),
         "shards": {
-            "planned": planned, "finished": status.finished, "in_work": in_work,
-            "waiting": planned - status.finished - in_work,
+            "planned": len(status.plan.shards), "finished": status.finished, "in_work": len(status.in_work),
+            "waiting": status.waiting,
         },
         "in_work": [
             {
-                "shard": beat.shard, "images": beat.images, "total": sizes[beat.shard], "stage": beat.stage,
+                "shard": beat.shard, "images": beat.images,
+                "total": status.plan.shards[beat.shard].num_images, "stage": beat.stage,
                 "images_per_second": round(beat.images_per_second, 3),
                 "silent_seconds": round(status.silent_seconds(beat), 1), "attempt": beat.attempt, "host": beat.host,
             }
@@ -160,10 +163,6 @@ def status_json(status: Status, store: str) -> dict[str, Any]:
         ],
         "complete": status.is_complete,
     }  # fmt: skip
-
-
-def _rate(per_second: float) -> str:
-    return IMAGES.rate(per_second) if per_second > 0 else "no image yet"
 
 
 def _count(status: Status) -> str:
@@ -178,9 +177,7 @@ def _count(status: Status) -> str:
 
 def status_text(status: Status) -> str:
     """The look for a person: a line of progress, one of shards, and the shards in work, the longest silent first."""
-    sizes = {shard.number: shard.num_images for shard in status.plan.shards}
-    planned, in_work = len(status.plan.shards), len(status.in_work)
-    waiting = planned - status.finished - in_work
+    planned, in_work, waiting = len(status.plan.shards), len(status.in_work), status.waiting
     if status.is_complete:
         complete = f"the store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
         complete += {FAILED: f"; the run failed: {status.error}", RUNNING: "; the run is ending"}.get(status.state, "")
@@ -201,10 +198,11 @@ def status_text(status: Status) -> str:
     elif not in_work:
         lines.append("no shard is in work yet")
     for beat in status.in_work[:_LISTED_SHARDS]:
-        silent = status.silent_seconds(beat)
+        silent, size = status.silent_seconds(beat), status.plan.shards[beat.shard].num_images
+        rate = IMAGES.rate(beat.images_per_second) if beat.images_per_second > 0 else "no image yet"
         lines.append(
-            f"  shard {beat.shard:>6,}  {beat.images:>6,}/{sizes[beat.shard]:<6,} {beat.stage:<10} "
-            f"{_rate(beat.images_per_second):<14}  heard of {duration(silent)} ago"
+            f"  shard {beat.shard:>6,}  {beat.images:>6,}/{size:<6,} {beat.stage:<10} "
+            f"{rate:<14}  heard of {duration(silent)} ago"
             f"{'  (silent)' if silent > LIVING_SECONDS else ''}  {beat.host} {beat.attempt}".rstrip()
         )
     if in_work > _LISTED_SHARDS:
@@ -213,7 +211,6 @@ def status_text(status: Status) -> str:
 
 
 NOT_STARTED = "not begun"
-_LISTED_STORES = 40
 
 
 @dataclass(frozen=True)
@@ -235,33 +232,19 @@ class SeveralStatus:
     @property
     def has_work(self) -> bool:
         """Whether a run is at work."""
-        return any(status.state == RUNNING for status in self._planned())
+        return any(status is not None and status.state == RUNNING for status in self.looks.values())
 
     def json_lines(self) -> Iterator[dict[str, Any]]:
         """An object for each store."""
         for store, status in self.looks.items():
-            if status is None:
-                yield {"event": "progress", "store": store, "state": NOT_STARTED}
-            else:
-                yield status_json(status, store)
+            not_started = {"event": "progress", "store": store, "state": NOT_STARTED}
+            yield not_started if status is None else status_json(status, store)
 
     def text(self) -> str:
-        """One store as `status_text` has it; for several the sums, the number in each state, and a line for each that
-        neither works nor has finished."""
-        planned = self._planned()
-        if len(self.looks) == 1:
-            return status_text(planned[0])
-        states = {store: NOT_STARTED if status is None else status.state for store, status in self.looks.items()}
-        counts = ", ".join(f"{count:,} {state}" for state, count in Counter(states.values()).most_common())
-        lines = [_sums(planned), f"{plural(len(self.looks), 'store')}: {counts}"]
-        others = [store for store, state in states.items() if state not in (RUNNING, FINISHED)]
-        lines += [f"  {states[store]:<9}  {store}{_detail(self.looks[store])}" for store in others[:_LISTED_STORES]]
-        if len(others) > _LISTED_STORES:
-            lines.append(f"  and {len(others) - _LISTED_STORES:,} more; --json tells all")
-        return "\n".join(lines)
-
-    def _planned(self) -> list[Status]:
-        return [status for status in self.looks.values() if status is not None]
+        """Each store as `status_text` has it, of several with its name before it."""
+        none = f"{NOT_STARTED}: no run has planned a store there yet"
+        texts = {store: none if status is None else status_text(status) for store, status in self.looks.items()}
+        return "\n".join(text if len(texts) == 1 else f"{on_a_line(store)}:\n{text}" for store, text in texts.items())
 
 
 class SeveralView:
@@ -287,23 +270,3 @@ class SeveralView:
                     raise
                 return None
         return view.read()
-
-
-def _sums(planned: Sequence[Status]) -> str:
-    """Done and total of all; rate, and time left of the run that ends last; failures by reason."""
-    done, total = sum(status.standing.images for status in planned), sum(status.plan.num_images for status in planned)
-    at_work = [status for status in planned if status.state == RUNNING]
-    parts = [f"{done:,} of {IMAGES.plural(total)}"]
-    rate = sum(status.images_per_second for status in at_work)
-    if rate > 0:
-        longest = max(status.eta_seconds for status in at_work if status.eta_seconds is not None)
-        parts += [IMAGES.rate(rate), f"{duration(longest)} left of what is at work"]
-    failures = sum((status.standing.failures for status in planned), Counter[str]())
-    return ", ".join([*parts, failed(failures)] if failures else parts)
-
-
-def _detail(status: Status | None) -> str:
-    if status is None:
-        return ": no run has planned a store there yet"
-    found = f": {status.standing.images:,} of {IMAGES.plural(status.plan.num_images)}"
-    return found if status.error is None else f"{found}; {status.error}"

@@ -1,7 +1,7 @@
 """`report.html` of a store: one page about an extraction run, which needs neither network nor script; and its facts.
 
     write_run_report(store_dir)
-    write_report(store_dir / "report.html", facts, records=store, failures=failures, locations=refs.get, ...)
+    write_report(store_dir / "report.html", facts, records=store, failures=failures, ...)
 
 Memory does not grow with the store: records are counted one by one, and only the regions drawn on the chosen photos are
 kept. Nor does time: over `SAMPLED_RECORDS` records the figures come from an evenly spread sample, and the page says so.
@@ -9,6 +9,7 @@ kept. Nor does time: over `SAMPLED_RECORDS` records the figures come from an eve
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,6 @@ from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_drawing import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
 from roibeam.features.record.region_record import RegionRecord
@@ -83,37 +83,31 @@ def write_report(
     *,
     records: StoredRecords,
     failures: Iterable[Failure],
-    locations: Callable[[str], str | None],
-    read_bytes: Callable[[str], bytes],
+    thumbnail_of: Callable[[str, tuple[int, int]], tuple[bytes | None, str]],
     class_names: Sequence[str] | None = None,
     attribute_names: Sequence[str] | None = None,
     max_photos: int = 24,
-    decode: Callable[[bytes], np.ndarray] = decode_image,
 ) -> None:
     """Writes the report; a reader finds the old file or the new one, never half of one. Equal input gives equal bytes.
 
     Args:
         records: the store; its ids come in a stable order.
         failures: all of them, in a stable order; read once.
-        locations: image id -> where its photo is read from; None when that is not known.
-        read_bytes: location -> the file; any error becomes a placeholder in the grid.
+        thumbnail_of: image id and (height, width) of its record -> what `photo_thumbnail` returns.
         class_names, attribute_names: names by id; ids are displayed when they are None or too short.
         max_photos: size of the grid; they are spread evenly over the store.
-        decode: file -> (height, width, 3) uint8 BGR as the extraction decoded it (EXIF orientation!).
     """
     figures, chosen = _read_records(records, class_names, attribute_names, max_photos)
-    photos = [
-        _photo(image_id, records.get(image_id, copy=False), locations, read_bytes, decode, class_names, attribute_names)
-        for image_id in chosen
-    ]
+    photos = []
+    for image_id in chosen:
+        regions = records.get(image_id, copy=False)
+        image_hw = (int(regions.height), int(regions.width))
+        drawn = _regions_to_draw(regions, class_names, attribute_names)
+        photos.append(Photo(image_id, image_hw, len(regions.class_ids), drawn, *thumbnail_of(image_id, image_hw)))
     page = page_html(
-        facts,
-        figures,
-        _failure_groups(failures),
-        photos,
-        regions_per_photo=_REGIONS_PER_PHOTO,
+        facts, figures, _failure_groups(failures), photos, regions_per_photo=_REGIONS_PER_PHOTO,
         attribute_score=ATTRIBUTE_SCORE,
-    )
+    )  # fmt: skip
     write_page(path, page)
 
 
@@ -194,27 +188,6 @@ def _failure_groups(failures: Iterable[Failure]) -> list[FailureGroup]:
     return [FailureGroup(reason, counts[reason], tuple(examples[reason])) for reason in ranked]
 
 
-def _photo(
-    image_id: str,
-    regions: NamedRegions,
-    locations: Callable[[str], str | None],
-    read_bytes: Callable[[str], bytes],
-    decode: Callable[[bytes], np.ndarray],
-    class_names: Sequence[str] | None,
-    attribute_names: Sequence[str] | None,
-) -> Photo:
-    image_hw = (int(regions.height), int(regions.width))
-    thumbnail, missing = photo_thumbnail(image_id, image_hw, locations, read_bytes, decode)
-    return Photo(
-        image_id=image_id,
-        image_hw=image_hw,
-        num_regions=len(regions.class_ids),
-        regions=_regions_to_draw(regions, class_names, attribute_names),
-        thumbnail_jpeg=thumbnail,
-        missing=missing,
-    )
-
-
 def _regions_to_draw(
     regions: NamedRegions, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None
 ) -> tuple[DrawnRegion, ...]:
@@ -234,14 +207,18 @@ def _regions_to_draw(
 
 
 def photo_thumbnail(
-    image_id: str,
+    location: str | None,
     image_hw: tuple[int, int],
-    locations: Callable[[str], str | None],
     read_bytes: Callable[[str], bytes],
-    decode: Callable[[bytes], np.ndarray],
+    decode: Callable[[bytes], np.ndarray] = decode_image,
 ) -> tuple[bytes | None, str]:
-    """A JPEG of the whole photo, or None and the reason."""
-    location = locations(image_id)
+    """A JPEG of the whole photo, or None and the reason: any error is one.
+
+    Args:
+        location: where it was read from; None when that is not known.
+        image_hw: (height, width) of its record, pixels.
+        decode: file -> (height, width, 3) uint8 BGR as the extraction decoded it (EXIF orientation!).
+    """
     if location is None:
         return None, "where it was read from is not known"
     try:
@@ -270,19 +247,18 @@ MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads
 
 
 def write_run_report(
-    store: Path | OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0
+    folder: OutputFolder, plan: Plan, manifest: StoreManifest, *, seconds: float | None = None, new_images: int = 0
 ) -> None:
     """Writes OUT/report.html from the published store; at a URL it reads some records only.
 
     Args:
+        manifest: of the store.
         seconds: wall time of the run.
         new_images: images that it extracted; for 0, time and number are of the last run that extracted some.
     """
-    folder = output_folder(store)
     if not new_images:
         last = last_extraction(folder) or {"seconds": None, "images": 0}
         seconds, new_images = last["seconds"], last["images"]
-    manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
     if folder.local_path is not None:
         with FeatureStore(folder.local_path) as opened:
             _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, (seconds, new_images))
@@ -292,25 +268,21 @@ def write_run_report(
 
 
 def _write(
-    folder: OutputFolder,
-    path: Path,
-    plan: Plan,
-    manifest: StoreManifest,
-    records: StoredRecords,
+    folder: OutputFolder, path: Path, plan: Plan, manifest: StoreManifest, records: StoredRecords,
     timed: tuple[float | None, int],
-) -> None:
+) -> None:  # fmt: skip
+    location_of = _locations(folder, plan, manifest)
+    decode = functools.partial(
+        decode_image,
+        max_pixels=manifest.config["options"]["max_pixels"],
+        exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
+    )
     write_report(
         path,
         _facts(folder, plan, manifest, timed),
         records=records,
         failures=_dead_letters(folder),
-        locations=_locations(folder, plan, manifest),
-        read_bytes=read_location,
-        decode=lambda data: decode_image(
-            data,
-            max_pixels=manifest.config["options"]["max_pixels"],
-            exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
-        ),
+        thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
         class_names=manifest.classes if has_classes(manifest.fingerprint) else ("region",),
         attribute_names=manifest.attributes,
     )
@@ -349,7 +321,7 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
         ("content digest", manifest.content_digest[:16]),
     )
     return ReportFacts(
-        store_name=_name(folder),
+        store_name=str(folder).rstrip("/") if folder.local_path is None else folder.local_path.absolute().name,
         num_images=plan.num_images,
         num_records=manifest.num_records,
         num_regions=manifest.num_regions,
@@ -359,10 +331,6 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
         details=details,
         banner=warning_of_store(manifest),
     )
-
-
-def _name(folder: OutputFolder) -> str:
-    return str(folder).rstrip("/") if folder.local_path is None else folder.local_path.absolute().name
 
 
 def _dead_letters(folder: OutputFolder) -> Iterator[Failure]:
@@ -395,9 +363,8 @@ def _locations(folder: OutputFolder, plan: Plan, manifest: StoreManifest) -> Cal
     return locate
 
 
-def output_tree(store: Path | OutputFolder) -> list[str]:
+def output_tree(folder: OutputFolder) -> list[str]:
     """The files of a store with a word on each, for the terminal; of the shards the first and the number."""
-    folder = output_folder(store)
     there = folder.listing()
     manifests = sorted(name for name in there if name.startswith("part-") and name.endswith(".json"))
     data = sorted(name for name in there if name.startswith("part-") and name.endswith(".lmdb"))
@@ -422,17 +389,11 @@ def output_tree(store: Path | OutputFolder) -> list[str]:
 
 
 class SampledRecords:
-    """A few records of a store at a URL, read one by one: up to `MAX_RECORDS`, in the middle of equal parts of it.
-
-    Raises:
-        OSError, ValueError: naming the file that cannot be read.
-    """
+    """A few records of a store at a URL, read one by one: up to `MAX_RECORDS`, in the middle of equal parts of it."""
 
     def __init__(self, folder: OutputFolder, manifest: StoreManifest) -> None:
         self._folder = folder
-        total = manifest.num_records
-        count = min(total, MAX_RECORDS)
-        positions = [(2 * i + 1) * total // (2 * count) for i in range(count)]
+        positions = _spread(manifest.num_records, MAX_RECORDS)
         self._records: dict[str, RegionRecord] = {}
         first = 0
         for entry in manifest.shards:

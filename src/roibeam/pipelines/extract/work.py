@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from roibeam.pipelines.data.feature_settings import OTHER_SETTINGS, flat_setting
 from roibeam.pipelines.data.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_source
-from roibeam.pipelines.data.shard_plan import read_plan
+from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.source_kinds import Source, check_images_are_there, open_sources, with_prefix
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
@@ -59,6 +59,7 @@ class Work:
         captions: where the user gave them for a source without any.
         leaks: report on held-out images of the source, where the user named rules.
         is_held_out: whether an image id must not be in the store; likewise.
+        plan: the store's when the work was opened; None where there was none.
         own_detector: the same detector as this process can build it, where `detector` computes on GPUs of other
             machines; None where there is one for both.
     """
@@ -74,6 +75,7 @@ class Work:
     leaks: LeakReport | None = None
     own_detector: DetectorSpec | None = None
     is_held_out: Callable[[str], bool] | None = None
+    plan: Plan | None = None
 
     @property
     def detector_here(self) -> DetectorSpec:
@@ -104,8 +106,6 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
 
     Args:
         tell: called with each remark for the user, a line.
-    Raises:
-        ValueError: one line: a part of the request is unknown, does not fit the others or cannot be opened.
     """
     run = request.run
     _check(request, runs_here=run.runner in ON_THIS_MACHINE)
@@ -113,35 +113,23 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
         from roibeam.pipelines.extract.runners.pipeline_run import check_needed  # with Beam, which the run needs anyway
 
         check_needed(run.runner, run.beam_args)
-    store = _store(request)
-    check_output_folder(store)
-    spec, vocabulary = _detector(request, store, tell)
-    work = _work(request, store, spec, vocabulary)
-    # Torch finds the machine's devices; it comes last, when the request has no error.
-    return _on_its_device(request, work, tell, to_plan=False)
+    work = _open(request, _store(request), tell, to_plan=False)
+    assert isinstance(work, Work)
+    return work
 
 
 def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work | UnlistedWork:
     """The work for a dry run, which may be made where there is no GPU, no driver of a cluster's files and no cluster.
 
     A store at a URL is not looked at: all images count as new. Images at a URL that cannot be listed are no error.
-
-    Raises:
-        ValueError: as of `open_work`.
     """
     _check(request, runs_here=False)
-    at_url = is_url(request.out)
-    store = output_folder(NO_STORE) if at_url else _store(request)
-    if at_url:
+    if is_url(request.out):
+        store = output_folder(NO_STORE)
         tell(f"note: {request.out} is not looked at: all images count as new")
-    check_output_folder(store)
-    spec, vocabulary = _detector(request, store, tell)
-    for source in filter(is_url, request.images.sources):
-        reason = why_not_reached(source)
-        if reason:
-            chosen = _device(request, spec, to_plan=True)
-            return UnlistedWork(dataclasses.replace(spec, device=chosen.name), reason)
-    return _on_its_device(request, _work(request, store, spec, vocabulary), tell, to_plan=True)
+    else:
+        store = _store(request)
+    return _open(request, store, tell, to_plan=True)
 
 
 def _check(request: ExtractRequest, *, runs_here: bool) -> None:
@@ -160,40 +148,40 @@ def _check(request: ExtractRequest, *, runs_here: bool) -> None:
         check_known(request.run.runner, request.run.beam_args)
 
 
-def _detector(
-    request: ExtractRequest, store: OutputFolder, tell: Callable[[str], None]
-) -> tuple[DetectorSpec, Vocabulary]:
-    opened = open_detector(request, store, _threads(request.detector.threads, request.run), tell=tell)
-    return opened.spec, opened.vocabulary
-
-
-def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
+def _open(
+    request: ExtractRequest, store: OutputFolder, tell: Callable[[str], None], *, to_plan: bool
+) -> Work | UnlistedWork:
+    plan = check_output_folder(store)
+    begun = None if plan is None or is_unused_plan(store, plan) else plan
+    threads = _threads(request.detector.threads, request.run)
+    spec, vocabulary = open_detector(request, store, begun, threads, tell=tell)
+    for location in filter(is_url, request.images.sources if to_plan else ()):
+        if reason := why_not_reached(location):
+            return UnlistedWork(dataclasses.replace(spec, device=_device(request, spec, to_plan=True).name), reason)
     source, leaks, is_held_out = _source(request.images)
     source, boxes = (source, None) if request.images.boxes is None else give_boxes(source, request.images.boxes)
     source, captions = _with_captions(source, request.images)
     if prefix := request.images.id_prefix:  # last: what is joined names images as the source does
         source, boxes = with_prefix(source, prefix), None if boxes is None else boxes.with_prefix(prefix)
-    options = _options(request.records)
     work = Work(
-        source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks, is_held_out=is_held_out
-    )
+        source, store, spec, _options(request.records), vocabulary, request.shard_size, boxes, captions, leaks,
+        is_held_out=is_held_out, plan=plan,
+    )  # fmt: skip
     check_images_are_there(work.source)
-    _check_settings(work)
-    return work
+    if begun is not None:
+        _check_settings(work, begun)
+    # Torch finds the machine's devices; it comes last, when the request has no error.
+    return _on_its_device(request, work, tell, to_plan=to_plan)
 
 
-def _check_settings(work: Work) -> None:
+def _check_settings(work: Work, plan: Plan) -> None:
     """Raises ValueError where the store was made with other settings, as far as they are in the request; those that
-    only the network knows are compared by `planning.existing_plan`."""
-    plan = read_plan(work.store)
-    if plan is None or is_unused_plan(work.store, plan):
-        return
+    only the network knows are compared by `planning.fitting_plan`."""
     known: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
     if work.boxes is None:  # the plan of given boxes has fewer
-        spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
-        known |= {"regions": dataclasses.asdict(work.detector.selection)}
+        known["regions"] = dataclasses.asdict(work.detector.selection)
         if not isinstance(work.detector.config, Detectron2Config):  # whose rules only detectron2 knows
-            known["detector"] = spec
+            known["detector"] = {"conventions": dataclasses.asdict(work.detector.conventions)}
     settings = {"distribution": work.options.distribution, "mode": work.detector.mode, "feature_space": known}
     now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
     both = now.keys() & planned.keys()
@@ -268,8 +256,8 @@ def _place(request: ExtractRequest, work: Work) -> str:
 
 
 def _options(request: RequestedRecords) -> ExtractOptions:
-    named = asdict(request)
-    return ExtractOptions(feature_dtype=named.pop("dtype"), **named)
+    fields = dataclasses.asdict(request)
+    return ExtractOptions(feature_dtype=fields.pop("dtype"), **fields)
 
 
 def _threads(request: int | None, run: RunOptions) -> int | None:
@@ -291,8 +279,6 @@ def _store(request: ExtractRequest) -> OutputFolder:
     store = output_folder(request.out if "://" in request.out else os.path.abspath(request.out))
     if request.run.scratch is not None and store.local_path is not None:
         raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")
-    if store.local_path is not None:  # of a URL it is looked at when the run begins
-        check_output_folder(store)
     return store
 
 

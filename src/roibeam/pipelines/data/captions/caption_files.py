@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -213,10 +212,14 @@ _ROWS_AT_ONCE = 4000
 
 
 def planned_annotations(
-    store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
+    folder: OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
 ) -> Iterator[list[Annotation]]:
-    """Captions and labels by the plan, of the images that gave a record; a list for each shard."""
-    members = planned_members(store, plan)
+    """Captions and labels by the plan, of the images that gave a record; a list for each shard.
+
+    Args:
+        manifests: of the plan's shards, all finished, in their order.
+    """
+    members = planned_members(folder, plan)
     for shard, manifest in zip(plan.shards, manifests, strict=True):
         failed = {letter.image_id for letter in manifest.dead_letters}
         yield sorted(

@@ -48,8 +48,6 @@ def check_job_server(engine: str, java: str, jar: str | None) -> None:
         engine: "flink" or "spark".
         java: of `--job_server_java_launcher`.
         jar: of `--flink_job_server_jar` or `--spark_job_server_jar`; None where Beam fetches its own.
-    Raises:
-        ValueError: if Java or the jar is missing or cannot run it.
     """
     if jar is not None and "://" not in jar and not Path(jar).is_file():
         raise ValueError(f"--{engine}_job_server_jar={jar}: no such file; `make {engine}-packages` makes one")
@@ -66,11 +64,7 @@ def check_job_server(engine: str, java: str, jar: str | None) -> None:
 
 
 def check_job_service(endpoint: str) -> None:
-    """Checks the job service before a run writes anything; Beam itself waits for five minutes until a timeout.
-
-    Raises:
-        ValueError: if nothing listens at `--job_endpoint`.
-    """
+    """Checks the job service before a run writes anything; Beam itself waits for five minutes until a timeout."""
     problem = connection_problem(endpoint)
     if problem is not None:
         raise ValueError(f"--job_endpoint={endpoint}: no job service answers ({problem}); is it running?")
@@ -141,11 +135,7 @@ SPARK_OPTIONS = ("--environment_cache_millis=0", "--job_server_jvm_properties=-D
 
 
 def check_master(master: str) -> None:
-    """Checks the master before a run writes anything; Spark itself tries for a minute, then reports a stopped context.
-
-    Raises:
-        ValueError: if no standalone master listens there, or it is no address of Spark's.
-    """
+    """Checks the master before a run writes anything; Spark itself tries for a minute, then says little."""
     if re.match(r"local(\[.+\])?$|yarn$|k8s://", master):
         return  # made later, or reached by Spark's own means
     found = re.fullmatch(r"spark://(.+)", master)

@@ -94,14 +94,13 @@ def runner_flags(
         device: of the detector: with "cuda...", a runner that can takes machines with a GPU.
         to_plan: nothing will run: options may be missing, and a cluster need not answer.
         num_elements: units of work that the pipeline spreads; None while that is not known.
-    Raises:
-        ValueError: for an option that is missing, or that belongs before the --.
     """
     _check(beam_args)
     if not to_plan:
         check_needed(runner, beam_args)
-    defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
-    own_flags = defaults[runner](beam_args, preload, device) if runner in defaults else []
+    own_flags = list(_DEFAULTS.get(runner, ()))
+    if runner == "dataflow":
+        own_flags += _dataflow(preload, device)
     if runner == "flink" and _value("--parallelism", beam_args) is None:
         own_flags += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
     if runner == "spark" and num_elements is not None:
@@ -113,40 +112,28 @@ def runner_flags(
 
 
 def pipeline_options(
-    runner: str,
-    beam_args: Sequence[str],
-    *,
-    preload: str,
-    device: str = "cpu",
-    pool_token_file: str | None = None,
-    num_elements: int | None = None,
+    choice: RunnerChoice, *, preload: str, device: str = "cpu", num_elements: int | None = None
 ) -> PipelineOptions:
     """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
 
     Args:
-        num_elements: as of `runner_flags`.
-        pool_token_file: with the token of the cluster's worker pools; None where they want none.
-    Raises:
-        ValueError: as `runner_flags`, or for an option that Beam does not know.
+        preload, device, num_elements: as of `runner_flags`.
     """
+    runner, beam_args = choice.runner, choice.beam_args
     flags = runner_flags(runner, beam_args, preload=preload, device=device, num_elements=num_elements)
     check_known(runner, beam_args)
     options = PipelineOptions(flags)
-    if pool_token_file is not None:
+    if choice.pool_token_file is not None:
         portable = options.view_as(PortableOptions)
         if portable.environment_type != "EXTERNAL" or portable.environment_config is None:
             raise ValueError(f"--pool-token-file is for a cluster's worker pools; --runner {runner} here asks none")
-        portable.environment_config = environment_config(portable.environment_config, read_token(Path(pool_token_file)))
+        token = read_token(Path(choice.pool_token_file))
+        portable.environment_config = environment_config(portable.environment_config, token)
     return options
 
 
 def check_known(runner: str, beam_args: Sequence[str]) -> None:
-    """Checks that Beam knows these options. A job server has options of its own, so where there is one, unknown ones
-    pass with a warning.
-
-    Raises:
-        ValueError: for an option that Beam does not know, of the local runner or Dataflow, or one of roibeam's.
-    """
+    """Checks that Beam knows these options; where there is a job server, which has its own, it is a warning."""
     _check(beam_args)
     options = PipelineOptions(list(beam_args))
     known = options.get_all_options()
@@ -165,28 +152,23 @@ def is_beam_option(name: str) -> bool:
     return name.removeprefix("--").replace("-", "_") in PipelineOptions([]).get_all_options()
 
 
-def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    # Beam's own job service in this process; the pool's address is put in when the pool stands.
-    return ["--job_endpoint=embed", *_EXTERNAL]
-
-
 # Nothing is staged: workers have roibeam installed, and a folder that job server and workers share is one more thing
 # that can be missing ("FileNotFoundException: /tmp/beam-artifact-staging/...").
-_EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
-
-
+_EXTERNAL = ("--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment")
 # Options of engines with a worker pool beside each TaskManager or executor.
-_POOLED = [
+_POOLED = (
     *_EXTERNAL,
     f"--environment_config={WORKER_POOL}",
     "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager or executor
-]
-
-
-def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
+)
+_DEFAULTS: dict[str, tuple[str, ...]] = {
+    # Beam's own job service in this process; the pool's address is put in when the pool stands.
+    "portable": ("--job_endpoint=embed", *_EXTERNAL),
     # A worker that has died is kept as long as a living one, by tasks that could not start too, and each restart of the
     # job meets it and fails at once, until none is left. Two seconds are those of a restart (docs/cluster.md).
-    return [f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=2000"]
+    "flink": (f"--flink_version={FLINK_VERSION}", *_POOLED, "--environment_cache_millis=2000"),
+    "spark": (*_POOLED, *SPARK_OPTIONS),
+}
 
 
 def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
@@ -194,19 +176,19 @@ def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
     if master is None:
         return []
     try:
-        return [f"--parallelism={_slots(master)}"]
+        slots = task_slots(master)
     except ValueError:
         if to_plan:
             return []
         raise
+    if not slots and not to_plan:
+        raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
+    return [f"--parallelism={slots}"] if slots else []
 
 
 def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
     """Checks the cluster before a run writes anything: an engine that does not answer, or a job server that cannot
     start, is an error. Too few slots of Flink are a warning, since a job waits for them silently.
-
-    Raises:
-        ValueError: in one line that says what is missing.
     """
     if runner == "spark":
         check_master(_value("--spark_master_url", beam_args) or "")
@@ -231,19 +213,7 @@ def _check_slots(master: str | None, parallelism: str | None) -> None:
         )  # fmt: skip
 
 
-def _slots(master: str) -> int:
-    """Task slots of a Flink cluster that has some."""
-    slots = task_slots(master)
-    if not slots:
-        raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
-    return slots
-
-
-def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    return [*_POOLED, *SPARK_OPTIONS]
-
-
-def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
+def _dataflow(preload: str, device: str) -> list[str]:
     flags = [
         # Imported before there are threads: two that unpickle at once would import torchvision in two orders.
         f"--beam_plugins={preload}",
@@ -295,36 +265,42 @@ class Slots:
 
 
 def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str = "cpu", gpus: int = 0) -> Slots:
-    """
+    """Shards in work at once.
+
     Args:
-        runner: as of `runner_flags`.
         flags: all Beam options of the run.
-        workers: processes of the local runner.
-        device: what the detector runs on.
-        gpus: of this machine.
+        workers, gpus: of this machine.
     """
-    value = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
     if runner == "local":
         return _local_slots(workers, device, gpus)
+    number, words = _cluster_slots(runner, flags)
+    return Slots(number, number, words)
+
+
+def _cluster_slots(runner: str, flags: Sequence[str]) -> tuple[int | None, str]:
     if runner == "portable":
-        processes = _number(value.get("--sdk_worker_parallelism")) or 1
-        return Slots(processes, processes, plural(processes, "worker process", "worker processes"))
+        processes = _number("--sdk_worker_parallelism", flags) or 1
+        return processes, plural(processes, "worker process", "worker processes")
     if runner == "flink":
-        slots = _number(value.get("--parallelism"))
+        slots = _number("--parallelism", flags)
         if slots is None:
-            return Slots(None, None, "the cluster's task slots; say how many: -- --parallelism=N")
-        return Slots(slots, slots, f"{plural(slots, 'task slot')} (--parallelism), one on each TaskManager")
+            return None, "the cluster's task slots; say how many: -- --parallelism=N"
+        return slots, f"{plural(slots, 'task slot')} (--parallelism), one on each TaskManager"
     if runner == "spark":
-        return _spark_slots(value.get("--spark_master_url", ""))
+        master = _value("--spark_master_url", flags) or ""
+        local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+        if local is None:
+            return None, "cores of all executors, which Beam's options do not say"
+        cores = (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+        return cores, f"{plural(cores, 'core')} ({master})"
     if runner == "dataflow":
-        name = "--max_num_workers" if "--max_num_workers" in value else "--num_workers"
-        machines = _number(value.get(name))
+        name = "--num_workers" if _value("--max_num_workers", flags) is None else "--max_num_workers"
+        machines = _number(name, flags)
         if machines is None:
-            return Slots(None, None, "as many machines as Dataflow takes; say how many at most: -- --max_num_workers=N")
-        return Slots(machines, machines, f"{plural(machines, 'machine')} ({name}), one process on each")
-    workers_of_it = _number(value.get("--direct_num_workers"))
-    words = f"{workers_of_it} (--direct_num_workers)" if workers_of_it else f"as many as {runner} takes"
-    return Slots(workers_of_it, workers_of_it, words)
+            return None, "as many machines as Dataflow takes; say how many at most: -- --max_num_workers=N"
+        return machines, f"{plural(machines, 'machine')} ({name}), one process on each"
+    workers = _number("--direct_num_workers", flags)
+    return workers, f"{workers} (--direct_num_workers)" if workers else f"as many as {runner} takes"
 
 
 def _local_slots(workers: int, device: str, gpus: int) -> Slots:
@@ -332,25 +308,15 @@ def _local_slots(workers: int, device: str, gpus: int) -> Slots:
     if not device.startswith("cuda"):
         return Slots(workers, workers, words)
     there = 1 if ":" in device else max(gpus, 1)
-    computing = min(workers, there)
     if workers < there:
         words += f" on {workers} of {there} GPUs; --workers {there} takes all"
-    elif workers > there:
-        words += f" that share {plural(there, 'GPU')}"
     else:
-        words += f" on {plural(there, 'GPU')}"
-    return Slots(workers, computing, words)
+        words += f" {'that share' if workers > there else 'on'} {plural(there, 'GPU')}"
+    return Slots(workers, min(workers, there), words)
 
 
-def _spark_slots(master: str) -> Slots:
-    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
-    if local is None:
-        return Slots(None, None, "cores of all executors, which Beam's options do not say")
-    number = (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
-    return Slots(number, number, f"{plural(number, 'core')} ({master})")
-
-
-def _number(text: str | None) -> int | None:
+def _number(name: str, flags: Sequence[str]) -> int | None:
+    text = _value(name, flags)
     return int(text) if text is not None and text.isdigit() and int(text) > 0 else None
 
 
@@ -361,20 +327,9 @@ BuildPipeline = Callable[[PipelineOptions, PipelineRunner | None], beam.Pipeline
 
 
 def check_runner(choice: RunnerChoice, *, preload: str, device: str) -> None:
-    """Checks, before a run writes anything, its options, and whether the cluster can be reached.
-
-    Raises:
-        ValueError: in one line that says what is missing.
-    """
-    _options(choice, preload, device)
+    """Checks, before a run writes anything, its options, and whether the cluster can be reached."""
+    pipeline_options(choice, preload=preload, device=device)
     check_cluster(choice.runner, choice.beam_args)
-
-
-def _options(choice: RunnerChoice, preload: str, device: str, num_elements: int | None = None) -> PipelineOptions:
-    return pipeline_options(
-        choice.runner, choice.beam_args, preload=preload, device=device, pool_token_file=choice.pool_token_file,
-        num_elements=num_elements,
-    )  # fmt: skip
 
 
 def run_pipeline(
@@ -383,8 +338,7 @@ def run_pipeline(
     """Runs the pipeline that `build` makes to its end.
 
     Args:
-        preload: the module whose pipeline it is, for workers to import before they have threads.
-        device: that its workers compute on, see `pipeline_options`.
+        preload, device: as of `runner_flags`.
         namespace: of the metrics to return.
         num_elements: units of work that it spreads.
     Returns:
@@ -394,7 +348,7 @@ def run_pipeline(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: the error that stopped a worker.
     """
-    options = _options(choice, preload, device, num_elements)
+    options = pipeline_options(choice, preload=preload, device=device, num_elements=num_elements)
     run = functools.partial(_run, namespace)
     try:
         with stop_shards_on_interrupt(STOP_SECONDS):
@@ -402,9 +356,8 @@ def run_pipeline(
                 # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
                 return run(build(options, FnApiRunner()))
             elif choice.runner == "local":
-                return run_with_workers(
-                    lambda pool: run(_local_pipeline(build, options, choice.workers, pool)), preload=preload
-                )
+                options.view_as(DirectOptions).direct_num_workers = choice.workers
+                return run_with_workers(lambda pool: run(build(options, _pool_runner(pool))), preload=preload)
             elif choice.runner == "portable" and options.view_as(PortableOptions).environment_config is None:
                 return run_with_workers(lambda pool: run(_portable_pipeline(build, options, pool)), preload=preload)
             elif choice.runner == "flink":
@@ -429,10 +382,9 @@ def _run(namespace: str, pipeline: beam.Pipeline) -> dict[str, Any]:
     return {**counters, **distributions}
 
 
-def _local_pipeline(build: BuildPipeline, options: PipelineOptions, workers: int, pool: WorkerPool) -> beam.Pipeline:
-    """Pipeline on Beam's local engine with so many processes of the pool."""
-    options.view_as(DirectOptions).direct_num_workers = workers
-    return build(options, FnApiRunner(ExternalEnvironment(pool.address, pool.params)))
+def _pool_runner(pool: WorkerPool) -> FnApiRunner:
+    """Beam's local engine with the processes of the pool."""
+    return FnApiRunner(ExternalEnvironment(pool.address, pool.params))
 
 
 def _portable_pipeline(build: BuildPipeline, options: PipelineOptions, pool: WorkerPool) -> beam.Pipeline:

@@ -249,9 +249,6 @@ def serve_worker_pool(preload: str, host: str, port: int, token: str | None = No
 
     Args:
         preload, host, port, token: as of `WorkerPool`.
-    Raises:
-        ValueError: for an address that other machines reach, without a token.
-        OSError: if the address cannot be listened at.
     """
     if token is None and host not in _LOOPBACK:
         raise ValueError(

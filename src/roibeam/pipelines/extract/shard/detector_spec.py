@@ -46,11 +46,7 @@ class DetectorSpec:
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Self:
-        """The spec that a store's manifest records (`config.detector`), as `dataclasses.asdict` gave it.
-
-        Raises:
-            ValueError: for a field that is not known, or a value that it cannot have.
-        """
+        """The spec that a store's manifest records (`config.detector`), as `dataclasses.asdict` gave it."""
         of_detectron2 = "file" in recorded.get("config", {})
         inner: dict[str, type[Any]] = {
             "config": Detectron2Config if of_detectron2 else DetectorConfig,
@@ -70,8 +66,6 @@ def dataclass_from_json(kind: type[_T], recorded: Any, name: str) -> _T:
 
     Args:
         name: what errors call the part.
-    Raises:
-        ValueError: for a field that is not known, or a value that it cannot have.
     """
     if not isinstance(recorded, Mapping):
         raise ValueError(f"the recorded {name} is {type(recorded).__name__}, expected an object")

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,8 @@ class Heartbeat:
 
     def __init__(self, folder: OutputFolder, scratch: Path, attempt: str, shard: int) -> None:
         self._remote = folder if isinstance(folder, ObjectFolder) else None
-        self._scratch, self._attempt, self._shard = scratch, attempt, shard
-        self._name = f"{REMOTE_PREFIX}{attempt}.json"
-        self._host = socket.gethostname()
-        self._started_at = time.time()
+        self._scratch, self._name = scratch, f"{REMOTE_PREFIX}{attempt}.json"
+        self._first = Beat(shard, started_at=time.time(), attempt=attempt, host=socket.gethostname())
         self._next = 0.0
         self._has_warned = False
 
@@ -113,9 +111,7 @@ class Heartbeat:
 
     def _beat(self, num_records: int, failures: Sequence[Failure], stage: str) -> bytes:
         reasons = dict(Counter(failure.reason for failure in failures))
-        beat = Beat(
-            self._shard, num_records, reasons, self._started_at, time.time(), self._attempt, self._host, stage
-        )  # fmt: skip
+        beat = replace(self._first, records=num_records, failures=reasons, beaten_at=time.time(), stage=stage)
         return json.dumps(asdict(beat)).encode("ascii")
 
     def _put(self, folder: ObjectFolder, data: bytes) -> None:
@@ -123,7 +119,7 @@ class Heartbeat:
             folder.put_bytes(self._name, data, tries=1)
         except OSError as error:  # only a sign of life; what the shard itself puts is tried again, and then ends it
             if not self._has_warned:
-                log.warning("shard %d goes on without heartbeat: %s", self._shard, error)
+                log.warning("shard %d goes on without heartbeat: %s", self._first.shard, error)
             self._has_warned = True
 
 
@@ -187,6 +183,11 @@ class FinishedShard:
         return self.records + self.failures.total()
 
 
+def num_extracted(shards: Iterable[FinishedShard]) -> int:
+    """Images extracted for these shards, without records that were only copied where failed images were retried."""
+    return sum(shard.images - shard.copied for shard in shards)
+
+
 class ProgressView:
     """Reads where the run stands. The manifest of a finished shard is read once; threads may read at once."""
 
@@ -194,6 +195,7 @@ class ProgressView:
         self._folder = folder
         self._names = {shard_manifest_name(shard.number): shard.number for shard in plan.shards}
         self._lock = threading.Lock()
+        self._earlier: frozenset[tuple[int, str]] = frozenset()
         self.finished: dict[int, FinishedShard] = {}
         self.in_work: list[Beat] = []
         self.heard_at = 0.0  # when a file of a run was written last, Unix seconds
@@ -202,6 +204,15 @@ class ProgressView:
         """Progress from finished shards and the heartbeats of the others."""
         with self._lock:
             return self._read()
+
+    def begin(self) -> None:
+        """Takes the shards that are finished now for those of earlier runs."""
+        self.read()
+        self._earlier = frozenset((shard.number, shard.attempt) for shard in self.finished.values())
+
+    def new(self) -> list[FinishedShard]:
+        """The shards finished since `begin`, as they were read last."""
+        return [shard for shard in self.finished.values() if (shard.number, shard.attempt) not in self._earlier]
 
     def _read(self) -> ProgressState:
         there = self._folder.listing()

@@ -23,7 +23,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -55,7 +55,7 @@ from roibeam.pipelines.data.shard_plan import PlannedShard, read_members
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
 from roibeam.pipelines.extract.shard.run_progress import Heartbeat
-from roibeam.pipelines.extract.shard.store_folder import finished_manifest, retried_manifest
+from roibeam.pipelines.extract.shard.store_folder import finished_manifest
 from roibeam.version import __version__
 
 _seats: dict[tuple[str, ...], tuple[int, IO[bytes]]] = {}  # kept open for as long as the process lives
@@ -108,12 +108,7 @@ def _free_seats(folder: Path, names: Sequence[str], row: int) -> list[tuple[int,
 
 
 def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
-    """
-    Args:
-        device: of its computation, in place of the spec's.
-    Raises:
-        ValueError: as `build_detector`, or as `build_detectron2_detector`: without detectron2, a line how to get it.
-    """
+    """Builds a detector on `device`, whatever device the spec names."""
     if isinstance(spec.config, Detectron2Config):
         from roibeam.extraction.detectron2.adapter import build_detectron2_detector
 
@@ -136,7 +131,6 @@ def built_detector(spec: DetectorSpec, device: str) -> RegionDetector:
 
 
 _detectors: dict[DetectorSpec, DetectorCalls] = {}
-_global_features: dict[tuple[str, str], GlobalFeature] = {}
 _models_lock = threading.Lock()
 
 
@@ -167,12 +161,13 @@ def shared_global_feature(spec: DetectorSpec, options: ExtractOptions) -> Global
     """The network that `options.image_feature` names, on the detector's device; None where it names none."""
     if options.global_network is None:
         return None
-    key = (options.global_network, spec.device)
     with _models_lock:
-        if key not in _global_features:
-            _global_features.clear()
-            _global_features[key] = build_global_feature(options.global_network, device=own_device(spec.device))
-        return _global_features[key]
+        return _global_feature(options.global_network, spec.device)
+
+
+@functools.lru_cache(maxsize=1)
+def _global_feature(network: str, device: str) -> GlobalFeature:
+    return build_global_feature(network, device=own_device(device))
 
 
 @functools.lru_cache(maxsize=4)
@@ -222,47 +217,36 @@ def _machine(spec: DetectorSpec) -> dict[str, Any]:
 log = logging.getLogger(__name__)
 
 
-class KeptRecords:
-    """Records by image id; every one of them was looked at. None at all without a reader."""
-
-    def __init__(self, reader: ShardReader | None = None) -> None:
-        self._reader = reader
-        self._rows: dict[str, int] = {}
-        for row, image_id in enumerate(() if reader is None else reader.ids()):
-            assert reader is not None
-            what = record_problem(reader, row, image_id)
-            if what is None:
-                self._rows[image_id] = row
-            else:
-                log.warning("record %r: %s; extracting it again", image_id, what)
-
-    def __contains__(self, image_id: object) -> bool:
-        return image_id in self._rows
-
-    def record(self, image_id: str) -> RegionRecord:
-        assert self._reader is not None
-        return self._reader.record_at(self._rows[image_id], image_id=image_id, copy=False)
-
-
 @contextmanager
-def kept_records(folder: OutputFolder, manifest: ShardManifest | None) -> Iterator[KeptRecords]:
-    """Records of the attempt that a manifest names; none for None, and where its file is damaged as a whole. A file at
-    a URL is copied to the scratch folder for a while."""
+def kept_records(
+    folder: OutputFolder, manifest: ShardManifest | None
+) -> Iterator[Mapping[str, Callable[[], RegionRecord]]]:
+    """Readers of the sound records of the attempt that a manifest names, by image id; none for None, and where its file
+    is damaged as a whole. A file at a URL is copied to the scratch folder for a while."""
     if manifest is None or manifest.data_file is None:
-        yield KeptRecords()
+        yield {}
         return
     with folder.local_file(manifest.data_file, manifest.data_bytes) as path:
         try:
-            reader = ShardReader(path, manifest)
-            if content_digest(reader.digests()) != manifest.content_digest:
-                raise ValueError(f"{path}: its index gives another content digest than its manifest")
-            kept = KeptRecords(reader)
+            kept = _sound_records(ShardReader(path, manifest))
         except UnreachableError:
             raise
         except (OSError, ValueError) as error:
             log.warning("%s; extracting its shard again", error)
-            kept = KeptRecords()
+            kept = {}
         yield kept
+
+
+def _sound_records(reader: ShardReader) -> dict[str, Callable[[], RegionRecord]]:
+    if content_digest(reader.digests()) != reader.manifest.content_digest:
+        raise ValueError(f"{reader.path}: its index gives another content digest than its manifest")
+    found: dict[str, Callable[[], RegionRecord]] = {}
+    for row, image_id in enumerate(reader.ids()):
+        if (problem := record_problem(reader, row, image_id)) is not None:
+            log.warning("record %r: %s; extracting it again", image_id, problem)
+        else:
+            found[image_id] = functools.partial(reader.record_at, row, image_id=image_id, copy=False)
+    return found
 
 
 @dataclass(frozen=True)
@@ -309,7 +293,7 @@ def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None
 
 
 def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> ShardResult:
-    folder = output_folder(job.store, job.scratch)
+    folder = output_folder(job.store, job.scratch)  # a worker's own: it may be on another machine
     done = finished_manifest(folder, shard, job.feature_space)
     if done is not None:
         return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
@@ -323,9 +307,10 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
     ):
         start = time.monotonic()
         failures = meter.failures
-        before = retried_manifest(folder, shard, job.feature_space)
+        before = finished_manifest(folder, shard, job.feature_space, retried=True)
+        members = read_members(folder, shard)
         with kept_records(folder, before) as kept:
-            summary = _write_data(job, shard, scratch, heartbeat, meter, kept)
+            summary = _write_data(job, members, scratch, heartbeat, meter, kept)
         if before is not None and meter.num_copied:
             numerics = merged_numerics([before.fingerprint.numerics, fingerprint.numerics])
             fingerprint = replace(fingerprint, numerics=numerics)
@@ -375,17 +360,17 @@ def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest:
 
 
 def _write_data(
-    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, meter: ShardMeter, kept: KeptRecords
-) -> ShardSummary:
+    job: ExtractJob, members: Sequence[ImageRef], scratch: Path, heartbeat: Heartbeat, meter: ShardMeter,
+    kept: Mapping[str, Callable[[], RegionRecord]],
+) -> ShardSummary:  # fmt: skip
     """Writes scratch/data.lmdb, or no file when no image gave a record; times and failed images go to `meter`."""
     failures = meter.failures
-    members = read_members(output_folder(job.store), shard)
     num_records = 0
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
         extracted = extract_members(job, [each for each in members if each.image_id not in kept], meter.times)
         for member in members:  # in the plan's order, so that a shard is written alike, whatever is copied
             is_kept = member.image_id in kept
-            outcome = kept.record(member.image_id) if is_kept else next(extracted)
+            outcome = kept[member.image_id]() if is_kept else next(extracted)
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:

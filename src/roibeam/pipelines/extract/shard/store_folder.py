@@ -28,8 +28,8 @@ from typing import Any
 
 from roibeam.features.annotations import checked_annotations, write_annotations
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, json_bytes
-from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, LOCK_NAME, OutputFolder
-from roibeam.features.folders.local_folder import SCRATCH_PREFIX, LocalFolder, output_folder
+from roibeam.features.folders.folder_protocol import ABANDONED_SECONDS, LOCK_NAME, FileFacts, OutputFolder
+from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
 from roibeam.features.shard.manifest import (
     DEAD_LETTERS_NAME,
@@ -46,9 +46,9 @@ from roibeam.features.shard.writer import publish_store
 from roibeam.messages import plural
 from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.data.captions.caption_files import planned_annotations
-from roibeam.pipelines.data.shard_plan import MEMBERS_START, PLAN_COPY_NAME, Plan, PlannedShard, read_plan
+from roibeam.pipelines.data.shard_plan import MEMBERS_START, PLAN_COPY_NAME, Plan, PlannedShard, plan_of_now, read_plan
 from roibeam.pipelines.data.vocabulary import Vocabulary
-from roibeam.pipelines.extract.shard.run_progress import REMOTE_PREFIX, FinishedShard, ProgressView
+from roibeam.pipelines.extract.shard.run_progress import REMOTE_PREFIX, FinishedShard, ProgressView, num_extracted
 
 log = logging.getLogger(__name__)
 SUMMARY_NAME = "run_summary.json"  # where the output folder was taken away in mid-run, alone in the one put there
@@ -58,20 +58,19 @@ _STORE_FILE = (
 )
 
 
-def check_output_folder(store: Path | OutputFolder) -> None:
-    """Raises ValueError when `store` cannot become or continue a store: a file, or a folder with other things in it."""
-    folder = output_folder(store)
+def check_output_folder(folder: OutputFolder) -> Plan | None:
+    """The plan of the store; None where there is none yet.
+
+    Raises:
+        ValueError: when the folder cannot become or continue a store: other things are in it.
+    """
     try:
         str(folder).encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(f"{str(folder)!r}: the path is not valid UTF-8; choose another folder") from None
-    path = folder.local_path
-    if path is not None and path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; the last argument is the folder to write the store into")
-    for link in () if path is None else (path, *path.parents):
-        if link.is_symlink() and not link.exists():
-            raise ValueError(f"{link} is a link to {os.readlink(link)}, which is not there; make that folder first")
-    if read_plan(folder) is None:
+    plan = read_plan(folder)
+    if plan is None:
+        path = folder.local_path
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
         others = [name for name in names if not _is_of_a_killed_start(folder, name)]
         if STORE_MANIFEST_NAME in others:
@@ -83,6 +82,7 @@ def check_output_folder(store: Path | OutputFolder) -> None:
             raise ValueError(
                 f"{folder} is not empty and no store of ours ({sorted(others)[0]!r} is in it); choose a new folder"
             )
+    return plan
 
 
 def _is_of_a_killed_start(folder: OutputFolder, name: str) -> bool:
@@ -121,72 +121,124 @@ def _is_temporary(name: str) -> bool:
     return re.fullmatch(rf"\.({_STORE_FILE})\.\d+(\.[0-9a-f]+)?{re.escape(TEMPORARY_SUFFIX)}", name) is not None
 
 
-def is_unused_plan(store: Path | OutputFolder, plan: Plan) -> bool:
+def is_unused_plan(folder: OutputFolder, plan: Plan) -> bool:
     """Whether nothing was extracted under the plan yet, so that another may take its place.
 
     Never at a URL: other runs may be at work there unknown.
     """
-    path = output_folder(store).local_path
+    path = folder.local_path
     if path is None or (path / STORE_MANIFEST_NAME).exists():
         return False
     return not any((path / shard_manifest_name(shard.number)).exists() for shard in plan.shards)
 
 
-def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
+def last_attempt(folder: OutputFolder, shard: PlannedShard) -> tuple[ShardManifest, bool] | None:
+    """The manifest of a shard, and whether its failed images are to be tried again; None where it never finished."""
+    for name, is_retried in ((shard_manifest_name(shard.number), False), (retried_manifest_name(shard.number), True)):
+        try:
+            return ShardManifest.from_bytes(folder.read_bytes(name), folder.where(name)), is_retried
+        except (FileNotFoundError, ValueError):
+            continue
+    return None
+
+
+def finished_manifest(
+    folder: OutputFolder, shard: PlannedShard, feature_space: str, *, retried: bool = False
+) -> ShardManifest | None:
     """The manifest of a shard that needs no work: of this plan and feature space, its data file whole in size.
 
     A damaged or outdated one is as good as none; its shard is extracted again.
+
+    Args:
+        retried: of a shard that was finished and whose failed images are to be tried again. Its records can be kept;
+            its failed images may be planned anew since.
     """
-    folder = output_folder(store)
+    name = (retried_manifest_name if retried else shard_manifest_name)(shard.number)
     try:
-        data = folder.read_bytes(shard_manifest_name(shard.number))
+        data = folder.read_bytes(name)
     except FileNotFoundError:
         return None
     except ValueError as error:
         log.warning("%s; extracting its shard again", error)
         return None
-    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes)
+    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes, may_differ=retried)
 
 
-def retried_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
-    """The manifest of a shard that was finished and whose failed images are to be tried again; None where there is
-    none, or where its records cannot be kept. Its failed images may be planned anew since."""
-    folder = output_folder(store)
+def _counting_manifest(
+    folder: OutputFolder,
+    shard: PlannedShard,
+    feature_space: str,
+    data: bytes,
+    num_bytes: Callable[[str], int | None],
+    *,
+    may_differ: bool = False,
+) -> ShardManifest | None:
+    """`finished_manifest` from bytes; with `may_differ`, images of the shard may be planned anew since."""
+    where = folder.where(shard_manifest_name(shard.number))
     try:
-        data = folder.read_bytes(retried_manifest_name(shard.number))
-    except FileNotFoundError:
+        manifest = ShardManifest.from_bytes(data, where)
+    except ValueError as error:
+        log.warning("%s; extracting its shard again", error)
         return None
-    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes, may_differ=True)
+    is_of_plan = may_differ or manifest.members_digest == shard.members_digest
+    if not is_of_plan or manifest.fingerprint.feature_space != feature_space:
+        log.warning("%s is of another plan or detector; extracting its shard again", where)
+        return None
+    if manifest.data_file is not None and num_bytes(manifest.data_file) != manifest.data_bytes:
+        data_file = folder.where(manifest.data_file)
+        log.warning("%s is missing or not %d bytes long; extracting its shard again", data_file, manifest.data_bytes)
+        return None
+    return manifest
 
 
-def failed_images(store: Path | OutputFolder, shard: PlannedShard) -> tuple[Collection[str], bool] | None:
-    """The ids of a shard's dead letters, and whether they are to be tried again; None where it was never finished."""
-    folder = output_folder(store)
-    for name, is_retried in ((shard_manifest_name(shard.number), False), (retried_manifest_name(shard.number), True)):
-        try:
-            manifest = ShardManifest.from_bytes(folder.read_bytes(name), folder.where(name))
-        except (FileNotFoundError, ValueError):
-            continue
-        return {letter.image_id for letter in manifest.dead_letters}, is_retried
-    return None
+def tidy_store(
+    folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool = False
+) -> None:
+    """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
+
+    Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
+    removed, and with `retry_dead_letters` those that hold any are set aside (`retried-*.json`), where they and their
+    data stay until the store manifest lists the new attempts: the store is read by them. Removed too: scratch
+    folders, data files that no manifest names, files of broken-off atomic writes.
+
+    At a URL unknown runs may be at work, and every file stays that an attempt may still need. An attempt uploads its
+    data file, looks whether its shard is finished, and only if it is not puts the manifest (shard_job.py). So a data
+    file that no manifest names is useless once its shard is finished. Where the shard is not, its attempt may be at
+    work, and the file stays until it is `ABANDONED_SECONDS` old.
+    """
+    there = folder.listing()
+    sizes = {name: facts.num_bytes for name, facts in there.items()}
+    shards = {shard_manifest_name(shard.number): shard for shard in plan.shards} if plan else {}
+    finished: dict[int, str | None] = {}  # data files by shard
+    for name, data in folder.read_many(name for name in shards if name in there):
+        manifest = None
+        if data is not None:
+            manifest = _counting_manifest(folder, shards[name], feature_space, data, sizes.get)
+        if manifest is None or not _index_is_sound(folder, manifest):
+            folder.delete(name)
+        elif retry_dead_letters and manifest.dead_letters:
+            _set_aside(folder, manifest.shard)
+        else:
+            finished[manifest.shard] = manifest.data_file
+    kept = _tidy_retried(folder, plan, feature_space, finished=finished) | set(finished.values())
+    if folder.local_path is None:
+        left = _remove_abandoned(folder, there, kept, finished)
+    else:
+        left = _remove_leftovers(folder.local_path, kept)
+    if left:
+        log.info("%s: removed what a stopped run left: %s", folder, ", ".join(sorted(left)[:5]))
 
 
-def outcomes(store: OutputFolder, shard: PlannedShard) -> set[str] | None:
-    """The ids of a finished shard's records and dead letters; None where it was never finished."""
-    for name in (shard_manifest_name(shard.number), retried_manifest_name(shard.number)):
-        try:
-            manifest = ShardManifest.from_bytes(store.read_bytes(name), store.where(name))
-        except (FileNotFoundError, ValueError):
-            continue
-        ids = {letter.image_id for letter in manifest.dead_letters}
-        if manifest.data_file is not None:
-            with (
-                store.local_file(manifest.data_file, manifest.data_bytes) as path,
-                ShardReader(path, manifest) as reader,
-            ):
-                ids.update(reader.ids())
-        return ids
-    return None
+def _index_is_sound(folder: OutputFolder, manifest: ShardManifest) -> bool:
+    """Whether the data file can be opened; at a URL by its size alone."""
+    if manifest.data_file is None or folder.local_path is None:
+        return True
+    try:
+        with ShardReader(folder.local_path / manifest.data_file, manifest):
+            return True
+    except (ValueError, OSError) as error:
+        log.warning("%s; extracting its shard again", error)
+        return False
 
 
 def _set_aside(folder: OutputFolder, shard: int) -> None:
@@ -199,177 +251,59 @@ def _set_aside(folder: OutputFolder, shard: int) -> None:
         folder.delete(name)
 
 
-def _counting_manifest(
-    folder: OutputFolder,
-    shard: PlannedShard,
-    feature_space: str,
-    data: bytes,
-    num_bytes: Callable[[str], int | None],
-    *,
-    may_differ: bool = False,
-) -> ShardManifest | None:
-    """
-    Args:
-        may_differ: whether images of the shard may be planned anew since.
-    """
-    where = folder.where(shard_manifest_name(shard.number))
-    try:
-        manifest = ShardManifest.from_bytes(data, where)
-    except ValueError as error:
-        log.warning("%s; extracting its shard again", error)
-        return None
-    is_of_plan = may_differ or manifest.members_digest == shard.members_digest
-    if not is_of_plan or manifest.fingerprint.feature_space != feature_space:
-        log.warning("%s is of another plan or detector; extracting its shard again", where)
-        return None
-    if manifest.data_file is not None and num_bytes(manifest.data_file) != manifest.data_bytes:
-        log.warning(
-            "%s is missing or not %d bytes long; extracting its shard again",
-            folder.where(manifest.data_file),
-            manifest.data_bytes,
-        )
-        return None
-    return manifest
-
-
-def tidy_store(
-    store: Path | OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool = False
-) -> None:
-    """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
-
-    Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
-    removed, and with `retry_dead_letters` those that hold any are set aside (`retried_manifest`), where they and their
-    data stay until the store manifest lists the new attempts: the store is read by them. Removed too: scratch
-    folders, data files that no manifest names, files of broken-off atomic writes. For a store at a URL, see
-    `tidy_objects`.
-    """
-    folder = output_folder(store)
-    if folder.local_path is None:
-        tidy_objects(folder, plan, feature_space, retry_dead_letters=retry_dead_letters)
-    else:
-        _tidy_disk(folder.local_path, plan, feature_space, retry_dead_letters=retry_dead_letters)
-
-
-def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
-    removed = []
-    for path in store.glob(f"{SCRATCH_PREFIX}*"):
-        removed.append(path.name)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    named = set()
-    listed = _listed_sums(LocalFolder(store))
-    for shard in plan.shards if plan else ():
-        is_finished = False
-        manifest = finished_manifest(store, shard, feature_space)
-        if manifest is not None and not _index_is_sound(store, manifest):
-            manifest = None
-        if manifest is None:
-            (store / shard_manifest_name(shard.number)).unlink(missing_ok=True)
-        elif retry_dead_letters and manifest.dead_letters:
-            _set_aside(LocalFolder(store), shard.number)
-        else:
-            named.add(manifest.data_file)
-            is_finished = True
-        waiting = retried_manifest(store, shard, feature_space)
-        if waiting is None or (is_finished and not _is_listed(LocalFolder(store), shard.number, listed)):
-            (store / retried_manifest_name(shard.number)).unlink(missing_ok=True)
-        else:
-            named.add(waiting.data_file)
-    for path in store.iterdir():
-        of_no_shard = path.match("part-*.lmdb") and path.name not in named
-        if of_no_shard or _is_temporary(path.name):
-            removed.append(path.name)
-            path.unlink()
-    if removed:
-        log.info("%s: removed what a stopped run left: %s", store, ", ".join(sorted(removed)[:5]))
-
-
-def _listed_sums(folder: OutputFolder) -> dict[int, str]:
-    """SHA-256 of the shard manifests that the store manifest was made from, by shard; none where there is none."""
-    try:
-        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return {entry.shard: entry.manifest_sha256 for entry in manifest.shards}
-
-
-def _is_listed(folder: OutputFolder, shard: int, listed: Mapping[int, str]) -> bool:
-    """Whether readers still take the manifest that was set aside, until the store manifest lists the new attempt."""
-    try:
-        data = folder.read_bytes(retried_manifest_name(shard))
-    except FileNotFoundError:
-        return False
-    return hashlib.sha256(data).hexdigest() == listed.get(shard)
-
-
-def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
-    if manifest.data_file is None:
-        return True
-    try:
-        with ShardReader(store / manifest.data_file, manifest):
-            return True
-    except (ValueError, OSError) as error:
-        log.warning("%s; extracting its shard again", error)
-        return False
-
-
-def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
-    """`tidy_store` for a folder where unknown runs may be at work: keeps every file that an attempt may still need.
-
-    An attempt uploads its data file, looks whether its shard is finished, and only if it is not puts the manifest
-    (shard_job.py). So a data file that no manifest names is useless once its shard is finished. Where the shard is not,
-    its attempt may be at work, and the file stays until it is `ABANDONED_SECONDS` old.
-    """
-    there = folder.listing()
-    sizes = {name: facts.num_bytes for name, facts in there.items()}
-    shards = {shard_manifest_name(shard.number): shard for shard in plan.shards} if plan else {}
-    data_files: dict[int, str | None] = {}  # of finished shards
-    for name, data in folder.read_many(name for name in shards if name in there):
-        manifest = None
-        if data is not None:
-            manifest = _counting_manifest(folder, shards[name], feature_space, data, sizes.get)
-        if manifest is None:
-            folder.delete(name)
-        elif retry_dead_letters and manifest.dead_letters:
-            _set_aside(folder, manifest.shard)
-        else:
-            data_files[manifest.shard] = manifest.data_file
-    kept = _tidy_retried(folder, plan, feature_space, finished=data_files)
-    removed = [name for name in there if name.startswith(REMOTE_PREFIX)]  # a living attempt soon puts its own again
-    now = time.time()
-    for name, facts in there.items():
-        found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
-        if found is None or name in kept or name == data_files.get(number := int(found[1])):
-            continue
-        if number in data_files or 0 < facts.written_at < now - ABANDONED_SECONDS:
-            removed.append(name)
-    for name in removed:
-        folder.delete(name)
-    left = [name for name in removed if name.endswith(".lmdb")]
-    if left:
-        log.info("%s: removed what a stopped run left: %s", folder, ", ".join(sorted(left)[:5]))
-
-
 def _tidy_retried(
     folder: OutputFolder, plan: Plan | None, feature_space: str, *, finished: Collection[int]
 ) -> set[str | None]:
-    """Removes what was set aside and is not needed any more; the data files that wait to be copied."""
+    """Removes what was set aside and is not needed any more; the data files that wait to be copied.
+
+    Of a finished shard it is needed while readers take it: until the store manifest lists the new attempt.
+    """
     kept = set()
     there = folder.listing(RETRIED_PREFIX)
-    listed = _listed_sums(folder) if there else {}
-    for shard in plan.shards if plan and there else ():
-        name = retried_manifest_name(shard.number)
-        if name not in there:
+    published = _store_manifest(folder) if there else None
+    listed = {} if published is None else {entry.shard: entry.manifest_sha256 for entry in published.shards}
+    shards = {retried_manifest_name(shard.number): shard for shard in plan.shards} if plan and there else {}
+    for name, data in folder.read_many(name for name in shards if name in there):
+        if data is None:
             continue
-        is_needed = shard.number not in finished or _is_listed(folder, shard.number, listed)
-        waiting = retried_manifest(folder, shard, feature_space) if is_needed else None
-        if waiting is None:
+        waiting = _counting_manifest(folder, shards[name], feature_space, data, folder.num_bytes, may_differ=True)
+        number = shards[name].number
+        is_read = hashlib.sha256(data).hexdigest() == listed.get(number)
+        if waiting is None or (number in finished and not is_read):
             folder.delete(name)
         else:
             kept.add(waiting.data_file)
     return kept
+
+
+def _remove_leftovers(store: Path, kept: Collection[str | None]) -> list[str]:
+    removed = []
+    for path in store.iterdir():
+        is_scratch = path.name.startswith(SCRATCH_PREFIX)
+        is_of_no_shard = path.match("part-*.lmdb") and path.name not in kept
+        if not (is_scratch or is_of_no_shard or _is_temporary(path.name)):
+            continue
+        removed.append(path.name)
+        if is_scratch and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return removed
+
+
+def _remove_abandoned(
+    folder: OutputFolder, there: Mapping[str, FileFacts], kept: Collection[str | None], finished: Collection[int]
+) -> list[str]:
+    oldest = time.time() - ABANDONED_SECONDS
+    left = []
+    for name, facts in there.items():
+        found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
+        if found is not None and name not in kept and (int(found[1]) in finished or 0 < facts.written_at < oldest):
+            left.append(name)
+    # A living attempt soon puts its heartbeat again.
+    for name in (*left, *(name for name in there if name.startswith(REMOTE_PREFIX))):
+        folder.delete(name)
+    return left
 
 
 @dataclass(frozen=True)
@@ -381,18 +315,15 @@ class StoreText:
     fingerprint: Fingerprint
 
 
-def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool = False) -> StoreManifest:
+def publish_run(folder: OutputFolder, plan: Plan | None, text: StoreText, *, keep: bool = False) -> StoreManifest:
     """Publishes the store of a plan whose shards are all finished.
 
     Args:
+        plan: as it was read before; where another run has extended it since, its shards are published too.
         text: what the manifest states beside the shards; numerics are taken from the shards.
         keep: leave a manifest that lists these shards as it is: nothing was extracted, so nothing is to be restated.
-
-    Raises:
-        ValueError: if a planned shard has no manifest yet, or shards do not fit together.
     """
-    folder = output_folder(store)
-    plan = read_plan(folder)
+    plan = plan_of_now(folder, plan)
     if plan is None:
         raise ValueError(f"{folder}: no plan.json: nothing to publish")
     done: list[ShardManifest] = []
@@ -419,11 +350,17 @@ def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool
     )
 
 
+def _store_manifest(folder: OutputFolder) -> StoreManifest | None:
+    try:
+        return StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def _published(folder: OutputFolder, digests: dict[str, str]) -> StoreManifest | None:
     """The store manifest, if it is there and lists exactly these shard manifests as they are now."""
-    try:
-        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
-    except (FileNotFoundError, ValueError):
+    manifest = _store_manifest(folder)
+    if manifest is None:
         return None
     listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
     is_whole = listed == digests and folder.num_bytes(DEAD_LETTERS_NAME) is not None
@@ -488,18 +425,15 @@ class RunEnd:
     metrics: dict[str, Any] | None = None
 
 
-def write_run_summary(
-    folder: OutputFolder, plan: Plan, end: RunEnd, before: Collection[FinishedShard], view: ProgressView
-) -> None:
+def write_run_summary(folder: OutputFolder, plan: Plan, end: RunEnd, view: ProgressView) -> None:
     """Writes the summary; where a run failed and the store cannot be written any more, there is a warning instead.
 
     Args:
-        before: the finished shards when the run began.
         view: of the store; it looks once more.
     """
     try:
         view.read()
-        content = run_summary(str(folder), plan, end, before, view.finished.values())
+        content = run_summary(str(folder), plan, end, view.new(), view.finished.values())
         content["last_extraction"] = _extraction(content) or last_extraction(folder)
         folder.put_bytes(SUMMARY_NAME, json_bytes(content))
     except OSError as error:
@@ -522,12 +456,9 @@ def last_extraction(folder: OutputFolder) -> dict[str, Any] | None:
 def last_end(folder: OutputFolder) -> tuple[str | None, str | None, str | None]:
     """`status`, `error` and `content_digest` of the last run by the summary that is there, each None if missing."""
     summary = _read(folder)
-    status, error, digest = (summary.get(name) for name in ("status", "error", "content_digest"))
-    return (
-        status if isinstance(status, str) else None,
-        error if isinstance(error, str) else None,
-        digest if isinstance(digest, str) else None,
-    )
+    found = (summary.get(name) for name in ("status", "error", "content_digest"))
+    status, error, digest = (each if isinstance(each, str) else None for each in found)
+    return status, error, digest
 
 
 def _read(folder: OutputFolder) -> dict[str, Any]:
@@ -550,15 +481,17 @@ def _extraction(summary: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def run_summary(
-    store: str, plan: Plan, end: RunEnd, before: Collection[FinishedShard], after: Collection[FinishedShard]
+    store: str, plan: Plan, end: RunEnd, new: Collection[FinishedShard], finished: Collection[FinishedShard]
 ) -> dict[str, Any]:
-    """Content of run_summary.json; docs/stores.md describes its fields."""
-    earlier = {(shard.number, shard.attempt) for shard in before}
-    new = [shard for shard in after if (shard.number, shard.attempt) not in earlier]
+    """Content of run_summary.json; docs/stores.md describes its fields.
+
+    Args:
+        new: of the finished shards, those of this run.
+    """
     seconds = end.ended - end.started
     this_run = _counts(new)
-    copied = sum(shard.copied for shard in new)  # where failed images were tried again
-    this_run |= {"images": this_run["images"] - copied, "records": this_run["records"] - copied, "copied": copied}
+    copied = sum(shard.copied for shard in new)
+    this_run |= {"images": num_extracted(new), "records": this_run["records"] - copied, "copied": copied}
     rate = {"images_per_second": round(this_run["images"] / seconds, 3) if seconds > 0 else None}
     return {
         "format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "store": store, "status": end.status, "error": end.error,
@@ -566,7 +499,7 @@ def run_summary(
         "command": _command(), "runner": end.runner, "beam_args": list(end.beam_args), "versions": _versions(),
         "notes": list(end.notes),
         "planned": {"shards": len(plan.shards), "images": plan.num_images},
-        "this_run": this_run | rate, "in_all": _counts(after), "content_digest": end.content_digest,
+        "this_run": this_run | rate, "in_all": _counts(finished), "content_digest": end.content_digest,
         "beam_metrics": end.metrics,
     }  # fmt: skip
 
@@ -591,10 +524,10 @@ def _counts(shards: Collection[FinishedShard]) -> dict[str, Any]:
 
 def _time_totals(shards: Collection[FinishedShard], name: str) -> dict[str, float] | None:
     """Totals over the shards that have these times; None when none has."""
-    telling = [shard for shard in shards if name in shard.times]
-    if not telling:
+    timed = [shard for shard in shards if name in shard.times]
+    if not timed:
         return None
-    total, images = sum(shard.times[name] for shard in telling), sum(shard.images for shard in telling)
+    total, images = sum(shard.times[name] for shard in timed), sum(shard.images for shard in timed)
     return {"total": round(total, 1), "mean_per_image": round(total / max(images, 1), 3)}
 
 

@@ -37,11 +37,7 @@ class ImportedClasses:
     names: Vocabulary
 
     def checked(self, outcomes: Iterable[Entry]) -> Iterator[Entry]:
-        """Passes on what it looks at.
-
-        Raises:
-            ValueError: for the first record with a class or attribute that is none of these.
-        """
+        """Passes on what it looks at."""
         attributes = self.names.attributes
         for outcome in outcomes:
             if isinstance(outcome, RegionRecord) and outcome.num_regions:
@@ -75,8 +71,6 @@ def imported_classes(
         num_classes: foreground classes, from the user; None for the file's number.
         vocab: of `read_vocabulary`; gives number and names.
         background: position in class rows, from the user.
-    Raises:
-        ValueError: when both are given, the file has another number, or it has no class ids.
     """
     option = f"--vocab {vocab}" if vocab is not None else f"--num-classes {num_classes}"
     own, given = file.details.get("num_classes"), num_classes is not None or vocab is not None
@@ -108,8 +102,6 @@ def added_names(stores: Sequence[FeatureStore], vocab: str | None) -> ImportedCl
         vocab: of `read_vocabulary`; None adds none.
     Returns:
         The names, and what checks that no id is beyond them. Attributes have none where the records have none.
-    Raises:
-        ValueError: when a store has other names, another number of classes or attributes, or no class ids.
     """
     if vocab is None:
         return None

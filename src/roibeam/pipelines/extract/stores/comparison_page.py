@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import read_local_file
 from roibeam.features.record.region_drawing import label_of, name_of
 from roibeam.features.record.region_record import RegionRecord
@@ -27,9 +26,6 @@ def write_comparison_page(
 
     Args:
         images: folder of the photos, found by image id, file name or COCO number; None draws empty canvases.
-    Raises:
-        ValueError: when `images` is no folder.
-        OSError: when the page cannot be written, naming `path`.
     """
     photos = _Photos(images)
     different = [image for image in found.worst if not _is_equal(image, found.max_error)]
@@ -77,8 +73,7 @@ class _Photos:
         found = self._finder.find(image.image_id) or self._finder.find(image.right_id)
         if found is None:
             return None, f"no photo of this name in {self._folder}"
-        locations = {image.image_id: self._locations[found]}
-        return photo_thumbnail(image.image_id, image_hw, locations.get, read_local_file, decode_image)
+        return photo_thumbnail(self._locations[found], image_hw, read_local_file)
 
 
 def _compared_image(image: ImageComparison, left: RecordSource, right: RecordSource, photos: _Photos) -> ComparedImage:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from roibeam.features.store_comparison import ImageComparison, StoreComparison
 from roibeam.messages import escaped, plural, printable
 from roibeam.pipelines.common.charts import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.common.page_layout import PAGE_HEAD, PAGE_STYLE, Banner, banner_html
+from roibeam.pipelines.common.page_layout import PAGE_END, PAGE_HEAD, PAGE_STYLE, Banner, banner_html
 
 _MATCHED, _UNMATCHED = "#a1caf1", "#ff3ea5"
 _NAMED = 10  # boxes of a picture with class and score beside them: more labels hide the photo
@@ -87,9 +87,8 @@ def comparison_html(
     """The page, part by part.
 
     Args:
-        rows: (what, figure): the summary as the terminal shows it.
+        rows: (what, figure), as the terminal shows them.
         pictures: of the worst images that differ, worst first.
-        banners: why the regions of a side mean nothing.
     """
     yield PAGE_HEAD.format(title="Comparison of two stores", style=PAGE_STYLE + CANVAS_STYLE + _OWN_STYLE)
     yield "<header><h1>Comparison of two stores</h1>\n"
@@ -105,7 +104,7 @@ def comparison_html(
         yield f'<p class="quiet remark">{escaped(_short(note), 2000)}</p>\n'
     yield from _bad_entries(found)
     yield from _pictures(found, pictures)
-    yield "</main>\n</body>\n</html>\n"
+    yield PAGE_END
 
 
 def _sides_named(found: StoreComparison) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import ABSENT, GIVEN, IMPORTED_PREFIX
@@ -12,7 +11,7 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest, 
 from roibeam.features.store import FeatureStore
 from roibeam.messages import byte_count, plural, printable
 from roibeam.pipelines.data.feature_settings import boxes_words, dtype_words
-from roibeam.pipelines.extract.store_page import warning_of_store
+from roibeam.pipelines.extract.store_page import config_part, warning_of_store
 
 _NUMBER = r"(\d[\d.e+-]*)"
 # The toy world's name for the features of its perfect stores.
@@ -55,8 +54,8 @@ def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None
         **_image_feature_row(manifest),
         "classes": _vocabulary_row(manifest, manifest.classes, "classes"),
         "attributes": _vocabulary_row(manifest, manifest.attributes, "attributes"),
-        "source": _part(config, "source").get("location"),
-        "weights": _part(config, "detector").get("weights"),
+        "source": config_part(config, "source").get("location"),
+        "weights": config_part(config, "detector").get("weights"),
         "conventions": config.get("conventions"),
         "selection": _selection_row(manifest),
         "numerics": json.dumps(manifest.fingerprint.numerics) if manifest.fingerprint.numerics else None,
@@ -68,11 +67,6 @@ def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None
         "content digest": manifest.content_digest,
     }
     return {name: printable(str(text), 2000) for name, text in facts.items() if text is not None}
-
-
-def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
-    part = config.get(name)
-    return part if isinstance(part, dict) else {}
 
 
 def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
@@ -112,7 +106,7 @@ def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
 
 
 def _selection_row(manifest: StoreManifest) -> str | None:
-    boxes = _part(manifest.config, "source").get("boxes")
+    boxes = config_part(manifest.config, "source").get("boxes")
     if boxes:
         return f"none: boxes given in {boxes}"
     # Stores of earlier versions do not name it.
@@ -158,11 +152,11 @@ def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, whic
     if names is not None:
         text = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
         return f"{text} ids{is_from}" if is_from else text
-    if origin == ABSENT or _part(details, "detector").get(f"num_{which}") == 0:
+    if origin == ABSENT or config_part(details, "detector").get(f"num_{which}") == 0:
         zeros = which == "classes" and manifest.num_regions
         return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
     if count is None:
-        count = _part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
+        count = config_part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
     parts = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
     parts += [f"ids only,{is_from}" if is_from else "ids only"]
     if is_from and count is None and which == "classes":

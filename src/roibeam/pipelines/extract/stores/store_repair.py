@@ -134,9 +134,9 @@ def repair_store(
             for manifest in counts.waiting:
                 publish_shard(store, manifest)
             vocabulary = Vocabulary(before.classes, before.attributes)
-            after = publish_run(store, StoreText(before.config, vocabulary, before.fingerprint))
+            after = publish_run(store, plan, StoreText(before.config, vocabulary, before.fingerprint))
             if (after.num_records, after.num_dead_letters) != (before.num_records, before.num_dead_letters):
-                write_run_report(store, plan)
+                write_run_report(store, plan, after)
         else:
             after = before
         tidy_store(store, plan, before.fingerprint.feature_space)
