@@ -109,7 +109,7 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
             task.check(str(path))
         return Score((), card)
     if task.numbers is not None:
-        card["numbers"] = {str(path): dict(task.numbers(str(path))) for path in results}
+        card["numbers"] = {str(path): dict(task.numbers(task.read(str(path)))) for path in results}
     measured = [task.measures(str(path)) for path in results]
     return Score(_figures(measured), card)
 

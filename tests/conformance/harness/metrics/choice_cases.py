@@ -11,7 +11,7 @@ from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.vcr import VcrLabels, read_vcr_labels
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
 from roibeam.pipelines.finetuning.metrics.nlvr2 import (
     filtered_accuracy,
     judged_statements,
@@ -24,7 +24,6 @@ from roibeam.pipelines.finetuning.metrics.vcr import (
     best_choice,
     chosen_rows,
     read_vcr_results,
-    scores_by_question,
     vcr_measures,
 )
 
@@ -58,7 +57,7 @@ def _vcr_leaderboard(case: MetricCase) -> Ours:
     questions = [each.annot_id for each in labels]
 
     def score(rows: Iterable[tuple[str, VcrScores]]) -> dict[str, float]:
-        return _vcr_shares(vcr_measures(chosen_rows(labels, scores_by_question(rows, questions, "csv"))))
+        return _vcr_shares(vcr_measures(chosen_rows(labels, rows_by_id("csv", rows, questions, unit="question"))))
 
     def score_file(name: str) -> dict[str, float]:
         return score(read_vcr_results(str(case.file(name))))

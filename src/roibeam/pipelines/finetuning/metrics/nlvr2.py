@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.nlvr2 import Nlvr2Statement
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
 
 
 class JudgedStatement(NamedTuple):
@@ -90,9 +90,6 @@ def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str
     Official rules are those of metrics.py: more columns are ignored, the last of several lines counts, unknown ids (a
     header too) do no harm, and a second column that is neither word stays as it is, so that it is wrong.
 
-    Raises:
-        RowsError: for ids that are missing, and by strict rules for doubled and unknown ones.
-        ValueError: naming a line that cannot be read.
     """
     is_official = rules == OFFICIAL
     given: list[tuple[str, str]] = []
@@ -108,11 +105,7 @@ def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str
                 f"{source}, line {number}: expected True or False right behind the comma, got {_short(cells[1])}"
             )
         given.append((cells[0], word))
-    ids = [identifier for identifier, _ in given]
-    check_row_ids(
-        source, ids, identifiers, unit="statement", allow_duplicates=is_official, allow_unknown=is_official
-    )  # fmt: skip
-    return dict(given)
+    return rows_by_id(source, given, identifiers, unit="statement", rules=rules, allow_unknown=is_official)
 
 
 def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) -> dict[str, str]:
@@ -127,11 +120,7 @@ def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) ->
 def judged_statements(
     statements: Iterable[Nlvr2Statement], predictions: Mapping[str, str]
 ) -> Iterator[JudgedStatement]:
-    """The rows of the metric, in the order of the statements.
-
-    Raises:
-        ValueError: for a statement without a label, as those of a test file may be.
-    """
+    """The rows of the metric, in the order of the statements. Raises ValueError for one without a label."""
     for each in statements:
         if each.is_true is None:
             raise ValueError(f"{each.where}: no label; a file without labels can only be checked (--check)")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.data.datasets.vqa import VqaLabels
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.measure import Measure, rows_by_id
 
 _SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile("[0-9],[0-9]")
@@ -240,23 +240,12 @@ def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
 def answers_by_question(
     rows: Iterable[tuple[int, str]], questions: Sequence[int], source: str, rules: str
 ) -> dict[int, str]:
-    """Question id -> answer. Official rules take the last of several answers; strict ones refuse them.
-
-    Raises:
-        RowsError: for missing, unknown and, by strict rules, doubled ids.
-    """
-    given = list(rows)
-    numbers = [number for number, _ in given]
-    check_row_ids(source, numbers, questions, unit="question", allow_duplicates=rules == OFFICIAL)
-    return dict(given)
+    """Question id -> answer, see `rows_by_id`."""
+    return rows_by_id(source, rows, questions, unit="question", rules=rules)
 
 
 def answered_questions(labels: Iterable[VqaLabels], answers: dict[int, str]) -> Iterator[AnsweredQuestion]:
-    """The rows of the metric, in the order of the annotations.
-
-    Raises:
-        ValueError: naming an annotation without an answer.
-    """
+    """The rows of the metric, in the order of the annotations. Raises ValueError for one without an answer."""
     for each in labels:
         if not each.answers:
             raise ValueError(f"{each.where}: no answer of a person, so that no accuracy can be computed")

@@ -139,7 +139,7 @@ def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
 def check_ids(task: DownstreamTask, groups: Sequence[TaskGroup], what: str) -> None:
     """Raises ValueError where two groups of a problem have one id: their predictions could not be distinguished."""
     ids = [group.id if task.turns is None else f"{group.id}, {task.turns(group)}" for group in groups]
-    check_row_ids(what, ids, list(dict.fromkeys(ids)), unit="id")
+    check_row_ids(what, ids, unit="id")
 
 
 def check_labels(groups: Sequence[TaskGroup], has_label: Callable[[TaskGroup], bool], what: str, use: str) -> None:

@@ -231,8 +231,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
     rows = list(rows_of(path))
     if not rows:
         raise ValueError(f"{str(path)!r} holds no row")
-    ids = [row.id for row in rows]
-    check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="id")
+    check_row_ids(repr(str(path)), [row.id for row in rows], unit="id")
     unknown = 0
     groups = []
     for row in rows:

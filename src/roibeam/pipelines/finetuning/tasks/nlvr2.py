@@ -127,8 +127,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
     ]
     if not groups:
         raise ValueError(f"{path!r}: no statement in it")
-    ids = [group.id for group in groups]
-    check_row_ids(repr(path), ids, ids, unit="statement")
+    check_row_ids(repr(path), [group.id for group in groups], unit="statement")
     return groups
 
 
