@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness.finetuning.prepared_photos import candidate_targets, image_feature, prepare_candidates
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -30,7 +31,6 @@ from roibeam.pipelines.finetuning.metrics.referring import (
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import check_data_set
 from roibeam.pipelines.finetuning.task import check_best_by
-from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.referring import (
     ANNOTATED,
     DETECTED,

@@ -13,7 +13,6 @@ from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.vcr import VcrLabels, read_vcr_labels
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
 from roibeam.pipelines.finetuning.metrics.nlvr2 import (
-    filtered_accuracy,
     judged_statements,
     nlvr2_measures,
     predictions_of,
@@ -104,8 +103,14 @@ def _nlvr2(case: MetricCase) -> Ours:
         return {name: measure.mean for name, measure in found.items()}
 
     def filtered(lines: list[str]) -> dict[str, Any]:
-        percent, left_out = filtered_accuracy(statements, lines, "predictions")
-        return {"accuracy_percent": percent, "lines_not_counted": left_out}
+        """As compute_filtered_accuracy.py: among the predictions that are true or false."""
+        if any(line.count(",") != 1 for line in lines):
+            raise ValueError("expected two columns")
+        predictions = predictions_of(lines, identifiers, "predictions", OFFICIAL)
+        words = [(predictions[each.identifier], str(each.is_true).lower()) for each in statements]
+        counted = [word == label for word, label in words if word in ("true", "false")]
+        percent = 100.0 * sum(counted) / len(counted) if counted else None
+        return {"accuracy_percent": percent, "lines_not_counted": len(words) - len(counted)}
 
     def both(text: str) -> dict[str, Any]:
         lines = text.split("\n")

@@ -128,21 +128,5 @@ def judged_statements(
         yield JudgedStatement(each.identifier, is_right, each.is_true)
 
 
-def filtered_accuracy(
-    statements: Sequence[Nlvr2Statement], lines: Sequence[str], source: str
-) -> tuple[float | None, int]:
-    """compute_filtered_accuracy.py: percent right among the predictions that are true or false, and how many are not.
-
-    None where no prediction is either. Raises ValueError for a line that has not two columns, and for missing ids.
-    """
-    for number, line in enumerate(lines, 1):
-        if line.count(",") != 1:
-            raise ValueError(f"{source}, line {number}: expected two columns, got {_short(line)}")
-    predictions = predictions_of(lines, [each.identifier for each in statements], source, OFFICIAL)
-    words = [(predictions[each.identifier], str(each.is_true).lower()) for each in statements]
-    counted = [word == label for word, label in words if word in _WORDS]
-    return (100.0 * sum(counted) / len(counted) if counted else None), len(words) - len(counted)
-
-
 def _short(text: str) -> str:
     return repr(printable(text.rstrip("\r\n")[:60]))

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from roibeam.pipelines.finetuning.metrics.vqa import ENOUGH, plain_answer, without_signs
 
 UNKNOWN = "<unk>"
@@ -78,14 +76,3 @@ def vlbert_soft_target(answers: Sequence[str], vocabulary: Sequence[str]) -> dic
 def _left_out(people: int, of: int) -> float:
     """Mean over all people of min(1, others who gave the answer / 3)."""
     return (people * min(1.0, (people - 1) / ENOUGH) + (of - people) * min(1.0, people / ENOUGH)) / of
-
-
-def visualbert_soft_target(answer_places: Sequence[int], num_labels: int, unknown_place: int = 0) -> np.ndarray:
-    """(num_labels,) float32: min(1, 0.3 * people), 0 for the unknown label.
-
-    Source: uclanlp/visualbert visualbert/dataloaders/vqa_dataset.py; 3 people make 0.90000004 there.
-    """
-    people = np.bincount(np.asarray(answer_places, dtype=np.int64), minlength=num_labels)
-    scores = np.minimum(np.float32(1.0), people.astype(np.float32) * np.float32(0.3))
-    scores[unknown_place] = 0.0
-    return scores

@@ -322,8 +322,6 @@ ANNOTATED, DETECTED, NAMED = "annotated", "detected", "named"
 BOXES = (ANNOTATED, DETECTED, NAMED)
 NO_LOSS, MASKED, SHOWN = "none", "masked", "shown"
 OBJECT_LOSSES = (NO_LOSS, MASKED, SHOWN)
-NO_TARGET = -100  # as IGNORE_INDEX of model/inputs.py
-BACKGROUND = 0  # class of the whole image
 
 
 class JoinedRegions(NamedTuple):
@@ -416,28 +414,6 @@ def _check_boxes(group: TaskGroup, record: RegionRecord) -> None:
             f"{group.id}: record {record.image_id!r} has {record.num_regions} regions, VCR names "
             f"{len(group.facts['objects'])} boxes; extract with --boxes, from VCR's own files"
         )
-
-
-def object_targets(classes: np.ndarray, loss: str, masked: np.ndarray | None = None) -> np.ndarray:
-    """(1 + R,) int64, target classes of the whole image and of each region; NO_TARGET for none.
-
-    Args:
-        classes: (R,), from `object_classes`.
-        loss: MASKED: of the regions that are hidden (arXiv:1908.08530v1, section 4.2). SHOWN: of all regions and of the
-            whole image, whose class is the background (VL-BERT's release, vcr/modules/resnet_vlbert_for_vcr.py:394).
-        masked: (R,) bool, hidden regions; for MASKED.
-    Raises:
-        ValueError: for MASKED without `masked`.
-    """
-    every = np.concatenate([[BACKGROUND], classes])
-    if loss == SHOWN:
-        return every
-    is_predicted = np.zeros(len(every), bool)
-    if loss == MASKED:
-        if masked is None or np.shape(masked) != np.shape(classes):
-            raise ValueError(f"object loss of masked regions: expected flags of {len(classes)} hidden regions")
-        is_predicted[1:] = masked
-    return np.where(is_predicted, every, NO_TARGET)
 
 
 def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Photos of VCR and of referring expressions, prepared as a network sees them; needs torch.
+"""Photos of VCR and of referring expressions, prepared as a network sees them, for cases and tests.
 
 VCR: annotated boxes with their outlines as masks, sizes of a fixed form, as jackroos/VL-BERT vcr/data (datasets/vcr.py,
 transforms/transforms.py) and common/utils/mask.py. Referring: the target of each candidate, measured in the network's
