@@ -25,8 +25,7 @@ from roibeam.pipelines.finetuning.run.task_start import start_of
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, vcr_input_classes
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 

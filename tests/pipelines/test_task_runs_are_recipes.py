@@ -32,7 +32,7 @@ from roibeam.pipelines.finetuning.run.finetune_settings import (
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
+from roibeam.pipelines.finetuning.tasks.vcr import vcr_input_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.train_config import TrainConfig

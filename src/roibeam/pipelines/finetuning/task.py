@@ -277,6 +277,23 @@ class DownstreamTask:
         return found
 
 
+def labelled_answers(
+    words: Callable[[Iterable[Prediction]], Sequence[str]],
+    entry: Callable[[TaskGroup, str], Any] = lambda group, word: (group.id, word),
+) -> Callable[[Sequence[TaskGroup], Sequence[Prediction]], Iterator[Any]]:
+    """`DownstreamTask.answers` of a task of labels.
+
+    Args:
+        words: predictions -> the label of each, as the result file has it.
+        entry: a group and its label -> the entry of the result file.
+    """
+
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Any]:
+        return map(entry, groups, words(predictions))
+
+    return answers
+
+
 def logged_name(measure: str) -> str:
     """Name of a measure in evaluation.jsonl and `train.best_by`."""
     return measure.replace(" ", "_")

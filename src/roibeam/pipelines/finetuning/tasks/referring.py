@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, ChosenBox
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME, INSTANCES_NAMES, REFS, check_data_set, find_file
+from roibeam.pipelines.finetuning.task import Prediction
 
 NONE, SIZE, LAST_PIXEL = "none", "size", "last_pixel"
 WHOLE_IMAGES = (NONE, SIZE, LAST_PIXEL)
@@ -248,16 +249,6 @@ class ReferringFiles(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class RegionScores(Protocol):
-    """Prediction of one group: (n,) scores, and their (n, 4) boxes x1 y1 x2 y2."""
-
-    @property
-    def scores(self) -> np.ndarray: ...
-
-    @property
-    def boxes(self) -> np.ndarray | None: ...
-
-
 def read_referring(folder: Path, name: str, options: ReferringOptions) -> ReferringFiles:
     """The files of a data set, found by their names in the folder or in one right below it.
 
@@ -334,7 +325,7 @@ def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
     return replace(group, rows=rows)
 
 
-def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[RegionScores]) -> Iterator[ChosenBox]:
+def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[ChosenBox]:
     """The candidate of the highest score for each sentence, the first of equal ones; no box where there is none."""
     for group, each in zip(groups, predictions, strict=True):
         boxes = each.boxes if each.boxes is not None else np.zeros((0, 4), np.float32)
@@ -343,7 +334,7 @@ def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[RegionScores
 
 
 def referring_scores(
-    groups: Sequence[TaskGroup], predictions: Sequence[RegionScores], options: ReferringOptions
+    groups: Sequence[TaskGroup], predictions: Sequence[Prediction], options: ReferringOptions
 ) -> dict[str, Measure]:
     """ "accuracy" over sentences, the main measure, and "upper bound", the share of them that any candidate hits; among
     annotated boxes "same object" too, the share whose very box was chosen, as MAttNet counts."""
@@ -373,7 +364,7 @@ def _is_same(box: Box, own: Box) -> bool:
     return bool(np.allclose(box, own, rtol=0, atol=1e-3))
 
 
-def _chance(predictions: Sequence[RegionScores], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
+def _chance(predictions: Sequence[Prediction], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
     """Share of sentences that a random candidate hits; one without candidates is a miss."""
     total = 0.0
     for each, own in zip(predictions, right, strict=True):

@@ -5,19 +5,17 @@ Of two stores one has detected regions, the other annotated ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.record_regions import regions_at_boxes
-from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.referring import result_entry, write_referring_results
 from roibeam.pipelines.finetuning.rows import REGION, TaskGroup
-from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, TaskSplit
 from roibeam.pipelines.finetuning.tasks.referring import (
     ANNOTATED,
     DETECTED,
@@ -87,33 +85,25 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             missed = missed_objects(groups, options)
             return TaskSplit(groups, notes=(*files.notes, *((f"{split}: {missed}",) if missed else ())))
 
-        def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
-            return referring_scores(groups, predictions, options)
-
-        def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-            return map(result_entry, chosen_boxes(groups, predictions))
-
-        def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
-            return stored_regions(group, record.boxes, options)
-
-        def joined(group: TaskGroup, image: int, record: RegionRecord, annotated: RegionRecord) -> JoinedImage:
-            return joined_candidates(group, record, annotated, options)
-
         return DownstreamTask(
             name=name,
             form=REGION,
-            joined=joined if options.annotated_in_training else None,
+            joined=(lambda group, image, record, annotated: joined_candidates(group, record, annotated, options))
+            if options.annotated_in_training
+            else None,
             joins_training_alone=True,
             gives_boxes=options.boxes != STORED_BOXES,
             whole_image=options.whole_image != NONE,
             measured_in_input=options.overlap_in == INPUT,
-            regions=regions if options.boxes == STORED_BOXES and options.max_boxes else None,
+            regions=(lambda group, image, record: stored_regions(group, record.boxes, options))
+            if options.boxes == STORED_BOXES and options.max_boxes
+            else None,
             loss=options.loss,
             read=read,
             train=TRAIN,
             validation="val",
-            judge=judge,
-            answers=answers,
+            judge=lambda groups, predictions: referring_scores(groups, predictions, options),
+            answers=lambda groups, predictions: map(result_entry, chosen_boxes(groups, predictions)),
             write=write_referring_results,
             splits=SPLITS[name],
             mirrored=lambda group: replace(mirrored_group(group, options), mirrored=True),

@@ -1,9 +1,8 @@
-"""VCR's rules in which the releases differ: names of people and things, cutting, regions, outlines, auxiliary targets.
+"""VCR's rules in which the releases differ: names of people and things, cutting, regions and outlines.
 
 Files name people and things by number. Things have the name of their class; for people each public code has a rule of
 its own, and `BY_MENTION` is new. Each public code cuts the rows of a question to a length in a way of its own;
-`EACH_ROW` is new: the pieces of one choice take nothing from another row. Auxiliary targets beside the choice are
-classes of boxes and hidden words (VL-BERT).
+`EACH_ROW` is new: the pieces of one choice take nothing from another row.
 """
 
 from __future__ import annotations
@@ -18,18 +17,15 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.datasets.tables import read_strict_csv
 from roibeam.pipelines.data.datasets.vcr import (
     NAMES,
-    OBJECT_CLASSES,
     PERSON,
     VcrTokens,
     metadata_path,
     names_by_mention,
-    object_classes,
-    read_object_names,
     read_vcr_metadata,
 )
 from roibeam.pipelines.data.record_regions import masks_of_regions
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup, TaskText
-from roibeam.pipelines.finetuning.task import AuxiliaryTargets, BoxClasses, JoinedImage
+from roibeam.pipelines.finetuning.task import JoinedImage
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
 NAME_RULES = (BY_MENTION, RESTARTED, IN_TURN, DRAWN)
@@ -433,72 +429,3 @@ def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
             f"--photos, or take whole boxes with --set photos.outlines=false"
         ) from None
     return masks_of_regions(record, metadata.boxes[:, :4], metadata.outlines, side)
-
-
-WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
-
-
-class AuxiliaryOptions(Protocol):
-    """Fields of `VcrOptions` for auxiliary targets."""
-
-    @property
-    def object_loss(self) -> str: ...
-
-    @property
-    def object_loss_weight(self) -> float: ...
-
-    @property
-    def hidden_boxes(self) -> float: ...
-
-    @property
-    def told_classes(self) -> bool: ...
-
-    @property
-    def object_names(self) -> str: ...
-
-    @property
-    def hidden_words(self) -> float: ...
-
-    @property
-    def word_loss_weight(self) -> float: ...
-
-
-def vcr_auxiliary_targets(options: AuxiliaryOptions) -> AuxiliaryTargets | None:
-    """Auxiliary targets of the options; None for none.
-
-    Raises:
-        ValueError: for a file of names that cannot be read.
-    """
-    if options.object_loss == NO_LOSS and not options.hidden_words:
-        return None
-    if options.object_loss == NO_LOSS:
-        return AuxiliaryTargets(hidden_words=options.hidden_words, word_weight=options.word_loss_weight)
-    names = _names(options)
-
-    def classes(group: TaskGroup) -> np.ndarray:
-        return object_classes(group.facts["objects"], group.id, names)
-
-    return AuxiliaryTargets(
-        class_names=(WHOLE_IMAGE, *names),
-        classes=classes,
-        hidden_regions=options.hidden_boxes if options.object_loss == MASKED else 0.0,
-        region_weight=options.object_loss_weight,
-        hidden_words=options.hidden_words,
-        word_weight=options.word_loss_weight,
-    )
-
-
-def vcr_input_classes(options: AuxiliaryOptions) -> BoxClasses | None:
-    """Input classes of the options; None for none.
-
-    Raises:
-        ValueError: for a file of names that cannot be read.
-    """
-    if not options.told_classes:
-        return None
-    names = _names(options)
-    return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names), names)
-
-
-def _names(options: AuxiliaryOptions) -> tuple[str, ...]:
-    return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
