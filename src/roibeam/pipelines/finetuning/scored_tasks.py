@@ -124,9 +124,13 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
     rules_words = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
     return OpenTask(
-        metric, rules_words if rules == OFFICIAL else _STRICT, (path,), len(questions),
-        lambda results: answers_by_question(read_vqa_results(results), questions, repr(results), rules), score,
-    )  # fmt: skip
+        metric,
+        rules_words if rules == OFFICIAL else _STRICT,
+        (path,),
+        len(questions),
+        lambda results: answers_by_question(read_vqa_results(results), questions, repr(results), rules),
+        score,
+    )
 
 
 def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
@@ -146,9 +150,14 @@ def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
         "rationales alone is scored too, the leaderboard's has both"
     )
     return OpenTask(
-        metric, rules_words, (path,), len(labels), read, lambda scores: vcr_measures(chosen_rows(labels, scores)),
+        metric,
+        rules_words,
+        (path,),
+        len(labels),
+        read,
+        lambda scores: vcr_measures(chosen_rows(labels, scores)),
         read_whole=partial(read, whole=True),
-    )  # fmt: skip
+    )
 
 
 def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
@@ -162,10 +171,13 @@ def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
     )
     strict = f"{_STRICT}, as is a word other than True and False"
     return OpenTask(
-        metric, rules_words if rules == OFFICIAL else strict, (path,), len(statements),
+        metric,
+        rules_words if rules == OFFICIAL else strict,
+        (path,),
+        len(statements),
         lambda results: read_nlvr2_predictions(results, identifiers, rules),
         lambda predictions: nlvr2_measures(judged_statements(statements, predictions)),
-    )  # fmt: skip
+    )
 
 
 def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
@@ -194,10 +206,13 @@ def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
             return {found.name: found}
 
         return OpenTask(
-            metric, _STRICT, tuple(files), len(sentences),
+            metric,
+            _STRICT,
+            tuple(files),
+            len(sentences),
             lambda results: referring_measures(sentences, read_referring_results(results), repr(results), rule),
             lambda measures: {**measures, **bound()},
-        )  # fmt: skip
+        )
 
     return open_task
 
@@ -245,9 +260,13 @@ def opened_rows(
         return own_label_measures([predicted[row.id] for row in rows], right, [row.image for row in rows])
 
     return OpenTask(
-        "share of rows whose label is said", _ROW_RULES if rules == OFFICIAL else _STRICT, (path,), len(rows),
-        lambda results: rows_by_id(repr(results), read(results), ids, unit="row", rules=rules), score,
-    )  # fmt: skip
+        "share of rows whose label is said",
+        _ROW_RULES if rules == OFFICIAL else _STRICT,
+        (path,),
+        len(rows),
+        lambda results: rows_by_id(repr(results), read(results), ids, unit="row", rules=rules),
+        score,
+    )
 
 
 def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
@@ -268,10 +287,14 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
         SUBSET: "some of the images, each with all of its captions",
     }
     return OpenTask(
-        metric, rules_words.get(rules, _STRICT), (path,), len(captions),
+        metric,
+        rules_words.get(rules, _STRICT),
+        (path,),
+        len(captions),
         lambda results: checked_scores(Path(results), captions, images, subset=rules == SUBSET),
-        partial(retrieval_measures, folds=folds), numbers=partial(retrieval_numbers, folds=folds),
-    )  # fmt: skip
+        partial(retrieval_measures, folds=folds),
+        numbers=partial(retrieval_numbers, folds=folds),
+    )
 
 
 FIVE_FOLDS, SUBSET, COCO_FOLDS = "five-folds", "subset", 5  # of retrieval

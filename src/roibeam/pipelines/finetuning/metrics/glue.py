@@ -271,9 +271,13 @@ def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
             others = f"; InterBERT's Table 3 prints {PAPER_COLUMN[task.name]}: {_printed(f'GLUE {task.name}')}"
         metric = f"{', '.join(FIGURES[task.name])}, the headline first (scikit-learn, scipy){others}"
         return OpenTask(
-            metric, _RULES[rules == OFFICIAL], labels.files, len(labels.rows),
-            lambda results: labels.by_index(read_glue_results(results, task), repr(results)), labels.scored,
-        )  # fmt: skip
+            metric,
+            _RULES[rules == OFFICIAL],
+            labels.files,
+            len(labels.rows),
+            lambda results: labels.by_index(read_glue_results(results, task), repr(results)),
+            labels.scored,
+        )
 
     return opened
 
@@ -310,11 +314,15 @@ def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
         f"Table 3 prints {_printed('GLUE, average of the eight')}"
     )
     return OpenTask(
-        metric, _RULES[rules == OFFICIAL], tuple(path for labels in opened.values() for path in labels.files),
-        sum(len(labels.rows) for labels in opened.values()), read,
+        metric,
+        _RULES[rules == OFFICIAL],
+        tuple(path for labels in opened.values() for path in labels.files),
+        sum(len(labels.rows) for labels in opened.values()),
+        read,
         lambda given: _submission_measures({name: opened[name].scored(own) for name, own in given.items()}),
-        read_whole=partial(read, whole=True), is_own=True,
-    )  # fmt: skip
+        read_whole=partial(read, whole=True),
+        is_own=True,
+    )
 
 
 def _files(split: str) -> Iterator[tuple[str, GlueTask, str]]:

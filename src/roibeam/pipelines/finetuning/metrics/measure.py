@@ -273,9 +273,13 @@ def rows_by_id(
     """
     given = list(rows)
     check_row_ids(
-        source, [name for name, _ in given], expected, unit=unit, allow_duplicates=rules == OFFICIAL,
+        source,
+        [name for name, _ in given],
+        expected,
+        unit=unit,
+        allow_duplicates=rules == OFFICIAL,
         allow_unknown=allow_unknown,
-    )  # fmt: skip
+    )
     return dict(given)
 
 

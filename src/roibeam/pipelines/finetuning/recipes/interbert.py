@@ -116,11 +116,14 @@ INTERBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_runs()
 _GLUE_ROWS = (  # of Table 3
     ModelRow("", "InterBERT", "interbert", PRETRAINED, "InterBERT"),
     ModelRow(
-        "single-stream", "The single-stream baseline of its paper", "interbert-single-stream", PRETRAINED,
+        "single-stream",
+        "The single-stream baseline of its paper",
+        "interbert-single-stream",
+        PRETRAINED,
         "Single Stream",
     ),
     ModelRow("bert-base", "BERT-base", "visualbert-coco-vqa", BERT, "BERT-base"),
-)  # fmt: skip
+)
 _COLUMNS = ("QNLI", "CoLA", "SST-2", "STS-B", "RTE", "MNLI", "QQP", "MRPC")
 _SETTINGS: Mapping[str, Any] = MappingProxyType({"optimizer": "adamw", "weight_decay": 0.01})
 _FED_OPEN = "How a text is fed alone is not said: the joint layers on the text, then those of the text; no IMG."
