@@ -16,7 +16,7 @@ from roibeam.model.task_heads import MatchModel
 from roibeam.model.task_losses import referred_targets
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.run.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.run.finetune_settings import config_of
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
@@ -91,7 +91,7 @@ def test_vilbert_s_paper_has_one_rate_on_vqa() -> None:
     rates = {}
     for name in ("vilbert-vqa", "vilbert-vqa-paper"):
         recipe, network = TASK_RECIPES[name], built(name, LABEL, 3)
-        config = sections_of(request(), TASKS["vqa"].options, recipe, steps=100)["train"]
+        config = config_of(request(), TASKS["vqa"].options, recipe, steps=100).train
         plain: list[ParameterGroup] = [{"params": list(network.module.parameters())}]
         groups = chosen_groups(network.module, partial(list, plain), config)
         rates[name] = {round(config.learning_rate * group.get("learning_rate_scale", 1.0), 9) for group in groups}

@@ -12,6 +12,7 @@ import importlib.util
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -190,11 +191,10 @@ def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
             raise ValueError(f"{str(path)!r}: no sentence of the split {split}")
         rule = BOX_RULES["refer" if rules in (STRICT, OFFICIAL) else rules]
         metric, files = f"share of sentences whose box hits: {rule.words}", [path, instances]
-        try:
+        detections: Path | None = None
+        with suppress(MissingFileError):
             detections = find_file(folder, DETECTIONS_NAME)
-        except MissingFileError:
-            detections = None
-        else:
+        if detections is not None:
             metric += "; upper bound: share of those that any of MAttNet's boxes hits, whatever boxes the file is of"
             files.append(detections)
 
