@@ -30,8 +30,6 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
 
     Args:
         tell: is called with each remark as soon as it is known.
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     out = _checked(request)
     # Torch is imported only when the names are in order.

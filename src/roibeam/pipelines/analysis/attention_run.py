@@ -78,8 +78,6 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
 
     Args:
         samples: of the model.
-    Raises:
-        ValueError: when too few images have a record, or no caption gives a question.
     """
     counts, left_out = EntityCounts(), LeftOut()
     names = None if request.split is None else split_names(request.entities, request.split)

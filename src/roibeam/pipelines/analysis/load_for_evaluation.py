@@ -114,11 +114,8 @@ def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[st
 
 
 def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
-    """Returns the argument of `load_tokenizer`: as given, else the tokenizer beside the checkpoint.
-
-    Raises:
-        ValueError: when there is none.
-    """
+    """Returns the argument of `load_tokenizer`: as given, else the tokenizer beside the checkpoint. Raises ValueError
+    when there is none."""
     if given:
         return given
     if found.tokenizer is None:
@@ -171,8 +168,6 @@ class PhotoFeatures:
             batch: on the CPU, with boxes and features of the store; every row has an image.
         Returns:
             the same rows: features are the encoder's; stored ones are the targets of a model that regresses features.
-        Raises:
-            PhotoError: for a photo that cannot be used.
         """
         rows = [self._row(batch, row) for row in range(batch.batch_size)]
         first = int(self._with_whole_image)
@@ -248,8 +243,6 @@ def features_for(
 
     Args:
         images, scratch, device: as of `RecordPhotos` and `PhotoFeatures`.
-    Raises:
-        ValueError: for photos that are missing, or that this model does not read.
     """
     if isinstance(found, JointCheckpoint):
         photos = open_photos(store, image_ids, images)

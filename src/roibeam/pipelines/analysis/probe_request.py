@@ -133,11 +133,7 @@ class _Seen:
 
 
 def write_probe(request: ProbeRequest) -> Probed:
-    """Runs the model, and draws photo, predictions and attention.
-
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
-    """
+    """Runs the model, and draws photo, predictions and attention."""
     if request.store is not None and request.photo == BLANK:
         request = replace(request, photo=None)
     detector = None if request.store is not None else _requested_detector(request)

@@ -80,8 +80,6 @@ def check_own_splits(
     Args:
         trained_files: sources of the whole training split.
         image_ids: of the training split.
-    Raises:
-        ValueError: naming the file, where that is not allowed.
     """
     trained = {path.resolve() for path in trained_files}
     there = reported_files(task, str(folder))
@@ -161,11 +159,8 @@ def check_read_splits(
 def check_given_rules(
     words: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
-    """Report on training images that the user's rules hold out; None without a rule.
-
-    Raises:
-        ValueError: for such images unless they are left out, or if no other is left.
-    """
+    """Report on training images that the user's rules hold out; None without a rule. Raises ValueError for such images
+    unless they are left out, or if no other is left."""
     if not words.rules:
         return None
     report = names.rules.scan(image_ids, names.data_set, names.called)
@@ -222,8 +217,6 @@ def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -
 
     Args:
         run: folder of the run; None for a model without one.
-    Raises:
-        ValueError: when its list of images is damaged.
     """
     trained = None if run is None else trained_among(run, image_ids, names.keys)
     if run is None or trained is None:

@@ -78,11 +78,7 @@ class Score:
 
 
 def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
-    """Scores a result file, or with `check_only` only reads it.
-
-    Raises:
-        ValueError: one line, for names and files that are missing or damaged.
-    """
+    """Scores a result file, or with `check_only` only reads it."""
     split, task, official = _opened(request)
     if not task.rows:
         raise ValueError(f"{str(task.files[0])!r}: holds no row of {request.task}'s {split} split")

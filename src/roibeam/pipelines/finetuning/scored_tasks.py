@@ -248,8 +248,6 @@ def opened_rows(
 
     Args:
         read: a result file -> (id, label) of each of its lines.
-    Raises:
-        RowsError: for an id that comes twice.
     """
     ids = [row.id for row in rows]
     check_row_ids(repr(str(path)), ids, unit="row")
@@ -364,11 +362,8 @@ def digest_of_task(name: str) -> str:
 
 
 def own_task(name: str, option: str = "--task") -> OwnTask:
-    """Runs the file and takes its `TASK`.
-
-    Raises:
-        ValueError: when there is no such file, it does not run, or it sets no `TASK`.
-    """
+    """Runs the file and takes its `TASK`. Raises ValueError when there is no such file, it does not run, or it sets no
+    `TASK`."""
     path = Path(name).expanduser()
     if not path.is_file():
         raise ValueError(f"{option} {name!r}: no such file")

@@ -267,11 +267,8 @@ class DownstreamTask:
             raise ValueError(f"{self.name} has no split {split!r}; choose one of {', '.join(self.splits)}")
 
     def resolve_split(self, split: str) -> str:
-        """The named split; for "" val, or what the task calls so: dev, or MNLI's dev_matched.
-
-        Raises:
-            ValueError: for an unknown split.
-        """
+        """The named split; for "" val, or what the task calls so: dev, or MNLI's dev_matched. Raises ValueError for an
+        unknown split."""
         found = split or next((name for name in ("val", "dev", "dev_matched") if name in self.splits), "val")
         self.check_split(found)
         return found

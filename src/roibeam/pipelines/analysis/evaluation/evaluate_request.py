@@ -68,8 +68,6 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
 
     Args:
         tell: as of `evaluate_checkpoint`; the notes on the caption file come last.
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     file, out = _checked(request)
     # Torch is imported only when the names are in order.

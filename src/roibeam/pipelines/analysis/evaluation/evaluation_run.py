@@ -119,8 +119,6 @@ def evaluate_checkpoint(
         min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
         extra_facts: for the results, on where the inputs came from.
         tell: is called with each remark of the result as soon as it is known, most of them before the model runs.
-    Raises:
-        ValueError: when something does not fit; with the remedy.
     """
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)

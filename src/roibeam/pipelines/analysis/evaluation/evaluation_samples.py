@@ -109,8 +109,6 @@ class EvaluationSamples:
         task: number of the task token, for a model that has such tokens.
         features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
         as_read: changes a record to what the model reads, as `ModelCheckpoint.as_read`; None leaves the record.
-    Raises:
-        ValueError: when tokenizer, store or options do not fit the model.
     """
 
     def __init__(

@@ -35,10 +35,8 @@ Box = Sequence[float]  # x, y, width, height in pixels
 def pixel_iou(first: Box, second: Box) -> float:
     """IoU of boxes whose last pixel is x + width - 1. Boxes that share one row or column of pixels have 0.
 
-    Source: lichengunc/refer, lichengunc/MAttNet and ChenRocks/UNITER, alike.
-
-    Raises:
-        ValueError: for two boxes without area.
+    Source: lichengunc/refer, lichengunc/MAttNet and ChenRocks/UNITER, alike. Raises ValueError for two boxes without
+    area.
     """
     (x1, y1, w1, h1), (x2, y2, w2, h2) = first, second
     left, top = max(x1, x2), max(y1, y2)
@@ -149,11 +147,8 @@ def write_referring_results(path: Path, entries: Iterable[dict[str, Any]]) -> No
 
 
 def read_referring_results(path: str) -> PredictedBoxes:
-    """The records of a file; all name sentences, or all name references.
-
-    Raises:
-        ValueError: naming an entry of another form.
-    """
+    """The records of a file; all name sentences, or all name references. Raises ValueError naming an entry of another
+    form."""
     entries = read_json_list(path, expected="a json list of predicted boxes")
     return predicted_boxes(entries, repr(path))
 
@@ -188,11 +183,8 @@ def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
 def referring_measures(
     sentences: Sequence[ReferringSentence], boxes: PredictedBoxes, source: str, rule: BoxRule
 ) -> dict[str, Measure]:
-    """ "accuracy" over all sentences of one split, by name, in the order of the sentences.
-
-    Raises:
-        RowsError: for sentences without a box, with several, or that are not of the split.
-    """
+    """ "accuracy" over all sentences of one split, by name, in the order of the sentences. Raises RowsError for
+    sentences without a box, with several, or that are not of the split."""
     images = [str(each.image_id) for each in sentences]
     if boxes.key == BY_SENTENCE:
         check_row_ids(

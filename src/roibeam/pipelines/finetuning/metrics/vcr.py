@@ -126,10 +126,8 @@ def joined_scores(
 ) -> Iterator[tuple[str, VcrScores]]:
     """(annot_id, scores) of each question in order, from scores of answers (4,) and of rationales (4, 4).
 
-    The two may be of one model or of two; None without predictions, whose scores are then ().
-
-    Raises:
-        ValueError: for a question that one of them lacks, or another number of values.
+    The two may be of one model or of two; None without predictions, whose scores are then (). Raises ValueError for a
+    question that one of them lacks, or another number of values.
     """
     for name in questions:
         chosen = () if answers is None else _shaped(answers, name, "answers", (NUM_CHOICES,)).tolist()
@@ -140,10 +138,7 @@ def joined_scores(
 def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None:
     """Writes the leaderboard's file, whole or not at all: (annot_id, scores) of each row, in their order.
 
-    Columns of answers or rationales without predictions are left out.
-
-    Raises:
-        ValueError: without a row.
+    Columns of answers or rationales without predictions are left out. Raises ValueError without a row.
     """
     given = list(rows)
     if not given:

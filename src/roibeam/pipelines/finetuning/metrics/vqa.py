@@ -115,10 +115,7 @@ def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
 
     Texts are compared as they are where all people wrote the same, else as `plain_answer`. With ten records that
     differ, 0, 1, 2, 3 and more matches give 0, .3, .6, .9 and 1. The answers are not changed (the official object
-    changes its own, so that a second file scored with it gets another number).
-
-    Raises:
-        ValueError: without answers.
+    changes its own, so that a second file scored with it gets another number). Raises ValueError without answers.
     """
     if not answers:
         raise ValueError("a question without any answer of a person has no accuracy")
@@ -137,10 +134,8 @@ def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
 def few_accuracy(predicted: str, answers: Sequence[str]) -> float:
     """`answer_accuracy` for any number of people.
 
-    For more than three people it is the same; for fewer, the share of those who gave the answer.
-
-    Raises:
-        ValueError: without answers.
+    For more than three people it is the same; for fewer, the share of those who gave the answer. Raises ValueError
+    without answers.
     """
     if len(answers) > ENOUGH or not answers:
         return answer_accuracy(predicted, [HumanAnswer(each, "", number) for number, each in enumerate(answers)])
@@ -205,11 +200,8 @@ def read_vqa_results(path: str) -> Iterator[tuple[int, str]]:
 
 
 def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, str]]:
-    """(question id, answer) of each entry; other fields are ignored.
-
-    Raises:
-        ValueError: naming the entry whose id is no whole number or whose answer is no text.
-    """
+    """(question id, answer) of each entry; other fields are ignored. Raises ValueError naming the entry whose id is no
+    whole number or whose answer is no text."""
     for index, entry in enumerate(entries):
         number, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
         if isinstance(number, str) and number.isdecimal():

@@ -209,11 +209,8 @@ class TaskRecipe:
         return max(fitting, default=most)
 
     def accumulation(self, batch_size: int, processes: int) -> int:
-        """Micro-batches of a step.
-
-        Raises:
-            ValueError: when the published batch is no multiple of what the processes take at once.
-        """
+        """Micro-batches of a step. Raises ValueError when the published batch is no multiple of what the processes take
+        at once."""
         if self.batch_size % (batch_size * processes):
             raise ValueError(
                 f"this recipe's batch of {self.batch_size} is no multiple of {batch_size} on {processes} processes; "

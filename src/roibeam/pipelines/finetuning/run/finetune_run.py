@@ -157,11 +157,8 @@ class FinetuneResult:
 
 
 def run_finetuning(request: FinetuneRequest) -> FinetuneResult:
-    """Runs fine-tuning with one seed, and writes the run folder.
-
-    Raises:
-        ValueError: for a request that does not fit; the message names the command's option and what to do.
-    """
+    """Runs fine-tuning with one seed, and writes the run folder. Raises ValueError for a request that does not fit; the
+    message names the command's option and what to do."""
     check_finetune(request)
     resume: Resume = "auto" if request.resume is None else request.resume
     if is_main_process():
@@ -262,11 +259,7 @@ class _Run:
 
     def tokenizer(self) -> tuple[CaptionTokenizer, list[str]]:
         """The tokenizer: saved by the resumed run, else of the start, else built from the texts; and warnings about
-        unknown words.
-
-        Raises:
-            ValueError: when a new run's tokenizer does not know most of the words.
-        """
+        unknown words. Raises ValueError when a new run's tokenizer does not know most of the words."""
         saved, train = self.request.out / "tokenizer", self.data.train.groups
         goes_on = bool(self.resume) and saved.is_dir()
         if goes_on:

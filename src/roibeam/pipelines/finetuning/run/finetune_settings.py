@@ -172,8 +172,6 @@ def config_of(
         steps: of a recipe or a request that counts in epochs, once the groups are counted.
         evaluate_every: result of `evaluation_interval`, then; a recipe or a setting may overrule it.
         whole_image: see `TaskSystem`, where the system is known.
-    Raises:
-        ValueError: for an unknown setting.
     """
     _check_epochs(request)
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
@@ -389,11 +387,7 @@ def _unnamed_steps(request: FinetuneRequest) -> int:
 
 
 def without_evaluations(config: TrainConfig) -> TrainConfig:
-    """Settings of a run that has nothing to be judged on.
-
-    Raises:
-        ValueError: where its rate falls by evaluations.
-    """
+    """Settings of a run that has nothing to be judged on. Raises ValueError where its rate falls by evaluations."""
     if config.schedule == "plateau":
         raise ValueError(
             "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "

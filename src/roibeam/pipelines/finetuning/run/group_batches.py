@@ -132,8 +132,6 @@ class GroupBatches:
         task: gives the input regions, the cuts of texts and the auxiliary targets; None leaves all of that to the
             options.
         blind: without images: no regions, and only the boxes of regions that are to be chosen among.
-    Raises:
-        ValueError: when tokenizer, options or regions of the task do not fit the model.
     """
 
     def __init__(
@@ -193,10 +191,7 @@ class GroupBatches:
 
     def with_photos(self, photos: GroupPhotos) -> GroupBatches:
         """The same from photos: boxes are those of the store, or of the task where it gives some, features the
-        encoder's.
-
-        Raises:
-            ValueError: for a system that reads several images in one row, or box numbers behind features.
+        encoder's. Raises ValueError for a system that reads several images in one row, or box numbers behind features.
         """
         if self._system.joins_images and self._output.num_images > 1:
             raise ValueError(
@@ -278,10 +273,7 @@ class GroupBatches:
         return (longest, self._max_pieces) if longest > self._max_pieces else None
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
-        """
-        Raises:
-            ValueError: naming the group whose rows do not fit.
-        """
+        """"""
         return self.finished(groups, self.rows(groups))
 
     def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
@@ -487,11 +479,7 @@ class GroupBatches:
 
     def _aligned(self, name: str, text: RowText, image: ImageInput) -> np.ndarray | None:
         """`PretrainSample.aligned_words` of a row; a word names a box by its number, of those that the task gives, else
-        of the record's regions.
-
-        Raises:
-            ValueError: for a word that names a box that is not there.
-        """
+        of the record's regions. Raises ValueError for a word that names a box that is not there."""
         named = np.flatnonzero(text.tags >= 0)
         if not len(named) and not self._grounds_by_number:
             return None

@@ -76,8 +76,6 @@ class RegionChoice:
         Args:
             record: of the image.
             from_photos: whether features are made of the photo, at whatever boxes the task gives.
-        Raises:
-            ValueError: for a box of the task that the store does not have.
         """
         given = group.boxes[number] if len(group.boxes) else None
         joined = None if from_photos else self._joined(group, number, record)
@@ -98,11 +96,8 @@ class RegionChoice:
     def check(self, groups: Iterable[TaskGroup]) -> None:
         """Checks the boxes of every image whose regions the task gives or joins, without reading features.
 
-        Groups that are not open need no record.
-
-        Raises:
-            ValueError: naming the first group whose boxes a store lacks, or whose records in two stores are of photos
-                of different sizes.
+        Groups that are not open need no record. Raises ValueError naming the first group whose boxes a store lacks, or
+        whose records in two stores are of photos of different sizes.
         """
         if self._store is None:
             return
@@ -376,10 +371,8 @@ class GroupPhotos:
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
         """Pads photos to one batch; also (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
-        zeros at padding.
-
-        Raises:
-            ValueError: naming a photo that cannot be read, or is not the one that its record was made of.
+        zeros at padding. Raises ValueError naming a photo that cannot be read, or is not the one that its record was
+        made of.
         """
         made = collate_inputs([photo.result() for photo in photos], self._choices)
         boxes, mask = made.regions["region_boxes"], made.regions["region_mask"]

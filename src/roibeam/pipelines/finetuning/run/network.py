@@ -120,11 +120,8 @@ def set_dropout(network: TaskNetwork, share: float) -> None:
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
-    """Initialises the last layer of a new head: each label at the mean of the embeddings of its word pieces.
-
-    Raises:
-        ValueError: when the head has no such start, or a label has no piece.
-    """
+    """Initialises the last layer of a new head: each label at the mean of the embeddings of its word pieces. Raises
+    ValueError when the head has no such start, or a label has no piece."""
     module: Any = network.module
     if not hasattr(module, "start_from_words"):
         raise ValueError("head.start 'words': only the head of VL-BERT's release for labels starts so; leave it out")
@@ -136,11 +133,8 @@ def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: Cap
 
 
 def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEndChoices) -> TaskNetwork:
-    """The network with the encoder that makes its features of photos; its module takes an `ImageBatch` too.
-
-    Raises:
-        ValueError: as `EndToEndModel`.
-    """
+    """The network with the encoder that makes its features of photos; its module takes an `ImageBatch` too. Raises
+    ValueError as `EndToEndModel`."""
     joint = EndToEndModel(network.module, encoder, choices)
     return TaskNetwork(joint, network.encoder_config, describe_joint(joint, network.described))
 
@@ -150,8 +144,6 @@ def read_network(folder: Path, system: TaskSystem, output: OutputSpec) -> TaskNe
 
     Args:
         folder: with config.json and weights.
-    Raises:
-        ValueError: naming the folder, when its files are missing or do not fit.
     """
     settings = read_json_object(folder / CONFIG, max_bytes=MAX_CONFIG_BYTES)
     if "end_to_end" in settings:

@@ -216,11 +216,8 @@ _PART_FORMAT = 1
 
 
 def run_pair_prediction(request: PredictRequest) -> PredictResult:
-    """Scores every caption of a split with every image, and writes the file.
-
-    Raises:
-        ValueError: for a request that does not fit; the message names the command's option and what to do.
-    """
+    """Scores every caption of a split with every image, and writes the file. Raises ValueError for a request that does
+    not fit; the message names the command's option and what to do."""
     check_predict(request)
     _check_pair_request(request)
     store_path = request.store

@@ -83,11 +83,8 @@ class PredictRequest:
     command: str = ""
 
     def checkpoints(self) -> list[FoundModel]:
-        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest.
-
-        Raises:
-            ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
-        """
+        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest. Raises
+        ValueError when a run is none of fine-tuning, or has no checkpoint yet."""
         return [task_checkpoint(run) for run in self._runs()]
 
     def checkpoint_notes(self) -> list[str]:
@@ -100,11 +97,8 @@ class PredictRequest:
 
 
 def task_checkpoint(run: Path) -> FoundModel:
-    """The model of a fine-tuning run, or in one of its checkpoints.
-
-    Raises:
-        ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
-    """
+    """The model of a fine-tuning run, or in one of its checkpoints. Raises ValueError when the run is none of
+    fine-tuning, or has no checkpoint yet."""
     found = model_folder(best_checkpoint_or_folder(best_of_seeds(run))[0])[0]
     config = found.parent / "config.json"
     saved = read_json_object(config, max_bytes=MAX_CONFIG_BYTES) if config.is_file() else {}

@@ -201,11 +201,7 @@ class StorePair:
         return self.second.num_regions_of([self._images.id_of(image) or image for image in image_ids])
 
     def with_both(self, joined: JoinedGroups, what: str, *, min_match: float, hint: str = "") -> JoinedGroups:
-        """The groups of the first store whose images the second has too.
-
-        Raises:
-            ValueError: as `StoreImages.join`.
-        """
+        """The groups of the first store whose images the second has too. Raises ValueError as `StoreImages.join`."""
         found = self._images.join(joined.groups, f"{what}, --annotated-store", min_match=min_match, hint=hint)
         kept = [
             group
@@ -245,11 +241,8 @@ def boxes_alone(store: FeatureStore | StorePair) -> BoxRecords | StorePair:
 
 
 def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], source: FeatureStore | StorePair | None) -> None:
-    """Checks the numbers of boxes, before anything is written.
-
-    Raises:
-        ValueError: naming the first group whose image has another number of boxes in the store than in the task.
-    """
+    """Checks the numbers of boxes, before anything is written. Raises ValueError naming the first group whose image has
+    another number of boxes in the store than in the task."""
     if task.num_boxes is None or source is None:
         return
     images = [group.images[0] for group in groups]
@@ -382,11 +375,8 @@ class TaskData:
 def joined_data(
     task: DownstreamTask, store: FeatureStore | None, source: FeatureStore | StorePair | None, min_match: float
 ) -> TaskData:
-    """The groups of both splits, those whose images the stores have; without a store all of them.
-
-    Raises:
-        ValueError: when too few are there, ids come twice, or labels are missing.
-    """
+    """The groups of both splits, those whose images the stores have; without a store all of them. Raises ValueError
+    when too few are there, ids come twice, or labels are missing."""
     images = None if store is None else StoreImages(store)
     found, files, notes = {}, dict[str, tuple[Path, ...]](), []
     hint = ", or leave them out with a lower --min-match"
@@ -426,8 +416,6 @@ def guarded_data(
 
     Args:
         allowed: whether the run may train on images that results are reported on.
-    Raises:
-        ValueError: if it would, and may not.
     """
     called = {**data.train.called, **({} if data.validation is None else data.validation.called)}
     names, trained = photo_names(request.held_out, store, called), data.train.image_ids()
@@ -461,11 +449,8 @@ def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
 
 
 def _validation_leaks(data: TaskData, names: PhotoNames, start: TaskStart, *, allowed: bool) -> list[str]:
-    """Notes on validation images that this run or the one that it starts from trains on.
-
-    Raises:
-        ValueError: when this run would train on some, and may not.
-    """
+    """Notes on validation images that this run or the one that it starts from trains on. Raises ValueError when this
+    run would train on some, and may not."""
     if data.validation is None:
         return []
     validation = data.validation.image_ids()

@@ -353,11 +353,9 @@ class TaskSystem:
         return self.grounding.get(GROUNDED if grounding == AUTO else grounding, {}) if output.form == CHOICE else {}
 
     def release_head(self, kind: str, config: BertSizes, output: OutputSpec) -> ReleaseHead:
-        """The head of a release for an output, for a model of this configuration.
-
-        Raises:
-            ValueError: where that release has none, or its head for regions scores the image as a whole and this is no
-                candidate, or the model has no state of it.
+        """The head of a release for an output, for a model of this configuration. Raises ValueError where that release
+        has none, or its head for regions scores the image as a whole and this is no candidate, or the model has no
+        state of it.
         """
         found = self.release_heads.get(kind, {}).get(output.of_head)
         if found is None:
@@ -375,11 +373,8 @@ class TaskSystem:
         return found
 
     def written_head(self, official: str, output: OutputSpec) -> ReleaseHead:
-        """The head of the release whose checkpoints are of the class `official`.
-
-        Raises:
-            ValueError: where no release has such a head for the output.
-        """
+        """The head of the release whose checkpoints are of the class `official`. Raises ValueError where no release has
+        such a head for the output."""
         for heads in self.release_heads.values():
             found = heads.get(output.of_head)
             if found is not None and found.official == official:
@@ -395,12 +390,8 @@ class TaskSystem:
             )
 
     def new_head(self, config: BertSizes, output: OutputSpec) -> TaskHead:
-        """A new head of roibeam's own kind for a model of this configuration.
-
-        Raises:
-            ValueError: for more than two images, two of them that are to be chosen among, or a whole image that the
-                model has no state of.
-        """
+        """A new head of roibeam's own kind for a model of this configuration. Raises ValueError for more than two
+        images, two of them that are to be chosen among, or a whole image that the model has no state of."""
         if output.num_images not in (0, 1, 2) or (output.num_images != 1 and output.form != LABEL):
             raise ValueError(f"{self.name}: no head for {output.num_images} images of a row with form {output.form!r}")
         if output.form == REGION:

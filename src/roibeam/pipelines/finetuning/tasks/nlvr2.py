@@ -94,11 +94,8 @@ def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[T
 
 
 def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
-    """The statements of a file in its order. A target is 1 or 0, or None without a label.
-
-    Raises:
-        ValueError: for a line that is not in NLVR2's format, an identifier that comes twice, or no statement.
-    """
+    """The statements of a file in its order. A target is 1 or 0, or None without a label. Raises ValueError for a line
+    that is not in NLVR2's format, an identifier that comes twice, or no statement."""
     bare = options.image_names == "no-extension"
     groups = [
         TaskGroup(

@@ -254,8 +254,6 @@ def read_referring(folder: Path, name: str, options: ReferringOptions) -> Referr
 
     Args:
         name: one of `REFS`.
-    Raises:
-        ValueError: for files that are missing or damaged.
     """
     refs, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
     detections = find_file(folder, DETECTIONS_NAME) if options.boxes == DETECTED_BOXES else None
@@ -285,10 +283,8 @@ def referring_groups(files: ReferringFiles, split: str, options: ReferringOption
     """The sentences of a split, in the order of the file.
 
     A group's `boxes` are its candidates without the whole photo, which is `whole_image`; boxes from the store are not
-    among them. Annotated ones that stand behind those are in `facts`, and `candidates_for` puts all together.
-
-    Raises:
-        ValueError: for a split without a sentence, or as `candidates_of`.
+    among them. Annotated ones that stand behind those are in `facts`, and `candidates_for` puts all together. Raises
+    ValueError for a split without a sentence, or as `candidates_of`.
     """
     sentences = [each for each in files.sentences if each.split == split]
     if not sentences:

@@ -51,8 +51,6 @@ def joined_candidates(
 
     Args:
         detected, annotated: the records of the photo in the two stores.
-    Raises:
-        ValueError: for a box of the task that its store does not have.
     """
     from_store = options.boxes == STORED_BOXES
     found = candidates_for(group, options, detected.boxes if from_store else None)

@@ -72,11 +72,7 @@ class RandomDraws:
 
 
 def mixes_of(words: Sequence[str]) -> list[list[str]]:
-    """The mixes that a setting names, one or several.
-
-    Raises:
-        ValueError: for an unknown kind, or an empty mix.
-    """
+    """The mixes that a setting names, one or several. Raises ValueError for an unknown kind, or an empty mix."""
     mixes: list[list[str]] = [[]]
     for word in words:
         if word == EITHER:
@@ -216,8 +212,6 @@ def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *,
     Args:
         path: of the file; a second start of the run takes it.
         features: feature space of the store.
-    Raises:
-        ValueError: when all others look like some image, or the file is damaged.
     """
     digest = hashlib.sha256(json.dumps([_FORMAT, features, list(image_ids)]).encode()).hexdigest()
     if path.is_file():

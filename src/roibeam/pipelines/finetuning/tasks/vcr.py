@@ -203,8 +203,6 @@ def read_vcr_groups(path: str, options: VcrOptions, *, labelled: bool = True) ->
 
     Args:
         labelled: whether its labels are used; without them every file is as a test file.
-    Raises:
-        ValueError: for a file that is not in VCR's format, or options that do not fit it.
     """
     people = read_people_names(options.people)
     return vcr_groups(
@@ -280,8 +278,6 @@ def vcr_scores(
         answers: annot_id -> (4,) scores; rationales: annot_id -> (16,) scores, those for the first answer first. None
             without predictions; the file then lacks its columns, and is no leaderboard's file.
         questions: annot_ids, in the order of the annotation file.
-    Raises:
-        ValueError: for a question without one of them, or scores of another number.
     """
     chosen = answers and {name: probabilities(scores) for name, scores in answers.items()}
     reasons: dict[str, np.ndarray] = {}
@@ -465,11 +461,8 @@ def judge_vcr(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) ->
 def write_vcr_entries(
     path: Path, entries: Sequence[tuple[str, tuple[Sequence[float], Sequence[Sequence[float]]]]]
 ) -> None:
-    """Writes entries of one model or two, as read from the parts of a prediction: lists in place of tuples.
-
-    Raises:
-        ValueError: as `write_vcr_results`.
-    """
+    """Writes entries of one model or two, as read from the parts of a prediction: lists in place of tuples. Raises
+    ValueError as `write_vcr_results`."""
     answers: dict[str, tuple[float, ...]] = {}
     rationales: dict[str, tuple[tuple[float, ...], ...]] = {}
     for name, (own, reasons) in entries:

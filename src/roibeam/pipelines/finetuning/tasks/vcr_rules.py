@@ -116,10 +116,7 @@ class NamesDrawn:
 
 def name_rule(rule: str, people_names: Sequence[str] = NAMES, *, seed: int = 0) -> NameRule:
     """The rule of a name of `NAME_RULES`; of DRAWN the draws follow from the seed and the order of the questions.
-
-    Raises:
-        ValueError: for an unknown rule, or no names.
-    """
+    Raises ValueError for an unknown rule, or no names."""
     if not people_names:
         raise ValueError("names of people: expected at least one, got none")
     if rule == IN_TURN:
@@ -133,10 +130,8 @@ def name_rule(rule: str, people_names: Sequence[str] = NAMES, *, seed: int = 0) 
 
 def read_people_names(path: str) -> Sequence[str]:
     """Names from a table with a column "name", such as the releases' unisex_names_table.csv; "" for those of
-    VisualBERT's release, "vl-bert" for those of VL-BERT's.
-
-    Raises:
-        ValueError: for a file without that column, or without a name in it.
+    VisualBERT's release, "vl-bert" for those of VL-BERT's. Raises ValueError for a file without that column, or without
+    a name in it.
     """
     if path in ("", VL_BERT):
         return VL_BERT_NAMES if path else NAMES
@@ -182,10 +177,7 @@ class PieceRules:
 
 def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: PieceRules) -> list[list[PartPieces]]:
     """Rows with one context and different choices, in pieces and cut; of each row its parts, separators among them.
-
-    Raises:
-        ValueError: when the context leaves no room and the rule cuts only the choice.
-    """
+    Raises ValueError when the context leaves no room and the rule cuts only the choice."""
     first = rows[0][:-1]
     context: list[PartPieces] = []
     for part in first:

@@ -216,8 +216,6 @@ def _chosen_labels(
 
     Args:
         majorities: names of majority answers that may stand in place of a file.
-    Raises:
-        ValueError: for a file that is missing or has doubled lines, or that has other labels than the model learned.
     """
     path = Path(options.answers).expanduser()
     if options.answers in majorities:
@@ -314,10 +312,8 @@ def question_row(question: str, options: VqaOptions) -> TaskRow:
 
 def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:
     """The group beside its mirrored photo, as VL-BERT trains on half of the questions: left and right change places in
-    the question and in people's answers.
-
-    Raises:
-        ValueError: when it has a target and no answers, as with stored targets alone.
+    the question and in people's answers. Raises ValueError when it has a target and no answers, as with stored targets
+    alone.
     """
     rows = mirrored_rows(group.rows)
     if group.target is None:
@@ -456,8 +452,6 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
     Args:
         labels: of a trained model; None for those of the options. Training settings of a model that learned from the
             official files do not matter here.
-    Raises:
-        ValueError: for settings of the official files in a new run, or damaged tables.
     """
     if labels is None:
         _check(options)

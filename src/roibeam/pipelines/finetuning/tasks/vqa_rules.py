@@ -47,8 +47,6 @@ def labels_of_file(path: str, form: str) -> tuple[str, ...]:
     Args:
         form: of `LABEL_FORMS`: as they stand there, or in lower case and without signs (VL-BERT). Two labels may then
             be equal; the first of them is meant.
-    Raises:
-        ValueError: see `read_answer_labels`.
     """
     labels = read_answer_labels(path)
     return tuple(vlbert_vocabulary(labels)) if form == WITHOUT_SIGNS else labels
