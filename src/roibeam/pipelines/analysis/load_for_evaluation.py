@@ -31,11 +31,17 @@ from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining, Sing
 from roibeam.model.visualbert.model import VisualBertForGrounding, VisualBertForLabels, VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.batches.image_batch import photo_inputs
 from roibeam.pipelines.data.record_photos import RecordPhotos
-from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
+    JointCheckpoint,
+    load_model_or_joint,
+    region_encoder_of,
+)
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.training.model_files.provenance import trained_with
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.run_folder.training_data import trained_among
 
 
@@ -101,6 +107,20 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
             f"known here; fine-tune it on VCR, whose files give the classes, and evaluate it there"
         )
     return found.model
+
+
+def load_requested(request: Any, verb: str) -> tuple[ModelCheckpoint, CaptionTokenizer]:
+    """The checkpoint and the tokenizer of a request, on its number of threads.
+
+    Args:
+        verb: of `pretraining_model`.
+    """
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    with waiting("loading the model"):
+        found = load_model_or_joint(request.checkpoint, options=request.options)
+    pretraining_model(found, named=request.checkpoint, verb=verb)  # before a tokenizer is needed
+    return found, load_tokenizer(tokenizer_spec(found, request.tokenizer))
 
 
 def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[str]:

@@ -231,6 +231,20 @@ class BoxRecords:
         )
 
 
+def bare_record(record: RegionRecord, boxes: np.ndarray, *, width: int = 1) -> RegionRecord:
+    """The record of the same photo with other boxes (n, 4), whose features are zeros of a width."""
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=boxes,
+        features=np.zeros((len(boxes), width), record.features.dtype),
+        class_ids=np.zeros(len(boxes), np.uint16),
+        class_scores=np.zeros(len(boxes), np.float32),
+        image_feature=record.image_feature,
+    )
+
+
 def boxes_alone(store: FeatureStore | StorePair) -> BoxRecords | StorePair:
     """The same images without their features."""
     if isinstance(store, FeatureStore):
@@ -310,32 +324,6 @@ class MissingImages(NamedTuple):
             for name, own in summary["rows"].items()
         }
         return {**summary, "rows": rows}
-
-
-@dataclass(frozen=True)
-class EmptyRecords:
-    """Stands in for a store: every image has this record, which has no region."""
-
-    record: RegionRecord
-
-    @classmethod
-    def like(cls, record: RegionRecord) -> EmptyRecords:
-        """Records of the size of `record`, with features of its width."""
-        return cls(
-            RegionRecord(
-                image_id=record.image_id,
-                height=record.height,
-                width=record.width,
-                boxes=np.zeros((0, 4), np.float32),
-                features=np.zeros((0, record.features.shape[1]), record.features.dtype),
-                class_ids=np.zeros(0, np.uint16),
-                class_scores=np.zeros(0, np.float32),
-                image_feature=record.image_feature,
-            )
-        )
-
-    def __getitem__(self, image_id: str) -> RegionRecord:
-        return self.record
 
 
 def with_missing(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[TaskGroup], MissingImages]:
