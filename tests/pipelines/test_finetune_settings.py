@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from roibeam.pipelines.data.datasets.tables import read_table
-from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
+from roibeam.pipelines.finetuning.metrics.vqa import UNKNOWN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.run.finetune_request import (
     EncoderRequest,

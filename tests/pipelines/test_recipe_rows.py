@@ -69,7 +69,7 @@ def test_a_release_s_slots_hold_the_whole_image_too(name: str) -> None:
         joined = join_regions((features, boxes), (features[:3], boxes[:3]), recipe.options.max_boxes)
         assert len(joined.features) == slots - 1
     else:
-        assert len(candidates_of("photo", boxes, boxes[:3], (60, 60), recipe.options.candidate_rules).boxes) == slots
+        assert len(candidates_of("photo", boxes, boxes[:3], (60, 60), recipe.options).boxes) == slots
 
 
 @pytest.mark.parametrize("name", [name for name in TASK_RECIPES if name.startswith("imagebert-retrieval")])
@@ -115,7 +115,7 @@ def test_vilbert_s_paper_labels_proposals_alone_by_a_threshold() -> None:
         recipe = TASK_RECIPES[f"vilbert-refcoco+-detected{end}"]
         rules = {"kind": recipe.options.target_of("train"), "inclusive_sides": recipe.options.one_pixel_more}
         targets = referred_targets(boxes, torch.ones(1, 3, dtype=torch.bool), boxes[:, 0], **rules)
-        proposals = candidates_of("a", boxes[0].numpy(), boxes[0].numpy(), (99, 99), recipe.options.candidate_rules)
+        proposals = candidates_of("a", boxes[0].numpy(), boxes[0].numpy(), (99, 99), recipe.options)
         scored = built(f"vilbert-refcoco+-detected{end}", REGION)
         found[end] = targets[0].tolist(), len(proposals.boxes) - 3, recipe.options.annotated_in_training
         assert scored.described

@@ -104,16 +104,12 @@ class Probed:
     def _repr_html_(self) -> str:
         """The picture, as long as it is there."""
         title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
-        drawn = _markup(self.picture) if self.picture.is_file() else ""
+        picture, drawn = self.picture, ""
+        if picture.is_file():
+            is_svg = picture.suffix == ".svg"
+            drawn = picture.read_text("utf-8") if is_svg else image_html(picture.read_bytes(), "png", picture.name)
         note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
         return notebook_html(title, picture=drawn, note=note)
-
-
-def _markup(picture: Path) -> str:
-    """Returns a picture as markup."""
-    if picture.suffix == ".svg":
-        return picture.read_text("utf-8")
-    return image_html(picture.read_bytes(), "png", picture.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +132,12 @@ def write_probe(request: ProbeRequest) -> Probed:
     """Runs the model, and draws photo, predictions and attention."""
     if request.store is not None and request.photo == BLANK:
         request = replace(request, photo=None)
-    detector = None if request.store is not None else _requested_detector(request)
+    detector = None
+    if request.store is None:
+        detector = RequestedDetector(
+            request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
+            selection=request.selection, settings=request.settings, vocabulary=request.vocab, device=request.device,
+        )  # fmt: skip
     out = _checked(request, detector)
     if detector is not None:
         requested_parts(detector)
@@ -249,13 +250,6 @@ def _stored(request: ProbeRequest) -> _Seen:
         banner = warning_of_store(opened.manifest)
     pixels = None if request.photo is None else _pixels(request.photo, record)
     return _Seen(record, classes, pixels, banner=banner)
-
-
-def _requested_detector(request: ProbeRequest) -> RequestedDetector:
-    return RequestedDetector(
-        request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
-        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device=request.device,
-    )  # fmt: skip
 
 
 def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:

@@ -81,14 +81,12 @@ def check_own_splits(
         trained_files: sources of the whole training split.
         image_ids: of the training split.
     """
-    trained = {path.resolve() for path in trained_files}
-    there = reported_files(task, str(folder))
-    files = [(task, path) for path in there if Path(path).resolve() not in trained]
-    notes = [
-        f"{Path(path).name} is trained on: nothing that is measured on it is held out"
-        for path in there
-        if Path(path).resolve() in trained
-    ]
+    trained, files, notes = {path.resolve() for path in trained_files}, [], []
+    for path in reported_files(task, str(folder)):
+        if Path(path).resolve() in trained:
+            notes.append(f"{Path(path).name} is trained on: nothing that is measured on it is held out")
+        else:
+            files.append((task, path))
     try:
         report = HeldOut([], files).scan(image_ids, names.data_set, names.called) if files else None
     except ValueError as error:
@@ -146,14 +144,20 @@ def check_read_splits(
     notes = []
     for split, images in splits.items():
         shared = [image for image in dict.fromkeys(images) if trained & set(names.keys(image))]
-        leaks = f"{plural(len(shared), 'image')} of the split {split}" if shared else ""
-        if shared and not allowed:
-            raise ValueError(
-                f"{leaks} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
-                f"is not held out; take them out of one split, or say --set data.shared_images=true"
-            )
-        notes += [f"{leaks} are trained on: what is measured on them is not held out"] if shared else []
+        if shared:
+            leaks = f"{plural(len(shared), 'image')} of the split {split}"
+            refuse_shared(leaks, shared, allowed=allowed)
+            notes.append(f"{leaks} are trained on: what is measured on them is not held out")
     return notes
+
+
+def refuse_shared(leaks: str, images: Sequence[str], *, allowed: bool) -> None:
+    """Raises ValueError, unless they are allowed, for images of another split that are trained on, in words `leaks`."""
+    if not allowed:
+        raise ValueError(
+            f"{leaks} are in the training split too, such as {printable(images[0], 80)}: what is measured on them is "
+            f"not held out; take them out of one split, or say --set data.shared_images=true"
+        )
 
 
 def check_given_rules(

@@ -14,23 +14,21 @@ from roibeam.pipelines.data.datasets.vqa import VqaLabels, read_vqa_labels
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
 from roibeam.pipelines.finetuning.metrics.vqa import (
     answer_accuracy,
+    answer_labels,
     answered_questions,
     answers_by_question,
+    label_of,
     plain_answer,
     plain_words,
     printed_percent,
     read_vqa_results,
-    vqa_measures,
-    vqa_result_rows,
-    without_signs,
-)
-from roibeam.pipelines.finetuning.metrics.vqa_targets import (
-    answer_labels,
-    label_of,
     soft_score,
     soft_target,
     vlbert_soft_target,
     vlbert_vocabulary,
+    vqa_measures,
+    vqa_result_rows,
+    without_signs,
 )
 
 _DECIMALS = 2  # of percents, GT-Vision-Lab/VQA vqaEval.py; a case may say another number

@@ -52,10 +52,6 @@ class RegionObjective:
     negatives: int = 0
 
 
-def _of_vlbert(config: Any) -> RegionObjective | None:
-    return RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
-
-
 def _of_two_streams(config: Any) -> RegionObjective | None:
     if config.region_loss == "none":
         return None
@@ -73,7 +69,9 @@ def _of_imagebert(config: Any) -> RegionObjective | None:
 
 _OBJECTIVES: Mapping[type, Callable[[Any], RegionObjective | None]] = MappingProxyType(
     {
-        VLBertConfig: _of_vlbert,
+        VLBertConfig: lambda config: (
+            RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
+        ),
         ViLbertConfig: _of_two_streams,
         SingleStreamConfig: _of_two_streams,
         VisualBertConfig: lambda config: None,

@@ -149,15 +149,9 @@ def write_referring_results(path: Path, entries: Iterable[dict[str, Any]]) -> No
 def read_referring_results(path: str) -> PredictedBoxes:
     """The records of a file; all name sentences, or all name references. Raises ValueError naming an entry of another
     form."""
-    entries = read_json_list(path, expected="a json list of predicted boxes")
-    return predicted_boxes(entries, repr(path))
-
-
-def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
-    """The records of entries, see `read_referring_results`."""
     key, records = "", list[tuple[int, PredictedBox | None]]()
-    for index, entry in enumerate(entries):
-        where = f"{source}, entry {index}"
+    for index, entry in enumerate(read_json_list(path, expected="a json list of predicted boxes")):
+        where = f"{path!r}, entry {index}"
         fields = entry if isinstance(entry, dict) else {}
         found = BY_SENTENCE if BY_SENTENCE in fields else BY_REFERENCE
         key = key or found

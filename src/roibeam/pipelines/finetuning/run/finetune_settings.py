@@ -182,8 +182,11 @@ def config_of(
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),
-        task: _task_options(request, options, recipe),
+        task: options() if recipe is None else recipe.options_for(request.end_to_end),
     }
+    if recipe is not None and request.toy and hasattr(sections[task], "min_occurrence"):
+        # A toy world has too few questions to repeat an answer often.
+        sections[task] = replace(sections[task], min_occurrence=1)
     if request.end_to_end:
         encoder = resolve_encoder(request.encoder, request.start, published_encoder(request, recipe))
         sections |= encoder_sections(encoder, request.start, whole_image)
@@ -211,14 +214,6 @@ def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> st
     if recipe is None:
         return ""
     return TOY_ENCODER if request.toy else recipe.detector
-
-
-def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> Any:
-    """Task options of the recipe, or the defaults; a toy world has too few questions to repeat an answer often."""
-    if recipe is None:
-        return options()
-    found = recipe.options_for(request.end_to_end)
-    return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
 
 
 def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
@@ -354,7 +349,8 @@ def _train_config(
     steps: int | None,
     evaluate_every: int | None,
 ) -> TrainConfig:
-    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or _unnamed_steps(request)
+    usual = (TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS) if request.toy else STEPS
+    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or usual
     given = request.steps or steps or unnamed
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
@@ -377,13 +373,6 @@ def _train_config(
     named = {"learning_rate": request.learning_rate, "warmup_steps": request.warmup_steps}
     fields |= {name: value for name, value in named.items() if value is not None}
     return TrainConfig(**fields, steps=given, device=request.device, seed=request.seed)
-
-
-def _unnamed_steps(request: FinetuneRequest) -> int:
-    """Default number of steps."""
-    if not request.toy:
-        return STEPS
-    return TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS
 
 
 def without_evaluations(config: TrainConfig) -> TrainConfig:

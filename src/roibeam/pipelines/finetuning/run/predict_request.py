@@ -152,7 +152,15 @@ def check_predict(request: PredictRequest) -> None:
             f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
         )
     if not described[0]["num_images"]:
-        _check_text_alone(request)
+        given = {
+            "--store": request.store,
+            "--annotated-store": request.annotated_store,
+            "--photos": request.photos,
+            "--blind": request.blind,
+            "--permute-images": request.permute_images,
+            "--min-match": request.min_match != 1,
+        }
+        refuse_images(given)
         return
     if request.store is None:
         raise ValueError(STORE_MISSING)
@@ -191,19 +199,6 @@ def _check_min_match(request: PredictRequest, described: Mapping[str, Any]) -> N
         )
     if request.permute_images:
         raise ValueError("--min-match: --permute-images shows every question another image, so all must be there")
-
-
-def _check_text_alone(request: PredictRequest) -> None:
-    """Raises ValueError for options of tasks with images."""
-    given = {
-        "--store": request.store,
-        "--annotated-store": request.annotated_store,
-        "--photos": request.photos,
-        "--blind": request.blind,
-        "--permute-images": request.permute_images,
-        "--min-match": request.min_match != 1,
-    }
-    refuse_images(given)
 
 
 def refuse_images(given: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from roibeam.pipelines.finetuning.held_out_images import (
     check_read_splits,
     other_tasks_leaks,
     photo_names,
+    refuse_shared,
     seen_before,
 )
 from roibeam.pipelines.finetuning.metrics.measure import check_row_ids
@@ -429,10 +430,8 @@ def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for split in task.splits:
         if split not in (task.train, task.validation):
-            try:
+            with suppress(MissingFileError):  # a split whose file is not there cannot be judged on either
                 found[split] = [image for group in task.read(split).groups for image in group.images]
-            except MissingFileError:
-                continue  # a split whose file is not there cannot be judged on either
     return found
 
 
@@ -443,11 +442,9 @@ def _validation_leaks(data: TaskData, names: PhotoNames, start: TaskStart, *, al
         return []
     validation = data.validation.image_ids()
     shared = shared_images(data.train.image_ids(), validation)
-    words = f"{len(shared):,} of {plural(len(validation), 'validation image')}" if shared else ""
-    if shared and not allowed:
-        raise ValueError(
-            f"{words} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
-            f"not held out; take them out of one split, or say --set data.shared_images=true"
-        )
-    notes = [f"{words} are trained on: what is measured is not held out"] if shared else []
+    notes = []
+    if shared:
+        words = f"{len(shared):,} of {plural(len(validation), 'validation image')}"
+        refuse_shared(words, shared, allowed=allowed)
+        notes.append(f"{words} are trained on: what is measured is not held out")
     return [*notes, *seen_before(start.run, validation, names).notes(start.source, "validation")]

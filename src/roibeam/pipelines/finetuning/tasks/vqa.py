@@ -35,11 +35,12 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import (
     AnsweredQuestion,
     HumanAnswer,
+    answer_labels,
     few_measures,
+    few_target,
     plain_answer,
     vqa_measures,
 )
-from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels, few_target
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file, has_own_tables
 from roibeam.pipelines.finetuning.task import (
