@@ -16,6 +16,7 @@ import pytest
 import torch
 from captioned_records import make_record
 from evaluated_models import INTERBERT, SIZES, VILBERT, VLBERT
+from matplotlib.text import Text
 from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
@@ -28,7 +29,7 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.analysis.attention_figures import Group, grouped_looks, picture_shapes
+from roibeam.pipelines.analysis.attention_figures import Group, draw_looks, grouped_looks
 from roibeam.pipelines.analysis.attention_questions import (
     ENTITY,
     CaptionQuestions,
@@ -50,7 +51,6 @@ from roibeam.pipelines.analysis.head_accuracy import (
     relations_of,
 )
 from roibeam.pipelines.analysis.probe import pair_batch, words_to_regions
-from roibeam.pipelines.analysis.probe_picture import Label
 from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.data.datasets.entities import EntityBoxes, EntityImage, parse_marked_sentence, read_conll
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
@@ -356,8 +356,9 @@ def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
     caption = CaptionQuestions("a", "a", 0, sentence, ())
     _, looks = grouped_looks(np.full((8, 2, 5, 4), 0.25), [[1], [2], [3]], caption, record, figures)
     assert [(each.layer, each.head) for each in looks] == [(layer, 2) for layer in (1, 3, 5, 6, 7, 8)]
-    shapes, _ = picture_shapes(caption, record, [Group("hat", np.array([0]))], looks, None, num_layers=8)
-    told = [each.text for each in shapes if isinstance(each, Label)]
+    colours = dict.fromkeys(("text", "quiet", "line", "series-0"), "#123456")
+    sheet = draw_looks(caption, record, [Group("hat", np.array([0]))], looks, None, colours, num_layers=8)
+    told = [each.get_text() for each in sheet.figure.findobj(Text)]
     assert {"The best head of 6 of 8 layers (layer-head)", "These layers find phrases best."} <= set(told)
 
 

@@ -13,7 +13,7 @@ from finetune_requests import request as finetuning
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.common.console.overrides import TRAIN_NAMES
-from roibeam.pipelines.finetuning.run.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.run.finetune_settings import config_of
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.checked_request import check_settings
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
@@ -133,7 +133,7 @@ def test_an_option_and_a_setting_do_not_say_two_things(given: dict[str, Any], se
     with pytest.raises(ValueError, match="are two values for one thing"):
         _settings(DetectorTrainRequest(labels="labels", set=(of_detector,), **given), CONFIGS["small"])
     with pytest.raises(ValueError, match="are two values for one thing"):
-        sections_of(finetuning(settings=[setting], **given), VqaOptions, None)
+        config_of(finetuning(settings=[setting], **given), VqaOptions, None)
 
 
 @pytest.mark.parametrize(

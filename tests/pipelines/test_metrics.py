@@ -18,11 +18,12 @@ from roibeam.pipelines.finetuning.metrics.vqa import (
     MOST_PERIODS,
     HumanAnswer,
     answer_accuracy,
+    label_of,
     plain_answer,
     printed_percent,
+    soft_target,
     without_signs,
 )
-from roibeam.pipelines.finetuning.metrics.vqa_targets import label_of, soft_target
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 FAMILIES = ("metrics_vqa", "metrics_refcoco", "metrics_vcr_nlvr_glue", "metrics_entities", "metrics_retrieval")

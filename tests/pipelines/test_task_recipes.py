@@ -18,14 +18,13 @@ from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES, task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PARAMETERS, PRETRAINED, STARTS, TaskRecipe
-from roibeam.pipelines.finetuning.run.finetune_settings import sections_of, steps_for
+from roibeam.pipelines.finetuning.run.finetune_settings import config_of, steps_for
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.run.task_start import start_of
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions
-from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
+from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, vcr_input_classes
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
@@ -41,25 +40,25 @@ def test_a_published_run_is_what_is_trained(name: str) -> None:
     recipe = TASK_RECIPES[name]
     asked, options = request(recipe.task), TASKS[recipe.task].options
     steps = steps_for(recipe, asked, QUESTIONS[recipe.task])
-    found = sections_of(asked, options, recipe, steps=steps)
-    config = found["train"]
+    found = config_of(asked, options, recipe, steps=steps)
+    config = found.train
     assert config.steps == round(recipe.epochs * QUESTIONS[recipe.task] / recipe.batch_size)
-    assert config.accumulation * found["data"].batch_size == recipe.batch_size
-    assert config.learning_rate == recipe.learning_rate and found["head"].kind == recipe.head
-    assert (found[recipe.task], found["layout"]) == (recipe.options, recipe.layout)
+    assert config.accumulation * found.data.batch_size == recipe.batch_size
+    assert config.learning_rate == recipe.learning_rate and found.head.kind == recipe.head
+    assert (found.task, found.layout) == (recipe.options, recipe.layout)
     own = request(recipe.task, steps=7, batch_size=8, learning_rate=0.5)
-    short = sections_of(own, options, recipe)["train"]
+    short = config_of(own, options, recipe).train
     assert (short.steps, short.learning_rate, short.accumulation * 8) == (7, 0.5, recipe.batch_size)
     with pytest.raises(ValueError, match="no multiple of 7 on 1 processes"):
-        sections_of(request(recipe.task, batch_size=7), options, recipe)
+        config_of(request(recipe.task, batch_size=7), options, recipe)
 
 
 def test_rates_fall_where_the_releases_let_them() -> None:
     """Reference steps of the published runs: ViLBERT after epochs 12 and 16, VL-BERT on VCR after 14 and 18, of 20."""
     vilbert, vlbert = TASK_RECIPES["vilbert-vqa"], TASK_RECIPES["vlbert-vcr-answer"]
-    config = sections_of(request(), TASKS["vqa"].options, vilbert, steps=51_200)["train"]
+    config = config_of(request(), TASKS["vqa"].options, vilbert, steps=51_200).train
     assert config.decay_steps == (30_720, 40_960) and config.warmup_steps == 5_120
-    config = sections_of(request("vcr"), TASKS["vcr"].options, vlbert, steps=66_540)["train"]
+    config = config_of(request("vcr"), TASKS["vcr"].options, vlbert, steps=66_540).train
     assert config.decay_steps == (46_578, 59_886) and config.warmup_steps == 1000
     assert config.learning_rate == pytest.approx(4.48e-3)
 
@@ -69,7 +68,7 @@ def test_runs_end_where_visualbert_s_release_does() -> None:
     judged = {}
     for name in ("nlvr2", "vcr-answer", "vcr-rationale", "flickr30k-entities", "vqa"):
         recipe = TASK_RECIPES[f"visualbert-{name}"]
-        config = sections_of(request(recipe.task), TASKS[recipe.task].options, recipe, steps=1200)["train"]
+        config = config_of(request(recipe.task), TASKS[recipe.task].options, recipe, steps=1200).train
         judged[name] = config.best_by
         if name != "vqa":  # whose validation split is trained on
             assert (config.patience, config.evaluate_every) == (4, round(1200 / recipe.epochs))
@@ -309,7 +308,7 @@ def test_vl_bert_s_release_measures_in_the_input_of_the_network_where_there_is_o
     for name, where in (("vlbert-refcoco+-detected", "input"), ("vlbert-refcoco+-detected-paper", "photo")):
         recipe = TASK_RECIPES[name]
         photos = request("refcoco+", recipe=name, end_to_end=True, weights="random:1")
-        made = [sections_of(each, ReferringOptions, recipe)["refcoco+"] for each in (photos, request("refcoco+"))]
+        made = [config_of(each, ReferringOptions, recipe).task for each in (photos, request("refcoco+"))]
         assert [options.overlap_in for options in made] == [where, "photo"]
 
 
@@ -319,8 +318,8 @@ def test_photos_of_a_recipe_are_as_published() -> None:
     for name in ("vlbert-vcr-answer", "vlbert-refcoco+-detected"):
         recipe = TASK_RECIPES[name]
         asked = request(recipe.task, recipe=name, end_to_end=True, weights="random:1")
-        sections = sections_of(asked, TASKS[recipe.task].options, recipe)
-        photos, detector = sections["photos"], sections["detector"]
+        sections = config_of(asked, TASKS[recipe.task].options, recipe)
+        photos, detector = sections.from_photos.photos, sections.from_photos.detector
         found.append((photos.fixed_size, photos.aspect_buckets, detector.short_edge, detector.long_edge))
     assert found == [(True, False, 600, 1200), (False, True, 600, 1000)]
 
@@ -331,17 +330,17 @@ def test_visualberts_regions_on_vcr_are_those_of_r2c(name: str) -> None:
     says wins, and a run that is as published is not told that it differs."""
     recipe = TASK_RECIPES[name]
     asked = request("vcr", recipe=name, end_to_end=True, weights="random:1")
-    sections = sections_of(asked, VcrOptions, recipe)
-    config, encoder, photos = sections["detector"], sections["encoder"], sections["photos"]
+    sections = config_of(asked, VcrOptions, recipe)
+    config, encoder, photos = sections.from_photos.detector, sections.from_photos.encoder, sections.from_photos.photos
     assert (config.depth, config.pooled_cells, config.short_edge, config.long_edge) == (50, 7, 384, 768)
     fixed = name.endswith(("-without-coco", "-fixed-resnet"))
     assert (encoder.frozen_stages, encoder.mask_channels) == ((1, 2, 3, 4) if fixed else (), 32)
     assert (photos.fixed_size, photos.flip, photos.outlines) == (True, False, True)
-    assert sections["vcr"].told_classes and sections["vcr"].whole_region
+    assert sections.task.told_classes and sections.task.whole_region
     assert recipe.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
     own = replace(asked, set=["encoder.frozen_stages=[1]"], detector="toy")
-    sections = sections_of(own, VcrOptions, recipe)
-    assert sections["encoder"].frozen_stages == (1,) and sections["detector"].depth == CONFIGS["toy"].depth
+    sections = config_of(own, VcrOptions, recipe).from_photos
+    assert sections.encoder.frozen_stages == (1,) and sections.detector.depth == CONFIGS["toy"].depth
 
 
 def test_figures_of_a_test_server_are_of_all_labelled_questions() -> None:
@@ -378,10 +377,10 @@ def test_vqa_through_the_detector_is_as_its_source_has_it(name: str) -> None:
     """The paper says nothing of mirrored photos, the release mirrors; both have one rate for all, and these edges."""
     recipe = TASK_RECIPES[name]
     asked = request("vqa", recipe=name, end_to_end=True, weights="random:1")
-    sections = sections_of(asked, VqaOptions, recipe)
-    assert sections["photos"].flip == (name != "vlbert-vqa-paper")
-    assert (sections["detector"].short_edge, sections["detector"].long_edge) == (600, 1000)
-    assert (sections["encoder"].learning_rate_scale, sections["encoder"].frozen_stages) == (1.0, (1, 2))
+    sections = config_of(asked, VqaOptions, recipe).from_photos
+    assert sections.photos.flip == (name != "vlbert-vqa-paper")
+    assert (sections.detector.short_edge, sections.detector.long_edge) == (600, 1000)
+    assert (sections.encoder.learning_rate_scale, sections.encoder.frozen_stages) == (1.0, (1, 2))
     assert recipe.start_notes(pretrained=True, from_bert=False, end_to_end=True, alone=True) == ()
     (through,) = recipe.start_notes(pretrained=True, from_bert=False, end_to_end=False, alone=True)
     assert "goes through the detector's network" in through

@@ -12,9 +12,14 @@ from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest
 from roibeam.pipelines.common.compute import check_device_name
+from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.data.datasets.entities import OWN, RELEASE
 from roibeam.pipelines.data.vocabulary import check_background
+from roibeam.pipelines.training.model_files.model_folder import found_model
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.files import STAGES_NAME
 
 
@@ -89,6 +94,27 @@ def check_new(out: Path) -> None:
     if _is_there(out):
         what = f"is not empty ({min(each.name for each in out.iterdir())!r} is in it)" if out.is_dir() else "is a file"
         raise ValueError(f"{out} is there already and {what}; nothing is replaced, name another one")
+
+
+def checked_output(
+    named: NamedFiles, request: EvaluateRequest | AttentionRequest, name: str, *, has_checkpoint: bool
+) -> Path:
+    """Ends the checks of a request with checkpoint, store and output folder; returns this.
+
+    Args:
+        named: with what was found so far; raised are all errors together.
+        name: of `default_output_path`.
+    """
+    out = None
+    if has_checkpoint:
+        out = named.look(lambda: default_output_path(request.checkpoint, request.out, name))
+    named.check()
+    assert out is not None
+    model = found_model(request.checkpoint)
+    if model is not None:
+        with FeatureStore(request.store) as store:
+            check_feature_space(model, store)
+    return out
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -79,8 +79,6 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
 
     Args:
         samples: of the model.
-    Raises:
-        ValueError: when too few images have a record, or no caption gives a question.
     """
     counts, left_out = EntityCounts(), LeftOut()
     names = None if request.split is None else split_names(request.entities, request.split)
@@ -117,16 +115,8 @@ def _strongest(record: RegionRecord, most: int) -> RegionRecord:
     if not most or record.num_regions <= most:
         return record
     kept = np.sort(strongest_regions(record, most))
-    return RegionRecord(
-        image_id=record.image_id,
-        height=record.height,
-        width=record.width,
-        boxes=record.boxes[kept],
-        features=record.features[kept],
-        class_ids=record.class_ids[kept],
-        class_scores=record.class_scores[kept],
-        image_feature=record.image_feature,
-    )
+    fields = {name: getattr(record, name)[kept] for name in ("boxes", "features", "class_ids", "class_scores")}
+    return replace(record, **fields, attribute_ids=None, attribute_scores=None, class_distribution=None)
 
 
 def _check_match(found: dict[str, str | None], request: AttentionRequest) -> None:

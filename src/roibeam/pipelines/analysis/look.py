@@ -38,8 +38,6 @@ def look_at_photo(photo: Path, out: Path | None, detector: DetectorOptions, *, n
     Args:
         out: .png file; None for NAME.regions.png in the current folder. An older picture of this command is replaced.
         num_regions: to draw and to list, at most.
-    Raises:
-        ValueError: when the photo cannot be used, the picture not be written there, or the detector is none.
     """
     picture = Path(f"{without_image_extension(photo.name)}.regions.png") if out is None else out
     named = NamedFiles()

@@ -57,16 +57,12 @@ class Probed:
     def _repr_html_(self) -> str:
         """The picture, as long as it is there."""
         title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
-        drawn = _markup(self.picture) if self.picture.is_file() else ""
+        picture, drawn = self.picture, ""
+        if picture.is_file():
+            is_svg = picture.suffix == ".svg"
+            drawn = picture.read_text("utf-8") if is_svg else image_html(picture.read_bytes(), "png", picture.name)
         note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
         return notebook_html(title, picture=drawn, note=note)
-
-
-def _markup(picture: Path) -> str:
-    """Returns a picture as markup."""
-    if picture.suffix == ".svg":
-        return picture.read_text("utf-8")
-    return image_html(picture.read_bytes(), "png", picture.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +82,7 @@ class _Seen:
 
 
 def write_probe(request: ProbeRequest) -> Probed:
-    """Runs the model, and draws photo, predictions and attention.
-
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
-    """
+    """Runs the model, and draws photo, predictions and attention."""
     if request.store is not None and request.photo == BLANK:
         request = replace(request, photo=None)
     detector = None if request.store is not None else request

@@ -78,17 +78,13 @@ def check_own_splits(
     Args:
         trained_files: sources of the whole training split.
         image_ids: of the training split.
-    Raises:
-        ValueError: naming the file, where that is not allowed.
     """
-    trained = {path.resolve() for path in trained_files}
-    there = reported_files(task, str(folder))
-    files = [(task, path) for path in there if Path(path).resolve() not in trained]
-    notes = [
-        f"{Path(path).name} is trained on: nothing that is measured on it is held out"
-        for path in there
-        if Path(path).resolve() in trained
-    ]
+    trained, files, notes = {path.resolve() for path in trained_files}, [], []
+    for path in reported_files(task, str(folder)):
+        if Path(path).resolve() in trained:
+            notes.append(f"{Path(path).name} is trained on: nothing that is measured on it is held out")
+        else:
+            files.append((task, path))
     try:
         report = HeldOut([], files).scan(image_ids, names.data_set, names.called) if files else None
     except ValueError as error:
@@ -145,20 +141,27 @@ def check_read_splits(
     notes = []
     for split, images in splits.items():
         shared = [image for image in dict.fromkeys(images) if trained & set(names.keys(image))]
-        leaks = f"{plural(len(shared), 'image')} of the split {split}" if shared else ""
-        if shared and not allowed:
-            raise ValueError(
-                f"{leaks} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
-                f"is not held out; take them out of one split, or say --set data.shared_images=true"
-            )
-        notes += [f"{leaks} are trained on: what is measured on them is not held out"] if shared else []
+        if shared:
+            leaks = f"{plural(len(shared), 'image')} of the split {split}"
+            refuse_shared(leaks, shared, allowed=allowed)
+            notes.append(f"{leaks} are trained on: what is measured on them is not held out")
     return notes
+
+
+def refuse_shared(leaks: str, images: Sequence[str], *, allowed: bool) -> None:
+    """Raises ValueError, unless they are allowed, for images of another split that are trained on, in words `leaks`."""
+    if not allowed:
+        raise ValueError(
+            f"{leaks} are in the training split too, such as {printable(images[0], 80)}: what is measured on them is "
+            f"not held out; take them out of one split, or say --set data.shared_images=true"
+        )
 
 
 def check_given_rules(
     request: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
 ) -> LeakReport | None:
-    """Report on training images that the user's rules hold out; None without a rule. Errors as of `scan_kept`."""
+    """Report on training images that the user's rules hold out; None without a rule. Raises ValueError for such images
+    unless they are left out, or if no other is left."""
     if not request.held_out:
         return None
     return names.rules.scan_kept(image_ids, names.data_set, where, leave_out=request.drop_held_out, called=names.called)
@@ -210,8 +213,6 @@ def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -
 
     Args:
         run: folder of the run; None for a model without one.
-    Raises:
-        ValueError: when its list of images is damaged.
     """
     trained = None if run is None else trained_among(run, image_ids, names.keys)
     if run is None or trained is None:

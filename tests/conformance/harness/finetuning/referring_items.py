@@ -38,16 +38,17 @@ from harness.finetuning.item_files import (
     write_item_file,
     write_pickle,
 )
+from harness.finetuning.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from harness.tolerances import METRICS, Allclose
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import PreparedPhoto, collate_photos
 from roibeam.model.common.regions import region_locations
 from roibeam.model.task_losses import region_bce
-from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou, slot_entry
+from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou
+from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
-from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.referring import (
     ANNOTATED,
     DETECTED,
@@ -107,9 +108,10 @@ def prediction_checks(arrays: Arrays) -> Iterator[Check]:
     scores = torch.from_numpy(arrays.take_finite("in/region_logits", None, None, 1)[..., 0].astype(np.float64))
     overlaps = arrays.take_finite("in/region_iou", *scores.shape, 1)[..., 0]
     ids = arrays.take("in/question_ids", len(scores))
+    slots = [best_choice(own.tolist()) for own in scores]
     entries = [
-        slot_entry(int(number), own.tolist(), [float(each) for each in of_boxes])
-        for number, own, of_boxes in zip(ids, scores, overlaps, strict=True)
+        {"id": int(number), "target": slot, "IOU": float(of_boxes[slot])}
+        for number, slot, of_boxes in zip(ids, slots, overlaps, strict=True)
     ]
     yield same_json(arrays, "out/refer_result_json", entries)
     yield same_json(arrays, "out/refer_others_json", [])

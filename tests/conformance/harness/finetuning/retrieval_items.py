@@ -43,7 +43,7 @@ _OF_RANDOM_IMAGE = 2  # its row in a group of the release's mix
 
 
 class _FileDraws:
-    """`Draws` that were noted when the release ran: what, and which number it gave."""
+    """`RandomDraws` that were noted when the release ran: what, and which number it gave."""
 
     def __init__(self, drawn: Sequence[Any], groups: Sequence[TaskGroup], pool: np.ndarray) -> None:
         self._drawn, self._pool = [(str(what), int(number)) for what, number in drawn], pool

@@ -27,8 +27,10 @@ from harness.finetuning.item_files import (
     size_option,
     write_item_file,
 )
+from harness.finetuning.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
+from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
     RawVcrQuestion,
@@ -38,7 +40,6 @@ from roibeam.pipelines.data.datasets.vcr import (
     read_vcr_metadata,
 )
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
-from roibeam.pipelines.finetuning.tasks.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
 from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     CHOICE_END,
@@ -55,7 +56,6 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     NamesDrawn,
     join_regions,
     name_rule,
-    object_targets,
 )
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
@@ -191,7 +191,9 @@ class _PhotoItems:
             flip=self._flip,
         )
         names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]
-        classes = object_targets(object_classes(names, image), self._options.object_loss)
+        # The release predicts the class of the whole image too, which is 0.
+        classes = np.concatenate([[0], object_classes(names, image)])
+        classes = classes if self._options.object_loss == SHOWN else np.full(len(classes), IGNORE_INDEX)
         boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
         return photo, boxes.astype(np.float32)
 

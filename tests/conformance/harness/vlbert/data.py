@@ -27,7 +27,7 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_losses import overlaps
 from roibeam.model.vlbert.embeddings import embed_coordinates
 from roibeam.pipelines.data.batches.sample import PretrainSample
-from roibeam.pipelines.finetuning.metrics.vqa_targets import vlbert_soft_target
+from roibeam.pipelines.finetuning.metrics.vqa import vlbert_soft_target
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
 from roibeam.pipelines.training.optimizer import TransformersAdamW, learning_rate_at
 from roibeam.pipelines.training.train_config import TrainConfig

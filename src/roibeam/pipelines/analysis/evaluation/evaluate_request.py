@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, default_output_path
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, checked_output
 from roibeam.pipelines.analysis.requests import EvaluateRequest
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.caption_files import CaptionFile, stored_captions
 from roibeam.pipelines.data.compatibility import checked_one_in
-from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
-from roibeam.pipelines.training.model_files.provenance import check_feature_space
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
@@ -32,8 +31,6 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
 
     Args:
         tell: as of `evaluate_checkpoint`; the notes on the caption file come last.
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     if not request.checkpoint or not request.store:
         raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
@@ -45,25 +42,16 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     file, out = _checked(request)
     # Torch is imported only when the names are in order.
     with waiting("loading torch"):
-        import torch
-
         from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-        from roibeam.pipelines.analysis.load_for_evaluation import pretraining_model, tokenizer_spec
-        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
-        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.analysis.load_for_evaluation import load_requested
 
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    with waiting("loading the model"):
-        found = load_model_or_joint(request.checkpoint, options=request.config)
-    pretraining_model(found, named=request.checkpoint, verb="evaluate")  # before a tokenizer is needed
-    spec = tokenizer_spec(found, request.tokenizer)
+    found, tokenizer = load_requested(request, "evaluate")
     source = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
     with FeatureStore(request.store) as store:
         store.checked_one_in = checked_one_in(request.checksums)
         result = evaluate_checkpoint(
             found,
-            load_tokenizer(spec),
+            tokenizer,
             store,
             stored_captions(store) if file is None else file,
             out,
@@ -96,18 +84,7 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     file = named.look(lambda: _caption_file(request)) if has_captions else None
-    out = (
-        named.look(lambda: default_output_path(request.checkpoint, request.out, "evaluation"))
-        if has_checkpoint
-        else None
-    )
-    named.check()
-    found = found_model(request.checkpoint)
-    if found is not None:
-        with FeatureStore(request.store) as store:
-            check_feature_space(found, store)
-    assert out is not None
-    return file, out
+    return file, checked_output(named, request, "evaluation", has_checkpoint=has_checkpoint)
 
 
 def _caption_file(request: EvaluateRequest) -> CaptionFile | None:

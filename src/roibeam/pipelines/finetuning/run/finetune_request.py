@@ -88,8 +88,6 @@ def encoder_sections(request: EncoderRequest, start: str, whole_image: str) -> d
     Args:
         start: of the model; its encoder is taken from a run end to end.
         whole_image: see `EndToEndChoices`.
-    Raises:
-        ValueError: when options are missing or contradict each other.
     """
     own = joint_start(start)
     if own is None:
@@ -119,11 +117,8 @@ def resolve_encoder(request: Request, start: str, published: str) -> Request:
 
 
 def joint_start(start: str) -> JointSettings | None:
-    """Settings of the encoder of a run end to end; None for any other start.
-
-    Raises:
-        ValueError: for a folder without a model, or a config.json that cannot be read.
-    """
+    """Settings of the encoder of a run end to end; None for any other start. Raises ValueError for a folder without a
+    model, or a config.json that cannot be read."""
     path = Path(start).expanduser()
     if not path.is_dir():
         return None
@@ -210,11 +205,8 @@ def seeds_of(run: Path) -> dict[str, Any] | None:
 
 
 def best_of_seeds(folder: Path) -> Path:
-    """The best run of a folder of several seeds; the folder itself where it is of one.
-
-    Raises:
-        ValueError: when its list is damaged.
-    """
+    """The best run of a folder of several seeds; the folder itself where it is of one. Raises ValueError when its list
+    is damaged."""
     path = folder / SEEDS_NAME
     if not path.is_file():
         return folder

@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.compute import check_device, is_main_process, num_processes
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides, refuse_two_values
@@ -24,6 +26,8 @@ from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.run.finetune_request import (
     NEW,
+    SECTIONS,
+    PhotoRequest,
     check_photo_places,
     encoder_sections,
     joint_start,
@@ -36,7 +40,7 @@ from roibeam.pipelines.finetuning.scored_tasks import task_name
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER
+from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER, EncoderOptions
 from roibeam.pipelines.training.model_files.model_folder import (
     bert_files,
     check_model_files,
@@ -122,7 +126,40 @@ class FinetuneData:
                 raise ValueError(f"FinetuneData: {name} must not be negative, got {getattr(self, name)}")
 
 
-def sections_of(
+@dataclass(frozen=True)
+class EncoderSections:
+    """Settings of a run through the region encoder, by the sections of `--set`."""
+
+    detector: DetectorConfig
+    encoder: EncoderOptions
+    photos: PhotoRequest
+    end_to_end: EndToEndChoices
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Settings of a run, by the sections of `--set`.
+
+    Attributes:
+        task: options of the task, whose section has its name.
+        from_photos: None for a run on stored features.
+    """
+
+    data: FinetuneData
+    model: ModelOptions
+    layout: LayoutOptions
+    head: HeadOptions
+    task: Any
+    train: TrainConfig
+    from_photos: EncoderSections | None = None
+
+    @property
+    def step_groups(self) -> int:
+        """Number of groups of a step, of each of several problems that make one update together."""
+        return self.data.batch_size * self.train.accumulation * num_processes()
+
+
+def config_of(
     request: FinetuneRequest,
     options: type,
     recipe: TaskRecipe | None,
@@ -130,27 +167,29 @@ def sections_of(
     steps: int | None = None,
     evaluate_every: int | None = None,
     whole_image: str = MODEL_WHOLE_IMAGE,
-) -> dict[str, Any]:
-    """The sections of settings as changed by the request; the section of the task has its name.
+) -> FinetuneConfig:
+    """The settings as changed by the request.
 
     Args:
         options: dataclass of the task's settings.
         steps: of a recipe or a request that counts in epochs, once the groups are counted.
         evaluate_every: result of `evaluation_interval`, then; a recipe or a setting may overrule it.
         whole_image: see `TaskSystem`, where the system is known.
-    Raises:
-        ValueError: for an unknown setting.
     """
     _check_epochs(request)
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
+    task = task_name(request.task)
     sections: dict[str, Any] = {
         "data": FinetuneData(batch_size=batch_size),
         "model": ModelOptions(),
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),
-        task_name(request.task): _task_options(request, options, recipe),
+        task: options() if recipe is None else recipe.options_for(request.end_to_end),
     }
+    if recipe is not None and request.toy and hasattr(sections[task], "min_occurrence"):
+        # A toy world has too few questions to repeat an answer often.
+        sections[task] = replace(sections[task], min_occurrence=1)
     if request.end_to_end:
         encoder = resolve_encoder(request, request.from_, published_encoder(request, recipe))
         sections |= encoder_sections(encoder, request.from_, whole_image)
@@ -163,12 +202,14 @@ def sections_of(
     refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
-    changed = _by_step_rule(sections, others, recipe, task_name(request.task))
-    config = _train_config(request, recipe, changed, steps, evaluate_every)
-    sections = {**changed, "train": with_settings(config, train)}
+    changed = _by_step_rule(sections, others, recipe, task)
+    config = with_settings(_train_config(request, recipe, changed, steps, evaluate_every), train)
+    from_photos = None
     if request.end_to_end:
-        sections["encoder"].check_rates(sections["train"].parameter_groups)
-    return sections
+        changed["encoder"].check_rates(config.parameter_groups)
+        from_photos = EncoderSections(**{name: changed[name] for name in SECTIONS})
+    named = {name: changed[name] for name in ("data", "model", "layout", "head")}
+    return FinetuneConfig(**named, task=changed[task], train=config, from_photos=from_photos)
 
 
 def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> str:
@@ -176,14 +217,6 @@ def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> st
     if recipe is None:
         return ""
     return TOY_ENCODER if request.toy else recipe.detector
-
-
-def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> Any:
-    """Task options of the recipe, or the defaults; a toy world has too few questions to repeat an answer often."""
-    if recipe is None:
-        return options()
-    found = recipe.options_for(request.end_to_end)
-    return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
 
 
 def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
@@ -208,15 +241,18 @@ def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) ->
 
 
 def resume_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
-    """Notes on settings that a resumed run keeps and its recipe has changed since; arguments as `sections_of`."""
-    kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    """Notes on settings that a resumed run keeps and its recipe has changed since; arguments as `config_of`."""
+    kept, fresh = (config_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    pairs = {task_name(request.task): (kept.task, fresh.task), "layout": (kept.layout, fresh.layout)}
+    if kept.from_photos is not None and fresh.from_photos is not None:
+        pairs["photos"] = kept.from_photos.photos, fresh.from_photos.photos
+        pairs["detector"] = kept.from_photos.detector, fresh.from_photos.detector
     return [
-        f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
-        f"{request.recipe} has {getattr(fresh[section], field.name)!r} now"
-        for section in (task_name(request.task), "layout", "photos", "detector")
-        if section in kept
-        for field in fields(kept[section])
-        if getattr(kept[section], field.name) != getattr(fresh[section], field.name)
+        f"{section}.{field.name} stays {getattr(own, field.name)!r}, as this run began; "
+        f"{request.recipe} has {getattr(new, field.name)!r} now"
+        for section, (own, new) in pairs.items()
+        for field in fields(own)
+        if getattr(own, field.name) != getattr(new, field.name)
     ]
 
 
@@ -316,7 +352,8 @@ def _train_config(
     steps: int | None,
     evaluate_every: int | None,
 ) -> TrainConfig:
-    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or _unnamed_steps(request)
+    usual = (TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS) if request.toy else STEPS
+    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or usual
     given = request.steps or steps or unnamed
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
@@ -341,19 +378,8 @@ def _train_config(
     return TrainConfig(**fields, steps=given, device=request.device, seed=request.seed)
 
 
-def _unnamed_steps(request: FinetuneRequest) -> int:
-    """Default number of steps."""
-    if not request.toy:
-        return STEPS
-    return TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS
-
-
 def without_evaluations(config: TrainConfig) -> TrainConfig:
-    """Settings of a run that has nothing to be judged on.
-
-    Raises:
-        ValueError: where its rate falls by evaluations.
-    """
+    """Settings of a run that has nothing to be judged on. Raises ValueError where its rate falls by evaluations."""
     if config.schedule == "plateau":
         raise ValueError(
             "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
@@ -428,7 +454,7 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
 
 
 def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
-    options = sections_of(request, task.options, recipe)[task_name(request.task)]
+    options = config_of(request, task.options, recipe).task
     checks = [task.check, None if request.end_to_end else task.check_stored]
     try:
         for check in checks:

@@ -39,6 +39,11 @@ def checkpoints_of(request: PredictRequest) -> list[FoundModel]:
     """
     return [task_checkpoint(run) for run in _runs(request)]
 
+    def checkpoints(self) -> list[FoundModel]:
+        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest. Raises
+        ValueError when a run is none of fine-tuning, or has no checkpoint yet."""
+        return [task_checkpoint(run) for run in self._runs()]
+
 
 def checkpoint_notes(request: PredictRequest) -> list[str]:
     """Notes on the chosen checkpoint of each run with `train.best_by`."""
@@ -51,11 +56,8 @@ def _runs(request: PredictRequest) -> list[Path]:
 
 
 def task_checkpoint(run: Path) -> FoundModel:
-    """The model of a fine-tuning run, or in one of its checkpoints.
-
-    Raises:
-        ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
-    """
+    """The model of a fine-tuning run, or in one of its checkpoints. Raises ValueError when the run is none of
+    fine-tuning, or has no checkpoint yet."""
     found = model_folder(best_checkpoint_or_folder(best_of_seeds(run))[0])[0]
     config = found.parent / "config.json"
     saved = read_json_object(config, max_bytes=MAX_CONFIG_BYTES) if config.is_file() else {}
@@ -109,7 +111,15 @@ def check_predict(request: PredictRequest) -> None:
             f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
         )
     if not described[0]["num_images"]:
-        _check_text_alone(request)
+        given = {
+            "--store": request.store,
+            "--annotated-store": request.annotated_store,
+            "--photos": request.photos,
+            "--blind": request.blind,
+            "--permute-images": request.permute_images,
+            "--min-match": request.min_match != 1,
+        }
+        refuse_images(given)
         return
     if request.store is None:
         raise ValueError(STORE_MISSING)
@@ -148,19 +158,6 @@ def _check_min_match(request: PredictRequest, described: Mapping[str, Any]) -> N
         )
     if request.permute_images:
         raise ValueError("--min-match: --permute-images shows every question another image, so all must be there")
-
-
-def _check_text_alone(request: PredictRequest) -> None:
-    """Raises ValueError for options of tasks with images."""
-    given = {
-        "--store": request.store,
-        "--annotated-store": request.annotated_store,
-        "--photos": request.photos,
-        "--blind": request.blind,
-        "--permute-images": request.permute_images,
-        "--min-match": request.min_match != 1,
-    }
-    refuse_images(given)
 
 
 def refuse_images(given: Mapping[str, object]) -> None:

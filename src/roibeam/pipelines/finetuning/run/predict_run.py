@@ -212,8 +212,6 @@ class TrainedTask:
         Args:
             data: folder with the files of its task.
             task_file: of a task of one's own.
-        Raises:
-            ValueError: when a file of the run is damaged, or its labels are not those that it learned.
         """
         check_model_sums(found.source)
         config = found.source.parent / "config.json"
@@ -240,11 +238,7 @@ class TrainedTask:
     def from_photos(
         self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
     ) -> GroupBatches:
-        """The batches with the photos of these groups.
-
-        Raises:
-            ValueError: as `GroupPhotos`.
-        """
+        """The batches with the photos of these groups. Raises ValueError as `GroupPhotos`."""
         joint: Any = self.network.module
         assert self.photos is not None
         images = dict.fromkeys(image for group in groups for image in group.images)
@@ -255,11 +249,8 @@ class TrainedTask:
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
-    """Predicts every group of a split, and writes the result file.
-
-    Raises:
-        ValueError: for a request that does not fit; the message names the command's option and what to do.
-    """
+    """Predicts every group of a split, and writes the result file. Raises ValueError for a request that does not fit;
+    the message names the command's option and what to do."""
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -512,11 +503,8 @@ def _digest(
 
 
 def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
-    """Gives every group the images of another one, never its own; equal images stay together.
-
-    Raises:
-        ValueError: when there is no other one.
-    """
+    """Gives every group the images of another one, never its own; equal images stay together. Raises ValueError when
+    there is no other one."""
     kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
     if len(kinds) < 2:
         raise ValueError("--permute-images needs groups of at least two images")

@@ -229,8 +229,6 @@ class TaskStart:
         """
         Args:
             spec: named by the user; None for that of the model or the BERT, else one made from the texts.
-        Raises:
-            ValueError: when it has other words than the model, or those are unknown.
         """
         if self.found is None:
             if self.bert is None:
@@ -247,11 +245,8 @@ class TaskStart:
 
 
 def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> TaskStart:
-    """Start of a run; the user's own names come before the recipe's.
-
-    Raises:
-        ValueError: when there is no such model, or it is of another system.
-    """
+    """Start of a run; the user's own names come before the recipe's. Raises ValueError when there is no such model, or
+    it is of another system."""
     system = request.system or (None if recipe is None else recipe.system)
     if request.from_ != NEW:
         found = without_heads(load_model_or_joint(request.from_))
@@ -281,8 +276,6 @@ def task_encoder(
     """
     Args:
         own: of the run that this one starts from; None for that of the request.
-    Raises:
-        ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
     """
     if own is not None:
         return started_encoder(config, own.conventions, own, **options.of_network())
@@ -291,9 +284,5 @@ def task_encoder(
 
 
 def chosen_encoder(request: EncoderRequest) -> ChosenDetector:
-    """The detector whose ResNet is the encoder, if the start has none.
-
-    Raises:
-        ValueError: as `choose_encoder`.
-    """
+    """The detector whose ResNet is the encoder, if the start has none. Raises ValueError as `choose_encoder`."""
     return choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions)

@@ -1,9 +1,4 @@
-"""Photos of VCR and of referring expressions, prepared as a network sees them; needs torch.
-
-VCR: annotated boxes with their outlines as masks, sizes of a fixed form, as jackroos/VL-BERT vcr/data (datasets/vcr.py,
-transforms/transforms.py) and common/utils/mask.py. Referring: the target of each candidate, measured in the network's
-input.
-"""
+"""Photos of VCR (jackroos/VL-BERT vcr/data) and of referring expressions, prepared as a network sees them."""
 
 from __future__ import annotations
 
@@ -41,15 +36,7 @@ def prepare_candidates(
     *,
     flip: bool = False,
 ) -> PreparedCandidates:
-    """Resizes and mirrors photo, candidates and the right box alike, and clamps all boxes to the photo.
-
-    Args:
-        image: (height, width, 3) uint8, channel order B, G, R.
-        boxes: (C, 4), candidates x1 y1 x2 y2 in photo pixels, the whole photo first where it is one.
-        right: (4,), of the object that is meant.
-    Raises:
-        ValueError: as `prepare_photo`.
-    """
+    """Resizes and mirrors the photo (BGR), candidates (C, 4) and the right box (4,) alike, and clamps all boxes."""
     both = np.concatenate([np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(right, np.float32)[None]])
     photo = prepare_photo(image, both, config, conventions, flip=flip)
     kept = PreparedPhoto(photo.pixels, photo.boxes[:-1], photo.input_hw, photo.image_hw, photo.scale_xy)
@@ -57,11 +44,7 @@ def prepare_candidates(
 
 
 def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
-    """(D,), the feature of the whole photo; None where the model takes the mean of its input regions.
-
-    Args:
-        detected: (R, D), features of all detected regions of the photo, those that are cut too.
-    """
+    """(D,), the feature of the whole photo of (R, D) detected ones; None for the mean of the input regions."""
     if options.image_feature == SHOWN_REGIONS:
         return None
     every = torch.ones(len(detected), dtype=torch.bool, device=detected.device)
@@ -69,26 +52,14 @@ def image_feature(detected: Tensor, options: ReferringOptions) -> Tensor | None:
 
 
 def candidate_targets(boxes: Tensor, right: Tensor, options: ReferringOptions, *, split: str) -> Tensor:
-    """(C,) float, targets of the candidates, by the rules of the options for this split.
-
-    Args:
-        boxes: (C, 4), candidates x1 y1 x2 y2.
-        right: (4,), of the object that is meant, in the same pixels: those of the photo, or those of the network's
-            input, as `overlap_in` says.
-    """
+    """(C,) float, targets of candidates (C, 4) by the rules of a split; the right box (4,) is in the same pixels."""
     mask = torch.ones(1, len(boxes), dtype=torch.bool)
     kind = options.target_of(split)
     return referred_targets(boxes[None], mask, right[None], kind=kind, inclusive_sides=options.one_pixel_more)[0]
 
 
 class VcrPhoto(NamedTuple):
-    """A photo with R boxes, the whole photo first.
-
-    Attributes:
-        photo: pixels and boxes.
-        masks: (R, MASK_SIDE, MASK_SIDE) float32, 1 inside an object's outline; of the whole photo all 1.
-        scores: (R,) float32, of the boxes; 1 of the whole photo.
-    """
+    """A photo with R boxes, the whole photo first; masks (R, MASK_SIDE, MASK_SIDE) of outlines, scores (R,)."""
 
     photo: PreparedPhoto
     masks: Tensor
@@ -105,16 +76,7 @@ def prepare_vcr_photo(
     flip: bool = False,
     fixed_size: bool = True,
 ) -> VcrPhoto:
-    """Resizes a photo with its boxes and outlines, mirrors all of them with `flip`, and pads it.
-
-    Args:
-        image: (height, width, 3) uint8, channel order B, G, R.
-        box_numbers: numbers of the boxes; None for all.
-        fixed_size: whether it is padded to short edge x long edge, so that batches have few forms; texts are not
-            changed by a flip.
-    Raises:
-        ValueError: as `prepare_photo`.
-    """
+    """Resizes a photo (BGR) with its boxes and outlines, mirrors all with `flip`, and pads it to a fixed size."""
     numbers = list(range(len(metadata.boxes)) if box_numbers is None else box_numbers)
     height, width = image.shape[:2]
     whole = np.array([[0, 0, width - 1, height - 1, 1]], np.float32)
