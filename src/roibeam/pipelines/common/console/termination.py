@@ -3,10 +3,6 @@
 A user can cause roibeam's own ValueErrors, every OSError, too little memory, and any exception of a library that reads
 the user's file. Beam hands over a worker's exception as the text of its traceback: the last line of it counts.
 
-Under a limit on the address space (`ulimit -v`) a library can end in an ImportError, a MemoryError without a message,
-or in C++, which ends the process. So under too small a limit torch is not loaded, and under a still smaller one nothing
-is; a second process, started only under a limit, waits for the end and prints the line.
-
 `StopSignals` lets a step of training and its checkpoint end before SIGTERM or Ctrl-C does.
 """
 
@@ -14,13 +10,11 @@ from __future__ import annotations
 
 import builtins
 import errno
-import importlib.util
 import json
 import logging
 import os
 import re
 import resource
-import select
 import shlex
 import shutil
 import signal
@@ -28,129 +22,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from roibeam.features.folders.durable_files import free_bytes
 from roibeam.messages import byte_count
-
-# Most that `roibeam extract` of a photo by the toy detector had, with torch 2.15 of CUDA 13 on two cores, was 4.2 GB,
-# of which 2.4 GB are CUDA's libraries. Threads and models take more; that is an error where it is missing.
-_NEEDED_BYTES = 4_500_000_000
-_OF_CUDA_BYTES = 2_400_000_000
-# `roibeam --version` mapped 0.53 GB, mostly for numpy, pyarrow and OpenCV; each further thread of OpenBLAS 0.18 GB.
-_NEEDED_BY_ALL_BYTES = 600_000_000
-_CURE = "raise the limit (such as ulimit -v 9000000), or take it away (ulimit -v unlimited)"
 
 
 def address_space_limit() -> int | None:
     """Bytes that this process may map; None without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def refuse_the_smallest_limit() -> None:
-    """Refuses a limit that is too small for any command. To be called before anything large is imported.
-
-    Raises:
-        MemoryError: if the limit is below what the libraries of every command map.
-    """
-    limit = address_space_limit()
-    if limit is not None and limit < _NEEDED_BY_ALL_BYTES:
-        needed = f"every command needs {_NEEDED_BY_ALL_BYTES / 1e9:.1f} GB for the libraries alone"
-        raise MemoryError(f"the address space is limited to {limit / 1e9:.2f} GB, and {needed}; {_CURE}")
-
-
-def refuse_torch_under_a_small_limit() -> None:
-    """Makes `import torch` a MemoryError of one line, if the limit is below what its libraries map."""
-    limit = address_space_limit()
-    spec = importlib.util.find_spec("torch") if limit is not None else None
-    if limit is None or spec is None or spec.origin is None:
-        return
-    has_cuda = (Path(spec.origin).parent / "lib" / "libtorch_cuda.so").exists()
-    needed = _NEEDED_BYTES - (0 if has_cuda else _OF_CUDA_BYTES)
-    if limit < needed:
-        # Numpy would start as many as there are cores; commands without torch multiply no large matrices.
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
-        message = (
-            f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for "
-            f"the libraries alone; {_CURE}"
-        )
-        sys.meta_path.insert(0, _NoTorch(message))
-
-
-class _NoTorch:
-    """Reports torch as installed but refuses to import it."""
-
-    def __init__(self, message: str) -> None:
-        self._message = message
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name == "torch" else None  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        raise MemoryError(self._message)
-
-    def exec_module(self, module: ModuleType) -> None:
-        raise MemoryError(self._message)
-
-
-def report_silent_exit() -> Callable[[], None]:
-    """Starts a process that prints one line if this one dies without a message; does nothing without a limit.
-
-    Returns:
-        a function to call before an orderly end, or one with a line of its own.
-    """
-    limit = address_space_limit()
-    if limit is None or not hasattr(os, "pidfd_open"):
-        return lambda: None
-    this = os.pidfd_open(os.getpid())
-    reading, writing = os.pipe()
-    sys.stderr.flush()
-    child = os.fork()
-    if not child:
-        # Double fork: `os.wait()` in the parent must not see the watcher.
-        if not os.fork():
-            _watch(this, reading, writing, limit)
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(this)
-    os.close(reading)
-
-    def end_in_order() -> None:
-        os.write(writing, b".")
-        os.close(writing)
-
-    return end_in_order
-
-
-def _watch(process: int, reading: int, writing: int, limit: int) -> None:
-    """Waits for the end of a process, and prints a line if it was not orderly.
-
-    Args:
-        process: its file descriptor, which can be read when it has ended.
-        reading: end of the pipe on which it announces an orderly end.
-    """
-    os.setsid()  # Ctrl-C is not for this process
-    for each in (0, 1, writing):  # a reader of the output must not wait for this process
-        os.close(each)
-    waiting = select.poll()
-    waiting.register(process, select.POLLIN)
-    waiting.poll()
-    os.set_blocking(reading, False)
-    try:
-        is_orderly = os.read(reading, 1) == b"."
-    except BlockingIOError:  # nothing, and another process still has the other end
-        is_orderly = False
-    if not is_orderly:
-        line = f"the process has ended without a word, and its address space was limited to {limit / 1e9:.1f} GB"
-        os.write(2, f"roibeam: not enough memory, it seems: {line}; {_CURE}\n".encode())
 
 
 _LONGEST = 600  # characters of a message of a library; roibeam's own are as long as they need
@@ -297,8 +182,6 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
     if name == "cv2.error" and "Insufficient memory" in line:
         kind, line = MemoryError, "OpenCV got less than it requested"
-    if kind is not None and issubclass(kind, MemoryError) and "ulimit -v" in line:  # raised above
-        return f"not enough memory: {line}"
     limit = address_space_limit()
     cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
     if tried := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
