@@ -137,8 +137,6 @@ def choose_device(
         processes: that compute at once.
         spreads: whether they share out several GPUs among themselves.
         to_plan: nothing is computed but an estimate: a GPU that this machine lacks is no error.
-    Raises:
-        ValueError: for another device, or one that this machine does not have.
     """
     check_device_name(device)
     import torch

@@ -180,11 +180,7 @@ class ZipPlace:
 
 
 def parse_location(location: str) -> TarRange | ZipPlace | None:
-    """Parses the location of a member of an archive; None for any other location.
-
-    Raises:
-        ValueError: for a member of a tar without its range, or of a zip without its archive.
-    """
+    """Parses the location of a member of an archive; None for any other location."""
     if location.startswith("tar://"):
         match = _TAR_LOCATION.fullmatch(location)
         if match is None:

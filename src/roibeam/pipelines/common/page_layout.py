@@ -287,8 +287,6 @@ def check_page_file(option: str, path: Path) -> None:
 
     Args:
         option: that names the page, for the message.
-    Raises:
-        ValueError: for a folder, a file that is no page of roibeam, or a place in a folder that is not there.
     """
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; name a file, such as {path / 'page.html'}")

@@ -380,8 +380,6 @@ def write_picture(path: Path, pixels: np.ndarray) -> None:
     Args:
         path: a .png file; one that is there must be a picture of roibeam.
         pixels: (height, width, 3) uint8, channel order B, G, R.
-    Raises:
-        ValueError: as `check_picture_path`.
     """
     check_picture_path(path)
     info = PngInfo()

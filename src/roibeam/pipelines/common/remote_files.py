@@ -84,12 +84,7 @@ def open_url(url: str) -> BinaryIO:
 
 
 def s3_object(url: str) -> tuple[int, Callable[[int, int], bytes]] | None:
-    """Size of an object of S3, and a function that reads a range of it, from any thread; None at other URLs.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL.
-        ValueError: when the driver is missing.
-    """
+    """Size of an object of S3, and a function that reads a range of it, from any thread; None at other URLs."""
     if not _is_s3(url):
         return None
     bucket, _, key = url.partition("://")[2].partition("/")
@@ -130,12 +125,7 @@ def _s3_client(process: int) -> Any:
 
 
 def read_url(url: str, *, max_bytes: int) -> bytes:
-    """Reads a whole file.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL; also when it has more bytes.
-        ValueError: when the driver is missing.
-    """
+    """Reads a whole file."""
 
     def read() -> bytes:
         with open_url(url) as file:
@@ -201,12 +191,7 @@ def local_copy(location: str) -> Iterator[str]:
 
 
 def with_retries(url: str, action: Callable[[], _T]) -> _T:
-    """Returns the result of the action, tried again after a while where the driver failed.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL.
-        ValueError: when the driver is missing, or knows no such URL.
-    """
+    """Returns the result of the action, tried again after a while where the driver failed."""
     for seconds in (*_WAITS_SECONDS, None):
         try:
             _require_driver(url)

@@ -77,8 +77,6 @@ def check_settings(
     Args:
         sizes: of the encoder that an end-to-end run starts from; None without one, or if it comes with a model.
         goes_on: from the model of the stage before, whose sizes are not known yet.
-    Raises:
-        ValueError: invalid numbers and settings, except those that only data or a start can decide.
     """
     name = recipe.system if recipe is not None else chosen_system(request)
     if name not in NAMED_SYSTEMS:

@@ -192,11 +192,7 @@ class DetectorPart:
         return replace(config, num_classes=len(classes), num_attributes=len(attributes))
 
     def names(self, config: DetectorConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of classes and attributes, in id order.
-
-        Raises:
-            ValueError: if labels and detector mean different things by them.
-        """
+        """Names of classes and attributes, in id order."""
         judged = None if self.judged is None else self.judged.photos
         sets = [photos for photos in (self.labelled, judged) if photos is not None]
         first = sets[0]
@@ -347,19 +343,11 @@ class EndToEnd:
         return found
 
     def build_encoder(self) -> RegionEncoder:
-        """
-        Raises:
-            ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
-        """
         config = self.config if self.detector is None else self.detector.sized(self.config)
         return started_encoder(config, self.conventions, self.start or self.weights, **self.encoder.of_network())
 
     def build_joint(self, model: nn.Module, *, seed: int) -> tuple[EndToEndModel, DetectorHeads | None]:
-        """The model with its encoder, and the detector's heads if they are trained or evaluated.
-
-        Raises:
-            ValueError: as `build_encoder`, or if detector, weights and labels do not fit; OSError likewise.
-        """
+        """The model with its encoder, and the detector's heads if they are trained or evaluated."""
         encoder, part = self.build_encoder(), self.detector
         if part is None:
             return EndToEndModel(model, encoder, self.choices), None

@@ -72,10 +72,6 @@ class StoreTasks:
 
 
 def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
-    """
-    Raises:
-        ValueError: if model and data do not fit, see the tasks; or the model cannot do a requested search.
-    """
     validation = None
     if read.evaluated is not None:
         search = _search(read, read.evaluated, made, data)
@@ -258,11 +254,7 @@ def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[s
 def _model(
     run: RunSetup, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
-    """The model to train, as the data require.
-
-    Raises:
-        ValueError: if classes, model, encoder and store do not fit.
-    """
+    """The model to train, as the data require."""
     first, known = corpus_of(read.joined).record(0), StoreClasses(None)
     if run.choice.system.class_objective is not None:
         stores = read.joined if read.evaluated is None else [*read.joined, read.evaluated]
@@ -311,8 +303,6 @@ def run_model(
         num_classes: given by the user.
         reads_texts: whether rows of text alone are mixed in.
         objects: region classes and outlines for the model to read; None for none.
-    Raises:
-        ValueError: if classes, model and encoder do not fit.
     """
     system, classes = choice.system, choice.class_choice(known, width=width, given=num_classes)
     torch.manual_seed(seed)
@@ -361,8 +351,6 @@ def pretrain_on_text(
         settings: `train_config` may be made from the number of lines, each of which begins one row an epoch;
             `data.batch_size` counts rows.
         choice: None for a small VL-BERT with new weights.
-    Raises:
-        ValueError: if inputs or settings do not fit, with the remedy.
     """
     run = RunSetup.opened(run_dir, settings, choice or ModelChoice())
     check_kinds(

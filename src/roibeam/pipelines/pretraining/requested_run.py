@@ -81,8 +81,6 @@ def encoder_sections(
     Args:
         whole_image: see `System`.
         recipe: a published run, whose encoder and photos differ from the defaults.
-    Raises:
-        ValueError: if options are missing or contradict each other.
     """
     if isinstance(start, JointCheckpoint):
         _check_brings_encoder(spec, start)
@@ -102,9 +100,6 @@ def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start
     """
     Args:
         sections: of `encoder_sections`, with the user's changes.
-    Raises:
-        ValueError: if labels cannot be read, or a photo is both trained on and evaluated.
-        OSError: if labels cannot be read.
     """
     chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
     config = sections["detector"]
@@ -184,11 +179,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
 
 
 def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
-    """The training settings, the model and, end to end, the encoder of a run. The data are not read.
-
-    Raises:
-        ValueError: as `run_pretraining`.
-    """
+    """The training settings, the model and, end to end, the encoder of a run. The data are not read."""
     spec, training = request.model, request.training
     recipe = recipe_of(request)
     system, build = _system(request, recipe)
@@ -361,8 +352,6 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
     Args:
         done: stages whose data are not read again, and may be gone.
         folders: number of a stage -> its folder, which may hold a started run.
-    Raises:
-        ValueError: naming the stage.
     """
     with ExitStack() as opened:
         first: FeatureStore | None = None

@@ -54,9 +54,6 @@ class PhotoRules:
         read_ahead: threads that read and resize the next batch's photos while one is trained on.
         skip_broken: whether a photo that cannot be used drops its sample from the batch, counted, instead of stopping
             the run. It is never replaced by another picture.
-
-    Raises:
-        ValueError: naming the field.
     """
 
     flip: bool = True
@@ -95,9 +92,6 @@ class LabelledRules:
         short_edges: pixels; each photo is resized to one of these, by chance. () means the encoder's own short edge.
         heads: source of proposal network and heads: "weights", the file that the encoder starts from, or "new":
             drawn, with as many classes and attributes as the labels have.
-
-    Raises:
-        ValueError: naming the field.
     """
 
     photos_per_caption: float = 0.25
@@ -155,11 +149,7 @@ def system_of_folder(folder: Path) -> str | None:
 
 
 def requested_choice(spec: RequestedEncoder) -> ChosenDetector:
-    """The detector whose encoder a new run starts from.
-
-    Raises:
-        ValueError: as `choose_encoder`.
-    """
+    """The detector whose encoder a new run starts from."""
     return choose_encoder(spec.detector or DEFAULT_ENCODER, spec.weights, spec.conventions)
 
 
@@ -202,9 +192,6 @@ MASKING, APPEARANCE, PIXELS = "end_to_end.masking", "model.masked_appearance", "
 def recipe_of(request: PretrainRequest) -> Recipe | None:
     """The recipe that a request names. A resumed run keeps its recorded rules of samples, if the recipe was different
     then; the user's settings win over both.
-
-    Raises:
-        ValueError: for an unknown name.
     """
     name = request.model.recipe
     recipe = None if name is None else recipe_named(name)
@@ -266,9 +253,6 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
 def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> PretrainRequest:
     """The request of an end-to-end run with `end_to_end.masking` replaced by the two settings that it stands for.
     Without it, those of the recipe, or of the run in the folder, which it keeps. The user's own two settings win.
-
-    Raises:
-        ValueError: for an unknown masking, or a system that masks no regions.
     """
     if not request.end_to_end:
         return request
@@ -316,20 +300,12 @@ def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: 
 
 
 def changed_sections(defaults: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The sections other than train, whose defaults are known later, with the changes of the settings.
-
-    Raises:
-        ValueError: as `apply_overrides`.
-    """
+    """The sections other than train, whose defaults are known later, with the changes of the settings."""
     return apply_overrides(defaults, [each for each in settings if not each.startswith((OF_MODEL, OF_TRAIN))])
 
 
 def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
-    """Fields of the model's configuration that the settings change.
-
-    Raises:
-        ValueError: for a setting without a value.
-    """
+    """Fields of the model's configuration that the settings change."""
     overrides: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.removeprefix(OF_MODEL).partition("=")

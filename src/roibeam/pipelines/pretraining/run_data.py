@@ -104,10 +104,6 @@ class Search:
     as_read: Callable[[RegionRecord], RegionRecord] | None = None
 
     def check(self) -> None:
-        """
-        Raises:
-            ValueError: if the model cannot predict which pairs match.
-        """
         with self._samples() as (samples, _, device):
             if not has_match_head(self.model, samples, self.chosen, device):
                 raise ValueError(f"data.validation_retrieval: {NO_MATCH_HEAD}; leave it at 0, or train one of those")
@@ -168,11 +164,7 @@ class KeptOut:
         return cls({key for each in ids for key in image_keys(each, data_set)}, frozenset(ids), data_set)
 
     def without(self, source: JoinedSource) -> JoinedSource:
-        """The source without these photos.
-
-        Raises:
-            ValueError: if nothing is left.
-        """
+        """The source without these photos."""
         captioned = source.rows.captioned_ids()
         ids = self._among(captioned, source.source.data_set)
         if not ids:
@@ -210,8 +202,6 @@ def join_validation(
         stores: of the run.
         most_pieces: as of `UsableCaptions`.
         captions: about how many are evaluated, of images drawn by a fixed seed; 0 = all.
-    Raises:
-        ValueError: if stores do not fit.
     """
     check_stores_agree([stores[0], source.store])
     (found,) = join_sources([source], most_pieces=most_pieces, guard=None)
@@ -458,11 +448,7 @@ def _with_labelled(
 def _searched(
     evaluated: JoinedSource, images: int, photos: RecordPhotos | None, end_to_end: EndToEnd | None
 ) -> tuple[JoinedSource, EvaluationSet, dict[str, str]]:
-    """Held-out captions, those of them that are searched, and photos that cannot be used: a search needs all.
-
-    Raises:
-        ValueError: if no two images are left.
-    """
+    """Held-out captions, those of them that are searched, and photos that cannot be used: a search needs all."""
     left_out: dict[str, str] = {}
     while True:
         chosen = evaluation_set(corpus_of([evaluated]), max_images=images)

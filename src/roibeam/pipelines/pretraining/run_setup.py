@@ -169,11 +169,7 @@ class RunSetup:
 
     @classmethod
     def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunSetup:
-        """The setup, with the sampling of the chosen system by default.
-
-        Raises:
-            ValueError: if no run may start or resume in the folder, or the model to start from is another system's.
-        """
+        """The setup, with the sampling of the chosen system by default."""
         run_dir = Path(run_dir)
         settings = replace(settings, sampling=settings.sampling or choice.system.sampling())
         check_run_folder(run_dir, resume=settings.resume)

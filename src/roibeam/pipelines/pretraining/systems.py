@@ -271,8 +271,6 @@ class ModelChoice:
         Args:
             fields: of a new model's configuration, as data and rules require.
             changes: fields that the model of `start` must have too.
-        Raises:
-            ValueError: as `new_model` and `continued_model`.
         """
         if self.start is not None:
             changed = {**changes, **self.overrides}
@@ -367,8 +365,6 @@ def new_model(
         fields: of the configuration, as data and rules require.
         bert: its sizes, with that of the vocabulary, replace the preset's, but see `System.as_deep_as_bert`.
         overrides: further fields, set by the user.
-    Raises:
-        ValueError: as `built_config`.
     """
     sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
     if not system.as_deep_as_bert:
@@ -381,10 +377,6 @@ def new_model(
 
 
 def check_system(start: ModelCheckpoint, system: System) -> None:
-    """
-    Raises:
-        ValueError: if it is a model of another system.
-    """
     if not isinstance(start.model, system.model_class):
         raise wrong_start(start.source, type(start.model).__name__, system.named)
 

@@ -105,11 +105,7 @@ _BESIDE = ("head", "_score", "region_encoder", "detection")  # ends of first par
 
 
 def freeze_parts(model: nn.Module, parts: Sequence[str]) -> None:
-    """Turns off the gradients of these parts, so that no step changes them.
-
-    Raises:
-        ValueError: for a part without trained parameters, or if nothing is left.
-    """
+    """Turns off the gradients of these parts, so that no step changes them."""
     if not parts:
         return
     names = _spellings(model)
@@ -128,11 +124,7 @@ def freeze_parts(model: nn.Module, parts: Sequence[str]) -> None:
 def rated_groups(
     groups: Iterable[ParameterGroup], model: nn.Module, rates: Mapping[str, float]
 ) -> Sequence[ParameterGroup]:
-    """The groups, with the rate of parameters of a part times its factor; the longest matching part wins.
-
-    Raises:
-        ValueError: for a part without trained parameters.
-    """
+    """The groups, with the rate of parameters of a part times its factor; the longest matching part wins."""
     names, groups = _spellings(model), list(groups)
     for part in rates:
         _check_part("train.rates", part, names)

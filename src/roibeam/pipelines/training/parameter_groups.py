@@ -55,8 +55,6 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
     Args:
         rule: a name of `PARAMETER_RULES`.
         learning_rate: the run's peak.
-    Raises:
-        ValueError: for an unknown rule, or a parameter that the rule's system does not have.
     """
     if rule not in PARAMETER_RULES:
         raise ValueError(f"no parameter rule {rule!r}; there are {', '.join(PARAMETER_RULES)}")

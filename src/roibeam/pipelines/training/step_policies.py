@@ -240,11 +240,7 @@ def parted_settings(
 
 
 def release_settings(name: str) -> dict[str, Any]:
-    """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`.
-
-    Raises:
-        ValueError: for another name.
-    """
+    """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`."""
     if name not in RELEASE_SETTINGS:
         raise ValueError(f"no release settings {name!r}; there are {', '.join(RELEASE_SETTINGS)}")
     return dict(RELEASE_SETTINGS[name])

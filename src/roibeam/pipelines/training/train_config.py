@@ -85,9 +85,6 @@ class TrainConfig:
         patience: evaluations in a row behind the first step whose `best_by` is not better, after which the run ends
             before `steps`; 0 = it never does.
         tensorboard: write RUN/tensorboard too (extra `tensorboard`).
-
-    Raises:
-        ValueError: naming the field, what it holds and what it may hold.
     """
 
     steps: int
@@ -280,8 +277,6 @@ def precision_of(requested: str | None, learned: str, device: str) -> str:
 
     Args:
         device: its name for torch.
-    Raises:
-        ValueError: for fp16 on a CPU.
     """
     if requested == "fp16" and device == "cpu":
         raise ValueError("--precision fp16 needs an accelerator, device is cpu; choose bf16 or float32")

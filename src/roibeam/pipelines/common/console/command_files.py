@@ -133,8 +133,6 @@ def read_json_object(
         max_bytes: of the file; None for any.
         hint: added to errors, such as which command writes such files.
         parse_float: makes a number with a point or an exponent from its text.
-    Raises:
-        ValueError: naming the file, when it is no JSON object, or larger.
     """
     after = f"; {hint}" if hint else ""
     if max_bytes is not None and path.is_file() and (size := path.stat().st_size) > max_bytes:

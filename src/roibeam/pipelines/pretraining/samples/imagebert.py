@@ -127,11 +127,7 @@ class ImageBertSampler:
         return as_float32(record.features[chosen])
 
     def _global_feature(self, record: RegionRecord) -> Tensor | None:
-        """(G,) float; None for a model without a global feature.
-
-        Raises:
-            ValueError: naming the record, if it has none or one of another width.
-        """
+        """(G,) float; None for a model without a global feature."""
         width = self._config.global_feature_size
         if not width:
             return None

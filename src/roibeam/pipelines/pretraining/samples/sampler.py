@@ -155,9 +155,6 @@ class TextCorpus:
 
     Args:
         files: as `read_text_corpus` reads them.
-    Raises:
-        ValueError: for a file that is not there or has no text.
-
     Attributes:
         lines: their text.
         notes: parts that were left out, for people.

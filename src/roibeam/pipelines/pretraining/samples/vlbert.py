@@ -165,8 +165,6 @@ def make_sample(
         max_elements: as in `VLBertSampling`.
         max_text: most text pieces the model takes.
         match, text_only: as of `PretrainSample`.
-    Raises:
-        ValueError: naming the record, if its classes do not fit `num_classes`.
     """
     order = np.argsort(-record.class_scores, kind="stable")
     features = as_tensor(record.features[order])

@@ -373,8 +373,6 @@ def evaluate_folder(
         device: cpu, cuda or cuda:<n>.
         nms_iou: as of `evaluate_detector`.
         conventions: None means those of the folder.
-    Raises:
-        ValueError: if it is no detector's folder, or knows other classes or attributes than the labels.
     """
     folder = read_detector_folder(detector)
     check_same_names(photos, folder.class_names, folder.attribute_names, detector)

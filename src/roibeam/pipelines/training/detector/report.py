@@ -57,11 +57,7 @@ def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPr
 
 @dataclass(frozen=True)
 class DetectionSettings:
-    """Settings of the detections, see `class_detections`.
-
-    Raises:
-        ValueError: naming the number, what it is and what it may be.
-    """
+    """Settings of the detections, see `class_detections`."""
 
     score_threshold: float
     nms_iou: float

@@ -50,9 +50,6 @@ class Start:
             1 and 2 when they start from weights.
 
     With either file the norms are frozen; with neither everything is trained, norms too.
-
-    Raises:
-        ValueError: for both files, or for frozen stages without weights.
     """
 
     weights: str | None = None

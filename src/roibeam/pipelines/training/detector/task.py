@@ -98,8 +98,6 @@ class LabelledBatches:
         flip: whether every other photo, by chance, is mirrored left to right.
         short_edges: pixels; each photo is resized to one of these, by chance. () means the detector's own short edge.
             The detector's limit of the long edge holds for all.
-    Raises:
-        ValueError: for short edges over the long edge.
     """
 
     def __init__(
@@ -140,10 +138,6 @@ class LabelledBatches:
 
     @staticmethod
     def collate(coming: Sequence[ComingPhoto]) -> NamedBatch:
-        """
-        Raises:
-            ValueError: for a photo that cannot be read or does not fit its labels, naming it.
-        """
         prepared = collate_training_photos([each.photo.result() for each in coming], [each.seed for each in coming])
         return NamedBatch(prepared, tuple(each.image_id for each in coming))
 
@@ -195,8 +189,6 @@ class DetectorTask:
     Args:
         training: the module to train; its detector has as many classes and attributes as `photos` has names.
         seed: of everything random.
-    Raises:
-        ValueError: if detector and photos do not fit each other.
     """
 
     def __init__(

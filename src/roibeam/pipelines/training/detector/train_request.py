@@ -91,10 +91,6 @@ class TrainedDetector:
 
 
 def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
-    """
-    Raises:
-        ValueError, OSError: if an input is unknown, does not fit or cannot be read, with the remedy.
-    """
     _check(request, run_dir)
     with waiting("reading the labels"):
         photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
@@ -126,11 +122,7 @@ def _check_judged(request: DetectorTrainRequest) -> None:
 
 
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
-    """The photos for evaluations.
-
-    Raises:
-        ValueError: if one is trained on, or their classes differ.
-    """
+    """The photos for evaluations."""
     assert request.val_labels is not None
     judged = open_labelled_photos(request.val_labels, image_root=request.val_images, vocab=request.vocab).once()
     check_same_names(judged, photos.class_names, photos.attribute_names, f"of {request.labels}")
@@ -204,8 +196,6 @@ def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorS
     """
     Args:
         sizes: of the detector, with the numbers of classes and attributes that the labels have.
-    Raises:
-        ValueError: for an invalid setting, number or start.
     """
     sections: dict[str, Any] = {
         "photos": DetectorPhotoRules(batch_size=request.batch_size),

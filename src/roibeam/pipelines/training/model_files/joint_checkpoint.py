@@ -181,11 +181,7 @@ def region_encoder_of(joint: EndToEndModel) -> RegionEncoder:
 
 
 def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
-    """Writes aside, makes durable, renames: a folder of this name is complete. An existing one is replaced.
-
-    Raises:
-        ValueError: as `describe_joint`.
-    """
+    """Writes aside, makes durable, renames: a folder of this name is complete. An existing one is replaced."""
     final = Path(folder)
     described = describe_joint(joint)
     aside = final.with_name(f".writing-{final.name}")
@@ -202,8 +198,6 @@ def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
 
     Args:
         spec: as `load_model` takes it; a run's folder means its newest checkpoint.
-    Raises:
-        ValueError: for a run without a checkpoint, or a config.json that cannot be read.
     """
     path = Path(spec).expanduser()
     if not path.is_dir():
@@ -228,8 +222,6 @@ def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheck
 
     Args:
         spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
-    Raises:
-        ValueError, OSError: as `load_model` and `load_joint`.
     """
     found = joint_folder(spec)
     if found is None:
@@ -343,8 +335,6 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
 
     Args:
         kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
-    Raises:
-        ValueError: for a model that is not a VL-BERT of this kind, or an encoder that reads outlines in channels.
     """
     if region_encoder_of(joint).mask_channels:
         raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
@@ -368,8 +358,6 @@ def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pre
 
     Args:
         kind: as in `official_joint_state`.
-    Raises:
-        ValueError: for a model that is not a VL-BERT of this kind.
     """
     final = Path(path)
     official = {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official_joint_state(joint, kind).items()}

@@ -22,8 +22,6 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
 
     Args:
         folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
-    Raises:
-        ValueError: for a run without a checkpoint, or a folder that is none of these.
     """
     folder = furthest_stage(folder)
     if (folder / "checkpoints").is_dir():
@@ -80,8 +78,6 @@ def tokenizer_file(spec: str) -> Path:
 
     Args:
         spec: such a file, or a folder with one of them.
-    Raises:
-        ValueError: for anything else.
     """
     path = Path(spec)
     for name in ("tokenizer.json", "vocab.txt"):
@@ -106,8 +102,6 @@ def bert_files(spec: str) -> tuple[Path, Path]:
 
     Args:
         spec: folder.
-    Raises:
-        ValueError: if one of them is missing.
     """
     folder = Path(spec).expanduser()
     config = folder / CONFIG
@@ -134,8 +128,6 @@ def check_converted_output(out: Path, to: str) -> None:
     Args:
         out: for "roibeam" and "detector" a folder, for "official" a file.
         to: one of `DIRECTIONS`.
-    Raises:
-        ValueError: for another direction; if OUT exists already, or cannot be written.
     """
     if to not in DIRECTIONS:
         raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")

@@ -110,11 +110,7 @@ def _check_sizes(options: Mapping[str, Any], state: Mapping[str, Tensor], config
 
 
 def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> None:
-    """Checks that the word embeddings are of these pieces.
-
-    Raises:
-        ValueError: if BERT has another vocabulary beside it or, without one, another number of embeddings.
-    """
+    """Checks that the word embeddings are of these pieces."""
     named = f"the tokenizer ({tokenizer.description})"
     try:
         own = load_tokenizer(bert.spec)
@@ -213,11 +209,7 @@ def changed_model(
 
 
 def built_config(build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> BertSizes:
-    """A model's configuration from all of its fields; errors name those that a user set.
-
-    Raises:
-        ValueError: for a field that the configuration does not have, or a value that it refuses.
-    """
+    """A model's configuration from all of its fields; errors name those that a user set."""
     try:
         return build(**fields)
     except Exception as error:  # transformers checks types with exceptions of its own

@@ -128,11 +128,7 @@ def digest_of_names(names: Sequence[str]) -> str | None:
 
 
 def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
-    """Checks that the model was trained with these pieces; a checkpoint without a run records none.
-
-    Raises:
-        ValueError: if it was trained with others.
-    """
+    """Checks that the model was trained with these pieces; a checkpoint without a run records none."""
     learned = trained_with(found).tokenizer
     if learned not in (None, tokenizer.digest):
         raise ValueError(
@@ -149,8 +145,6 @@ def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
 
     Returns:
         Allowed differences, in one line; empty without any.
-    Raises:
-        ValueError: if they mean something else, other numbers under the same name; or classes have other names.
     """
     run = trained_with(found)
     if run.feature_space is None:

@@ -82,11 +82,7 @@ class PublishedModel:
 
 
 def system_of(official: State) -> PublishedModel:
-    """The system that official names belong to.
-
-    Raises:
-        ValueError: if they belong to none.
-    """
+    """The system that official names belong to."""
     for system in SYSTEMS:
         if system.recognises(official):
             return system
@@ -98,11 +94,7 @@ def system_of(official: State) -> PublishedModel:
 
 
 def writer_of(model: PreTrainedModel) -> PublishedModel:
-    """The system whose official names a roibeam model can take.
-
-    Raises:
-        ValueError: for a model without any published checkpoint.
-    """
+    """The system whose official names a roibeam model can take."""
     for system, classes in _CLASSES:
         if isinstance(model, classes):
             return system

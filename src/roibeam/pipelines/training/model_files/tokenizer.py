@@ -58,8 +58,6 @@ class CaptionTokenizer:
     Args:
         tokenizer: with mask, padding, first and last tokens.
         description: where it came from, for a run's configuration.
-    Raises:
-        ValueError: if a special token is missing.
     """
 
     def __init__(self, tokenizer: Any, description: str) -> None:
@@ -288,8 +286,6 @@ def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str],
         where: source of the texts, for the line.
         texts: `MOST_TEXTS` of them at even distances are read.
         stops: whether a share of more than half is an error.
-    Raises:
-        ValueError: for such a share.
     """
     pieces, unknown = 0, Counter[str]()
     for text in evenly(texts, MOST_TEXTS):

@@ -48,10 +48,6 @@ def as_refusal(error: BaseException, named: str) -> BaseException:
 
 
 def check_tokenizer_json(content: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: for unknown parts, too many or too greedy ones, and for invalid numbers of pieces.
-    """
     for part, known in _PARTS.items():
         growth = 1.0
         for step in _steps(part, content.get(part)):

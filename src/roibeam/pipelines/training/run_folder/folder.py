@@ -177,11 +177,7 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
 
 
 def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
-    """The checkpoint that `resume` names, else the newest, or None.
-
-    Raises:
-        ValueError: naming the existing ones, if the named one is missing.
-    """
+    """The checkpoint that `resume` names, else the newest, or None."""
     if not isinstance(resume, str) or resume == "auto":
         return latest_checkpoint(run_dir)
     if resume == BEST_NAME:
@@ -267,8 +263,6 @@ def check_same_run(
         defaults: by section of the task's configuration: values of settings in runs from before they existed. A
             section may have sections.
         goes_on: whether a step is left. Without one, allowed differences are not logged: they have no effect.
-    Raises:
-        ValueError: naming the differences.
     """
     saved = saved_config(folder)
     read_already = {"average_start": now["train"].get("average_start")}  # by `with_recorded_rules`, where it is missing
@@ -335,11 +329,7 @@ def with_recorded_rules(folder: Path, config: TrainConfig) -> TrainConfig:
 
 
 def recorded_steps(folder: Path) -> int | None:
-    """The recorded steps of the run in the folder, for a command without `--steps`. None without a run.
-
-    Raises:
-        ValueError: as `saved_config`.
-    """
+    """The recorded steps of the run in the folder, for a command without `--steps`. None without a run."""
     if not (folder / CONFIG_NAME).is_file():
         return None
     steps = saved_config(folder)["train"].get("steps")

@@ -43,9 +43,6 @@ class TrainLog:
     Attributes:
         last_line: of log.jsonl; empty when there is none.
         evaluations: all lines of evaluation.jsonl.
-
-    Raises:
-        ValueError: if TensorBoard is requested and not installed.
     """
 
     def __init__(self, run_dir: Path, config: TrainConfig, *, after_step: int) -> None:
@@ -126,11 +123,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of evaluation.jsonl, which decide the best checkpoint.
-
-    Raises:
-        ValueError: if the file is not as the run wrote it.
-    """
+    """The lines of evaluation.jsonl, which decide the best checkpoint."""
     path = run_dir / EVALUATION_NAME
     check_run_file(path, f"{RESTORE}, or remove it: no checkpoint is the best then", grows=True)
     return read_lines(path)

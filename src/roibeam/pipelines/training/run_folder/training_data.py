@@ -60,8 +60,6 @@ def trained_among(
 
     Args:
         keys_of: an id -> the keys of its image.
-    Raises:
-        ValueError: if the file is damaged.
     """
     path = run_dir / TRAINED_IMAGES
     if not path.is_file():
@@ -93,8 +91,6 @@ def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
 
     Args:
         held_out: as of `HeldOut`.
-    Raises:
-        ValueError: for invalid rules and files, or a damaged file of the run.
     """
     trained = _read(run_dir / TRAINED_IMAGES)
     if not len(trained):
@@ -140,11 +136,7 @@ def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
 
 
 def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
-    """The counts; None for a run that has not counted.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """The counts; None for a run that has not counted."""
     path = run_dir / WORD_COUNTS
     if not path.exists():
         return None
