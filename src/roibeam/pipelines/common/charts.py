@@ -79,10 +79,9 @@ def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars:
 
 
 def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str, title: str) -> str:
-    """A histogram that keeps its height and its letters at every page width.
+    """A histogram of bars of equal width that keeps its height and its letters at every page width.
 
     Args:
-        bars: of equal width, at least one.
         noun: what is counted ("image"), for the tooltips and the upright axis.
         ticks: (fraction of the width 0..1, text), left to right.
         label: read out in place of the picture.

@@ -64,11 +64,7 @@ def most_gpus(
     platform: str = sys.platform,
     driver_loads: Callable[[], bool] = _driver_loads,
 ) -> int | None:
-    """Upper bound of torch's count of GPUs; None where it is not certain.
-
-    Args:
-        root: of the file system.
-    """
+    """Upper bound of torch's count of GPUs; None where it is not certain. `root` is that of the file system."""
     if platform != "linux" or any((root / way).exists() for way in _OTHER_WAYS):
         return None
     limits = [_named(environment.get("CUDA_VISIBLE_DEVICES")), _there(root, environment, driver_loads)]
@@ -117,9 +113,7 @@ def check_device_name(device: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raises ValueError for an unknown device name, and for a GPU that this machine surely lacks, without torch;
-    `choose_device` uses torch.
-    """
+    """Raises ValueError for an unknown device name, and for a GPU that this machine surely lacks, without torch."""
     check_device_name(device)
     most = most_gpus() if device.startswith("cuda") else None
     if most is not None and _number(device) >= most:

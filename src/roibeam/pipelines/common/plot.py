@@ -125,11 +125,8 @@ class Plot:
 
 
 def plot_svg(plot: Plot, key: str) -> str:
-    """Draws the plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`.
-
-    Args:
-        key: no two plots of a page have the same; letters, digits and "-".
-    """
+    """Draws the plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`; no two of a page have one
+    `key`."""
     with _settings(_COLOUR_OF):
         figure = _drawn(plot, _COLOUR_OF)
         return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
@@ -161,9 +158,6 @@ def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
 
 
 def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
-    """Args:
-    colours: by role; those of `_settings`.
-    """
     named = [name for name in (*(each.name for each in plot.series), *(each.name for each in plot.levels)) if name]
     columns = _legend_columns(named)
     rows = -(-len(named) // columns)
@@ -375,12 +369,7 @@ def check_picture_path(path: Path) -> None:
 
 
 def write_picture(path: Path, pixels: np.ndarray) -> None:
-    """Writes a picture aside and renames it.
-
-    Args:
-        path: a .png file; one that is there must be a picture of roibeam.
-        pixels: (height, width, 3) uint8, channel order B, G, R.
-    """
+    """Writes a .png file aside and renames it; `pixels` is (height, width, 3) uint8, channel order B, G, R."""
     check_picture_path(path)
     info = PngInfo()
     info.add_text(_KEY, _MARK)

@@ -62,12 +62,7 @@ def use_beam_options(arguments: Sequence[str]) -> None:
 
 
 def open_url(url: str) -> BinaryIO:
-    """Opens a file to read from, which can seek.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL.
-        ValueError: when the driver is missing.
-    """
+    """Opens a file to read from, which can seek; an OSError names the URL."""
     from apache_beam.io.filesystem import CompressionTypes
 
     filesystems = beam_filesystems()
@@ -116,10 +111,7 @@ def _own_s3_client() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _s3_client(process: int) -> Any:
-    """
-    Args:
-        process: number of this process; lines of a client are not shared with a forked one.
-    """
+    """The client of process number `process`: lines of a client are not shared with a forked one."""
     options = beam_filesystems().get_filesystem("s3://")._options
     return importlib.import_module("apache_beam.io.aws.clients.s3.boto3_client").Client(options)
 

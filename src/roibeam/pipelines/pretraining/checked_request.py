@@ -73,7 +73,8 @@ _OPTIONS_OF_SETTINGS = {**OPTIONS, "data.batch_size": "batch_size"}
 def check_settings(
     request: PretrainRequest, recipe: Recipe | None, sizes: DetectorConfig | None, *, goes_on: bool
 ) -> None:
-    """
+    """Checks numbers and settings, except those that only data or a start can decide.
+
     Args:
         sizes: of the encoder that an end-to-end run starts from; None without one, or if it comes with a model.
         goes_on: from the model of the stage before, whose sizes are not known yet.
@@ -213,12 +214,11 @@ _ENCODER_FILES = ("images", "weights", "labels", "labels_images", "labels_vocab"
 
 
 def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
-    """
+    """Raises ValueError for everything that is missing or does not fit, named as the command's options, with the
+    remedy.
+
     Args:
         goes_on: as a later stage; its start is filled in when its turn comes.
-    Raises:
-        ValueError: everything that is missing or does not fit, named as the command's options, with the remedy.
-        OSError: when a file cannot be read.
     """
     data, spec, named = request.data, request.model, NamedFiles()
     recipe = recipe_of(request)
@@ -486,13 +486,8 @@ _COMES_WITH_THE_WEIGHTS = ("from_bert", "tokenizer", "background", "detector", "
 
 
 def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
-    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one.
-
-    Args:
-        num_stages: number of stages described one by one; 0 for none.
-    Raises:
-        ValueError: for one stage, or another number than the recipe has.
-    """
+    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one. ValueError for
+    one stage, or another number of stages described one by one (0 for none) than the recipe has."""
     recipe, chain = spec.recipe, list[str]()
     if recipe is not None and spec.from_run is None and recipe_named(recipe).after:
         chain = [*stages_before(recipe), recipe]
@@ -506,11 +501,8 @@ def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
 
 
 def not_passed_on(number: int, recipe: str | None) -> tuple[str, ...]:
-    """Names of options that stage `number` (from 1) does not inherit from those given for all stages.
-
-    Args:
-        recipe: the stage's, where the run is a recipe's chain.
-    """
+    """Names of options that stage `number` (from 1), of this recipe of a chain, does not inherit from those given for
+    all."""
     names = () if number == 1 else _COMES_WITH_THE_WEIGHTS
     if recipe is None:
         return names

@@ -212,15 +212,7 @@ class DetectorPart:
         return classes, attributes
 
     def heads(self, config: DetectorConfig, conventions: Conventions, weights: str, *, seed: int) -> DetectorHeads:
-        """The heads as the run starts with them.
-
-        Args:
-            config: of `sized`.
-            weights: file that the encoder starts from.
-        Raises:
-            ValueError: when the file has no heads, or they do not fit.
-            OSError: when it cannot be fetched.
-        """
+        """The heads as the run starts with them, of the file that the encoder starts from; config: of `sized`."""
         if self.rules.heads == "new":
             made = new_heads(config, conventions, seed=seed)
         elif self.start is not None:
@@ -292,10 +284,8 @@ class EndToEnd:
     detector: DetectorPart | None = None
 
     def check_width(self, record: RegionRecord) -> None:
-        """Raises ValueError if the encoder's features are not as wide as the store's.
-
-        Rules and targets are made for features of the store's width.
-        """
+        """Raises ValueError if the encoder's features are not as wide as the store's, which rules and targets are made
+        for."""
         width = record.features.shape[1]
         if width != self.config.feature_dim:
             raise ValueError(
@@ -304,11 +294,7 @@ class EndToEnd:
             )
 
     def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
-        """The photos of captioned images, the captions that have one, and reasons for those without.
-
-        Raises:
-            ValueError: if one is missing and none may be, or all are.
-        """
+        """The photos of captioned images, the captions that have one, and reasons for those without."""
         ids = rows.captioned_ids()
         photos = RecordPhotos(store, ids, self.images)
         missing = photos.missing()
@@ -326,11 +312,7 @@ class EndToEnd:
         return photos, rows, missing
 
     def broken_photos(self, store: FeatureStore, photos: RecordPhotos, image_ids: Iterable[str]) -> dict[str, str]:
-        """Photos that cannot be used, each with the reason; all of them are read.
-
-        Raises:
-            PhotoError: for the first one, where none may be left out.
-        """
+        """Photos that cannot be used, each with the reason; all of them are read."""
         found = {}
         for image_id in image_ids:
             meta = store.meta(image_id)

@@ -182,10 +182,7 @@ class EndToEndTask:
         return counts if batch.labelled is None else {**counts, **JointDetector.loss_counts(batch.labelled.photos)}
 
     def losses(self, model: nn.Module, batch: EndToEndBatch | NamedBatch) -> PreTrainingOutput:
-        """
-        Args:
-            batch: or labelled photos alone, with the unwrapped model.
-        """
+        """`batch` may be labelled photos alone, with the unwrapped model."""
         if isinstance(batch, NamedBatch):
             return cast(JointDetector, model).detect(batch.photos)
         if batch.labelled is None:

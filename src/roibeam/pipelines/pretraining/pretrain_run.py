@@ -297,7 +297,6 @@ def run_model(
     """The model of a run with its rules and its encoder. The random state of torch follows from the seed from here on.
 
     Args:
-        sampling: settings of the system's rules.
         width: D of the store's features.
         known: classes of the stores.
         num_classes: given by the user.

@@ -76,12 +76,7 @@ from roibeam.pipelines.training.run_folder.stages import StagedRun
 def encoder_sections(
     spec: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
 ) -> dict[str, Any]:
-    """The sections of `--set` with their defaults: those of the run that this one continues, if any.
-
-    Args:
-        whole_image: see `System`.
-        recipe: a published run, whose encoder and photos differ from the defaults.
-    """
+    """The sections of `--set` with their defaults: those of the run that this one continues, if any."""
     if isinstance(start, JointCheckpoint):
         _check_brings_encoder(spec, start)
         encoder = region_encoder_of(start.joint)
@@ -97,10 +92,6 @@ def encoder_sections(
 
 
 def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
-    """
-    Args:
-        sections: of `encoder_sections`, with the user's changes.
-    """
     chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
@@ -163,13 +154,8 @@ logger = logging.getLogger(__name__)
 def run_pretraining(request: PretrainRequest) -> PretrainResult:
     """Runs a request, and writes the run folder.
 
-    A recipe that continues another one needs `from_run`; `run_stages` runs both.
-
-    Returns:
-        As of `pretrain`.
-    Raises:
-        ValueError: if a request does not fit, named as the command's option, with the remedy.
-        OSError: if a file cannot be read.
+    A recipe that continues another one needs `from_run`; `run_stages` runs both. A ValueError names the command's
+    option, with the remedy.
     """
     check_request(request)
     settings, choice, encoder = requested_parts(request)
@@ -308,14 +294,12 @@ def run_stages(
     resume: bool | None = None,
     tell: Callable[[PretrainRequest, PretrainResult], None] = lambda request, result: None,
 ) -> None:
-    """Runs the stages into folders of `out`, each from the weights of the one before.
+    """Runs the stages into folders of `out`, each from the weights of the one before. Known faults of later stages are
+    errors before the first one has trained.
 
     Args:
         resume: of every stage, in place of its request's.
         tell: called with the request and the result of each stage that ran.
-    Raises:
-        ValueError: known faults of later stages, before the first one has trained; and those of `StagedRun` and
-            `run_pretraining`.
     """
     run = StagedRun(out, [stage.options for stage in stages])
     done = {number for number in range(1, len(stages) + 1) if resume is not False and run.is_done(number)}
@@ -376,10 +360,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
 
 
 def _check_settings(request: PretrainRequest) -> bool:
-    """Whether --set aligns words with the regions that they name; ValueError for an invalid setting.
-
-    `check_request` checks the others, before this or when the stage starts.
-    """
+    """Whether --set aligns words with the regions that they name; ValueError for an invalid setting."""
     recipe = recipe_of(request)
     system = system_named(recipe.system if recipe else chosen_system(request))
     sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}

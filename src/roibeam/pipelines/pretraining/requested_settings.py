@@ -73,11 +73,8 @@ class PhotoRules:
             raise ValueError("PhotoRules: fixed_size is of one size; leave short_edges out")
 
     def draw(self, random: np.random.Generator, short_edge: int) -> tuple[int, bool]:
-        """Random choices for one photo: pixels of its short edge, and whether it is mirrored.
-
-        Args:
-            short_edge: the encoder's own, pixels.
-        """
+        """Random choices for one photo: pixels of its short edge, by default the encoder's, and whether it is
+        mirrored."""
         chosen = int(random.choice(self.short_edges or (short_edge,)))
         return chosen, bool(random.random() < 0.5) and self.flip
 
@@ -166,11 +163,6 @@ def sections_of_encoder(
     choices: EndToEndChoices,
     recipe: Recipe | None,
 ) -> dict[str, Any]:
-    """
-    Args:
-        sizes, options, choices: those of the run that this one continues, if any.
-        recipe: a published run; None for none.
-    """
     photos = PhotoRules(skip_broken=spec.skip_missing_photos)
     if recipe is not None:
         options, photos = replace(options, **recipe.encoder), replace(photos, **recipe.photos)
@@ -287,11 +279,7 @@ def recorded_masking(run: Path) -> dict[str, str]:
 
 
 def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: type) -> dict[str, Any]:
-    """The sections of settings that every run has, with their defaults.
-
-    Args:
-        sampling: dataclass of the settings of the system's rules.
-    """
+    """The sections of settings that every run has, with their defaults; `sampling` is the class of the system's."""
     return {
         "train": TrainConfig(steps=1),
         "sampling": recipe.sampling if recipe else sampling(),

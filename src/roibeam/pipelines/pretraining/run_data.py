@@ -198,9 +198,7 @@ def join_validation(
     """The captions for evaluations, and the images that are not trained on: all of their file.
 
     Args:
-        source: of the same feature space as the training data; the same store may be among them.
-        stores: of the run.
-        most_pieces: as of `UsableCaptions`.
+        source: of the same feature space as the stores of the run, among which its store may be.
         captions: about how many are evaluated, of images drawn by a fixed seed; 0 = all.
     """
     check_stores_agree([stores[0], source.store])

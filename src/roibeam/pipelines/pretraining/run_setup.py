@@ -183,11 +183,9 @@ class RunSetup:
 
     @waiting("making the vocabulary")
     def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
-        """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts`, saved
-        there; and notes of words that it does not know, which are logged.
+        """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts` (source and
+        texts), saved there; and notes of words that it does not know, which are logged.
 
-        Args:
-            texts: their source, and the texts.
         Raises:
             ValueError: if it has other words than the model or BERT to start from or, in a new run, than most of the
                 texts; or if it would be made anew although the words of the start are unknown.
@@ -237,11 +235,8 @@ class RunSetup:
     def described(
         self, task: AnyTask, made: RunModel, *, data: Mapping[str, Any], sampling: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Settings that must match on resume, for any data.
-
-        Args:
-            data, sampling: settings that change what is trained.
-        """
+        """Settings that must match on resume, for any data; `data` and `sampling` are those that change what is
+        trained."""
         return {
             "model": task.model_config(),
             "data": data,
@@ -258,12 +253,8 @@ class RunSetup:
         stores: Sequence[FeatureStore] = (),
         change: EncoderChange | None = None,
     ) -> None:
-        """Writes batch.html, if requested, and end to end the input of the encoder.
-
-        Args:
-            stores: training stores; the first names the detector's classes.
-            change: end to end, in the main process.
-        """
+        """Writes batch.html, if requested, and end to end, in the main process, the input of the encoder (`change`).
+        The first of the training stores names the detector's classes."""
         rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
         if not is_main_process() or not (rows or encoder_looks):
             return
@@ -316,14 +307,13 @@ class RunSetup:
         of: str,
         held_out: bool,
     ) -> tuple[Figure, ...]:
-        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them.
+        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them;
+        returns the figures, in the main process with words alone.
 
         Args:
             hidden_words: words that it predicted. `of`: its data, for people.
             texts: that the run was trained on, source by source.
             held_out: whether the run was not trained on these data.
-        Returns:
-            The figures; in the main process with words alone.
         """
         if not is_main_process():
             return evaluation.figures

@@ -280,14 +280,8 @@ class ModelChoice:
 
     def class_choice(self, classes: StoreClasses, *, width: int, given: int | None) -> ClassChoice:
         """Decides whether masked regions are predicted by class: not if the stores lack the number of classes.
-
-        Args:
-            classes: of the run's stores.
-            width: D of their features.
-            given: number of classes given by the user.
-        Raises:
-            ValueError: if the user sets classes that the stores do not have, or a number that nothing uses.
-        """
+        ValueError if the user sets classes that they do not have, or a number (`given`) that nothing uses; width: D of
+        features."""
         system, objective = self.system, self.system.class_objective
         fields = {} if classes.number is None else system.region_label_fields(classes.number)
         loss = None if objective is None else self.field_of_model(objective.field)
@@ -364,7 +358,6 @@ def new_model(
         build: makes its configuration.
         fields: of the configuration, as data and rules require.
         bert: its sizes, with that of the vocabulary, replace the preset's, but see `System.as_deep_as_bert`.
-        overrides: further fields, set by the user.
     """
     sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
     if not system.as_deep_as_bert:
@@ -391,9 +384,6 @@ def continued_model(
             are dropped.
         background: position of background in the classes of its region head (first, last or none), if it is not a
             run's: those of roibeam's stores have it last, so it is moved there. Most published models have it first.
-    Raises:
-        ValueError: if it is a model of another system, a parameter that stays would have another shape, or the position
-            of background is unknown.
     """
     check_system(start, system)
     state = start.model.state_dict()

@@ -350,11 +350,8 @@ def count_regions(sources: Iterable[tuple[FeatureStore, CaptionTable]]) -> np.nd
 
 
 def padded_tokens(sizes: np.ndarray) -> int:
-    """Words and regions of a batch, padding counted.
-
-    Args:
-        sizes: (captions, 3) int: rows of the batch that a caption brings, the most pieces and the most regions of one.
-    """
+    """Words and regions of a batch, padding counted; sizes: (captions, 3) int: rows of the batch that a caption brings,
+    the most pieces and the most regions of one."""
     return int(sizes[:, 0].sum() * (sizes[:, 1].max() + sizes[:, 2].max()))
 
 

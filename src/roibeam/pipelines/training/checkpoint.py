@@ -85,8 +85,7 @@ def save_checkpoint(
 ) -> Path:
     """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only.
 
-    Raises:
-        OSError: naming the folder, if it cannot be written, as on a full disk; the partial folder is removed.
+    An OSError, as on a full disk, names the folder; the partial folder is removed.
     """
     final = checkpoint_folder(run_dir, position.step)
     aside = final.with_name(f".writing-{final.name}")
@@ -164,12 +163,8 @@ def put_in_place(aside: Path, final: Path) -> None:
 
 
 def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Position:
-    """Restores `state` and the random state of process `rank`; returns the run's position.
-
-    Raises:
-        ValueError: if a file of the checkpoint is missing or damaged. Files are not compared with their sums here, see
-            `check_sums`.
-    """
+    """Restores `state` and the random state of process `rank`; returns the run's position. Files are not compared with
+    their sums here, see `check_sums`."""
     try:
         return _load(folder, state, rank)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:

@@ -117,9 +117,6 @@ class EncoderChange:
         return bool(saved_config(self._run_dir)["recorded"].get("encoder_weights") == self._weights)
 
     def _moved(self, digests: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Args:
-        digests: of the weights that the run started from; a stage without one is not measured.
-        """
         trained = {name for name, parameter in self._encoder.named_parameters() if parameter.requires_grad}
         return [
             {
@@ -134,12 +131,8 @@ class EncoderChange:
 
 
 def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool) -> str:
-    """The masking of photos, and the replacement of masked regions, in words.
-
-    Args:
-        config: of the model; None for a run that masks no region.
-        is_any_masked: whether a region of the first batch is.
-    """
+    """The masking of photos, and the replacement of masked regions, in words; `config` is None for a run that masks
+    none."""
     appearance = getattr(config, "masked_appearance", None)
     if appearance in (None, "none"):
         return "No region is masked: the network sees whole photos."
@@ -153,11 +146,7 @@ def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool)
 
 
 def _stages(encoder: RegionEncoder, *, copied: bool) -> dict[str, dict[str, Tensor]]:
-    """Tensors of each stage by their names in the encoder, of its norms apart, and of the layers that read outlines.
-
-    Args:
-        copied: whether they are copied to the CPU.
-    """
+    """Tensors of each stage by their names in the encoder, of its norms apart, and of the layers that read outlines."""
     prefixes = {place.rpartition(".")[2]: f"{place}." for place in STAGES.values()} | {OUTLINES: "mask_conv."}
     state = {
         name: tensor.detach().to("cpu", copy=True) if copied else tensor.detach()

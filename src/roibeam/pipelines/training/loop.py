@@ -256,11 +256,8 @@ def _start(
 def _opened_log(
     run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any] | None, accelerator: Accelerator, *, after_step: int
 ) -> TrainLog | None:
-    """The log of the main process, which also writes the configuration; all wait for it.
-
-    Args:
-        resolved: None if no step is left: the folder keeps the configuration that its steps were trained with.
-    """
+    """The log of the main process, which also writes the configuration; all wait for it. `resolved` is None if no step
+    is left: the folder keeps the configuration that its steps were trained with."""
     log = None
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -281,11 +281,7 @@ def _closure_loss(closure: Callable[[], float] | None) -> float | None:
 def build_optimizer(
     groups: Sequence[ParameterGroup], config: TrainConfig, *, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The optimizer of a run; each of its groups keeps its "learning_rate_scale".
-
-    Args:
-        device: of the parameters when it takes its steps.
-    """
+    """The optimizer of a run on a device; each of its groups keeps its "learning_rate_scale"."""
     options: list[dict[str, Any]] = [
         {
             "params": list(group["params"]),
@@ -313,13 +309,7 @@ def build_optimizer(
 def chosen_groups(
     model: nn.Module, own: Callable[[], Sequence[ParameterGroup]], config: TrainConfig
 ) -> Sequence[ParameterGroup]:
-    """The parameter groups of `config`; frozen parameters have no gradient from now on.
-
-    Args:
-        own: returns the task's groups.
-    Raises:
-        ValueError: if the model is not of the named rule's system, or has no part of a name.
-    """
+    """The parameter groups of `config`, or those that `own` returns; frozen parameters have no gradient from now on."""
     freeze_parts(model, config.frozen)
     if config.parameter_groups == TASK_GROUPS:
         groups = own()

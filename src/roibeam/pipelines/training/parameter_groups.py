@@ -50,12 +50,7 @@ NEW_HEAD_RATE = 1e-4
 
 
 def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> list[ParameterGroup]:
-    """The trainable parameters of `model` by a release's rule, those alike in one group.
-
-    Args:
-        rule: a name of `PARAMETER_RULES`.
-        learning_rate: the run's peak.
-    """
+    """The trainable parameters of `model` by a rule of `PARAMETER_RULES`, those alike in one group."""
     if rule not in PARAMETER_RULES:
         raise ValueError(f"no parameter rule {rule!r}; there are {', '.join(PARAMETER_RULES)}")
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}

@@ -228,12 +228,8 @@ def schedule_fields(
 def parted_settings(
     name: str, *, meant: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of a release without its accidents, and the accidents.
-
-    Args:
-        name: as of `release_settings`.
-        meant: fields that replace an accident, or another field, in the first of them.
-    """
+    """The settings of a release without its accidents, and the accidents; `meant` replaces fields in the first
+    of them."""
     every = release_settings(name)
     accidents = {field: value for field, value in every.items() if field in ACCIDENTS and meant.get(field) != value}
     return {**{field: value for field, value in every.items() if field not in ACCIDENTS}, **meant}, accidents

@@ -142,13 +142,10 @@ class RehearsedTask(Protocol):
 def rehearse(
     task: Any, model: nn.Module, optimizer: torch.optim.Optimizer, accelerator: Accelerator, *, accumulation: int
 ) -> None:
-    """Runs the worst batch of a task that has one.
+    """Runs the worst batch of a task that has one; ValueError with the remedy if memory does not suffice.
 
     Args:
-        model: in training mode, ready for training.
         accumulation: micro-batches of a step: with several, gradients are held while the next one runs.
-    Raises:
-        ValueError: if memory does not suffice, with the remedy.
     """
     if not isinstance(task, RehearsedTask):
         return

@@ -178,12 +178,8 @@ class TrainStep:
         self._add_sums = SumsOverProcesses(accelerator, 3)
 
     def take(self, micro_batches: Sequence[Any], step: int) -> StepOutcome:
-        """
-        Args:
-            step: for messages.
-        Raises:
-            ValueError: if loss or gradients are not finite, naming the cause; the weights stay unchanged.
-        """
+        """Takes step `step`; ValueError if loss or gradients are not finite, naming the cause: the weights stay
+        unchanged."""
         accelerator, config = self._accelerator, self._config
         counts = [self._task.counts(batch) for batch in micro_batches]
         denominators = self._denominators(counts)
@@ -268,11 +264,8 @@ class TrainStep:
 
 
 def share_of_step(term: SumCount, denominator: Tensor, config: TrainConfig, *, num_processes: int) -> Tensor:
-    """One micro-batch's share of the loss of a step; all processes' shares add up to that loss.
-
-    Args:
-        denominator: elements of this loss in the whole step, in all processes.
-    """
+    """One micro-batch's share of the loss of a step; all processes' shares add up to that loss. `denominator` counts
+    the elements of this loss in the whole step, in all processes."""
     if config.loss_mean == "step":
         return term.over(denominator)
     # The releases divide by the configured accumulation, for any number of micro-batches in an update.

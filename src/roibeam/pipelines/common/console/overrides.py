@@ -110,11 +110,7 @@ def parse_value(text: str) -> Any:
 
 
 def _value(text: str, current: Any, annotation: str) -> Any:
-    """Parses text as a value of the field's kind.
-
-    Args:
-        annotation: the field's type as written, such as "float | None".
-    """
+    """Parses text as a value of the field's kind; `annotation` is the field's type as written."""
     if "None" in annotation and text.lower() in ("none", "null"):
         return None
     value = parse_value(text)

@@ -119,15 +119,7 @@ def _room(error: OSError) -> str:
 
 
 def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> FailureLine:
-    """Describes an exception with its remedy.
-
-    Args:
-        kind: of the exception; None for one that a worker named, unless it is one of Python's own.
-        name: of the kind, with its module where it is known.
-        text: its message.
-        number: of an error of the operating system.
-        where: the place in roibeam's code, for a bug.
-    """
+    """Describes an exception with its remedy; `kind` is None for one that a worker named and Python does not know."""
     line = " ".join(text.split())
     memory = _memory(kind, name, line)
     if memory is not None:
@@ -345,11 +337,7 @@ def set_resume_hint(kept: str, **options: str) -> None:
 
 
 def resume_hint(arguments: Sequence[str]) -> str:
-    """Returns one line: what ended the command, what is kept, and what to type next.
-
-    Args:
-        arguments: as of sys.argv.
-    """
+    """Returns one line for these `sys.argv`: what ended the command, what is kept, and what to type next."""
     name = signal.Signals(exit_code() - 128).name
     what = "interrupted" if name == "SIGINT" else f"ended by {name}"
     options = {key: value for key, value in _hint.items() if key != "kept"}

@@ -36,13 +36,8 @@ class NeighbourCounts:
         self._any = _Words(np.zeros_like(word), word, times)
 
     def guess(self, left: int, right: int, *, without: int | None = None) -> int:
-        """Returns the most likely word between two neighbours, which may be unknown; the lowest number of equal ones,
-        -1 where nothing was counted.
-
-        Args:
-            left, right: `UNKNOWN` for a hidden one.
-            without: a word to count once less between these two.
-        """
+        """Returns the most likely word between two neighbours (`UNKNOWN` for a hidden one), which may be unknown; the
+        lowest number of equal ones, -1 where nothing was counted. `without` is counted once less between these two."""
         if left != UNKNOWN and right != UNKNOWN:
             words, times = self._between.of(left * _ROOM + right, without)
             if len(words):

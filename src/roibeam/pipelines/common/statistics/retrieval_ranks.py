@@ -100,11 +100,8 @@ def best_possible_ranks(captioned: CaptionedImages) -> Ranks:
 
 
 def recall_by_chance(num_true: np.ndarray, num_candidates: int, cut: int) -> float:
-    """Mean over queries of the share of random orders in which one of the right candidates is among the first `cut`.
-
-    Args:
-        num_true: (queries,) int, right candidates of each, at least 1.
-    """
+    """Mean over queries of the share of random orders in which one of the right candidates is among the first `cut`;
+    num_true: (queries,) int >= 1."""
     values, times = np.unique(num_true, return_counts=True)
     chances = [1 - _all_behind(int(value), num_candidates, cut) for value in values]
     return float(np.average(chances, weights=times))

@@ -111,13 +111,10 @@ class Recipe:
         return max(fitting, default=most)
 
     def train_config(self, num_captions: int, *, micro_batch: int, processes: int, **changes: Any) -> TrainConfig:
-        """The run's training settings on a number of captions.
+        """The run's training settings on a number of captions; `changes` are fields that the user set.
 
         Args:
             micro_batch: captions of a process and micro-batch; the rest of the published batch is accumulated.
-            changes: fields that the user set.
-        Raises:
-            ValueError: if the published batch is no multiple of the captions of all processes' micro-batches.
         """
         at_once = micro_batch * processes
         if self.batch_size % at_once:

@@ -202,11 +202,8 @@ class VisualBertSampler:
         return named
 
     def _select(self, record: RegionRecord, named: tuple[int, ...] | None) -> np.ndarray:
-        """(n,) int64, numbers of the record's regions, and `WHOLE_IMAGE`.
-
-        Args:
-            named: regions that the texts of a task name.
-        """
+        """(n,) int64, numbers of the record's regions, and `WHOLE_IMAGE`; `named` are those that the texts of a task
+        name."""
         sampling = self._sampling
         if not sampling.with_regions:
             return np.arange(0)
@@ -330,12 +327,8 @@ def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> 
 
 
 def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
-    """Notes on images with a single caption, if samples have two.
-
-    Raises:
-        ValueError: if no image has two, so that every pair would be mismatched; if samples are to be made of a task's
-            texts and these are captions, or the other way.
-    """
+    """Notes on images with a single caption, if samples have two. ValueError if no image has two, so that every pair
+    would be mismatched; or if samples of a task's texts and captions are mixed up."""
     if isinstance(corpus, TaskCorpus) != (sampling.text_form == TASK_TEXT):
         given = "texts of a task (--task-text)" if isinstance(corpus, TaskCorpus) else "captions"
         raise ValueError(

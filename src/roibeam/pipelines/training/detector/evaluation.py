@@ -367,13 +367,7 @@ def evaluate_folder(
     nms_iou: float = 0.3,
     conventions: Conventions | None = None,
 ) -> DetectionReport:
-    """
-    Args:
-        detector: as of `read_detector_folder`.
-        device: cpu, cuda or cuda:<n>.
-        nms_iou: as of `evaluate_detector`.
-        conventions: None means those of the folder.
-    """
+    """Evaluates the detector of a folder, see `read_detector_folder` and `evaluate_detector`."""
     folder = read_detector_folder(detector)
     check_same_names(photos, folder.class_names, folder.attribute_names, detector)
     with waiting("loading the detector"):

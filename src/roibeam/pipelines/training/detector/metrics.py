@@ -174,12 +174,8 @@ class PrecisionCounter:
 
 
 def area_under_curve(right: np.ndarray, num_objects: int) -> float:
-    """Average precision of one class, 0..1.
-
-    Args:
-        right: (n,) bool, whether each detection found an object, best score first.
-        num_objects: how many there are to be found, at least 1.
-    """
+    """Average precision of one class, 0..1; right: (n,) bool, whether each detection found an object, best
+    score first."""
     precision = np.cumsum(right) / np.arange(1, len(right) + 1)
     raised = np.maximum.accumulate(precision[::-1])[::-1]
     return float(raised[right].sum() / num_objects)
@@ -388,10 +384,7 @@ def _rows(boxes: np.ndarray, *columns: np.ndarray) -> zip:
 
 
 def _summary(precision: np.ndarray, recall: np.ndarray) -> CocoPrecision:
-    """
-    Args:
-        precision, recall: (overlaps, classes, sizes, numbers of detections) float64; -1 where a class has no object.
-    """
+    """precision, recall: (overlaps, classes, sizes, numbers of detections) float64; -1 where a class has no object."""
     half, three_quarters = slice(0, 1), slice(5, 6)
     every, small, medium, large = range(4)
     return CocoPrecision(

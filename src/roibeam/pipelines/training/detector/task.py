@@ -291,11 +291,8 @@ class JudgedDetectorTask(DetectorTask):
 
 
 def detector_groups(part: nn.Module) -> list[ParameterGroup]:
-    """Weights decay; biases and norms do not (detectron2's WEIGHT_DECAY_NORM 0, and Caffe's decay_mult 0 of biases).
-
-    Args:
-        part: a detector, or its trained part.
-    """
+    """Weights of a detector, or of its trained part, decay; biases and norms do not (detectron2's WEIGHT_DECAY_NORM 0,
+    and Caffe's decay_mult 0 of biases)."""
     trained = [each for each in part.parameters() if each.requires_grad]
     return [
         {"params": [each for each in trained if each.ndim > 1]},
@@ -321,9 +318,6 @@ def train_detector(
 
     Args:
         judged: photos to evaluate the detector on while it is trained, every `TrainConfig.evaluate_every` steps.
-        resume, stop_at_step: as of `train`.
-    Raises:
-        ValueError: if photos or settings do not fit, with the remedy; in training, for photos that cannot be read.
     """
     start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)
@@ -380,11 +374,7 @@ def build_start(
     seed: int,
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Detector:
-    """The detector before the first step.
-
-    Args:
-        names: of its classes and attributes; those of a detector's folder are compared with them.
-    """
+    """The detector before the first step; `names` of its classes and attributes are compared with those of a folder."""
     from_scratch = start.weights is None and start.resnet is None
     norm = nn.BatchNorm2d if from_scratch else FrozenBatchNorm
     detector = build_trainable_detector(config, conventions, norm=norm)

@@ -193,10 +193,6 @@ def _conventions(request: DetectorTrainRequest) -> Conventions:
 
 
 def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
-    """
-    Args:
-        sizes: of the detector, with the numbers of classes and attributes that the labels have.
-    """
     sections: dict[str, Any] = {
         "photos": DetectorPhotoRules(batch_size=request.batch_size),
         "sampling": SamplingRules(),

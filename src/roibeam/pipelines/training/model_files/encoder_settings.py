@@ -99,10 +99,6 @@ class JointSettings:
 
 
 def read_joint_settings(path: Path) -> JointSettings:
-    """
-    Args:
-        path: of the config.json.
-    """
     hint = "a joint checkpoint's config.json is written by save_joint"
     found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
     if "end_to_end" not in found and str(found.get("model_type", "")).startswith("roibeam-"):

@@ -104,12 +104,8 @@ class JointDetector(EndToEndModel):
     def forward(
         self, batch: VLBatch, images: ImageBatch, *arguments: Any, labelled: DetectionBatch | None = None
     ) -> Any:
-        """See `EndToEndModel`.
-
-        Args:
-            labelled: adds the detector's losses and metrics on these photos. In one call with the others: data-parallel
-                training looks for gradients once.
-        """
+        """See `EndToEndModel`; `labelled` adds the detector's losses and metrics on these photos. In one call with the
+        others: data-parallel training looks for gradients once."""
         output = super().forward(batch, images, *arguments)
         if labelled is None:
             return output
@@ -138,13 +134,8 @@ _HEADS, _OWN = "detection.", "model."
 
 
 def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Content of `config.json`.
-
-    Args:
-        model: description of the model; None for its configuration and class.
-    Raises:
-        ValueError: if the encoder has other parts than its config makes, so that it could not be read back.
-    """
+    """Content of `config.json`; ValueError if the encoder has other parts than its config makes, so that it could not
+    be read back. `model` describes the model; None for its configuration and class."""
     encoder = region_encoder_of(joint)
     if model is None:
         own = cast(PreTrainedModel, joint.model)
@@ -194,11 +185,8 @@ def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
 
 
 def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
-    """The joint checkpoint that a folder holds, and its tokenizer's folder if any; None when `spec` is anything else.
-
-    Args:
-        spec: as `load_model` takes it; a run's folder means its newest checkpoint.
-    """
+    """The joint checkpoint that a folder, or a run by its newest checkpoint, holds, and its tokenizer's folder if any;
+    None when `spec` is anything else."""
     path = Path(spec).expanduser()
     if not path.is_dir():
         return None
@@ -218,11 +206,8 @@ class JointCheckpoint(ModelCheckpoint):
 
 
 def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
-    """The model that `spec` names: on stored features, or a `JointCheckpoint`.
-
-    Args:
-        spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
-    """
+    """The model that `spec` names, as of `load_model`: on stored features, or a `JointCheckpoint` of a run end to end
+    or a folder of `save_joint`."""
     found = joint_folder(spec)
     if found is None:
         return read_model(spec, options=options)
@@ -331,11 +316,8 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
 
 
 def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[str, Tensor]:
-    """Every tensor by its official name, as the release saves them: the last stage twice, norms with their counters.
-
-    Args:
-        kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
-    """
+    """Every tensor by its official name, as the release saves them: the last stage twice, norms with their counters;
+    `kind` as of `state_to_official`, such as "vcr-1fc"."""
     if region_encoder_of(joint).mask_channels:
         raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
     state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
@@ -354,11 +336,8 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
 
 
 def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pretrain") -> Path:
-    """Writes `{"state_dict": {"module....": tensor}}`, which the official code and `load_official_joint` read.
-
-    Args:
-        kind: as in `official_joint_state`.
-    """
+    """Writes `{"state_dict": {"module....": tensor}}`, which the official code and `load_official_joint` read; `kind`
+    as of `official_joint_state`."""
     final = Path(path)
     official = {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official_joint_state(joint, kind).items()}
     aside = final.with_name(f".writing-{final.name}")

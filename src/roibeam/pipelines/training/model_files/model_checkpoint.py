@@ -317,11 +317,8 @@ def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> A
 
 
 def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
-    """The model that `make` returns, without values: sizes that do not fit the parameters allocate nothing.
-
-    Args:
-        most: largest number of parameters; ten million layers would take hours.
-    """
+    """The model that `make` returns, without values: sizes that do not fit the parameters allocate nothing. `most` is
+    the largest number of parameters; ten million layers would take hours."""
     count = 0
 
     def count_one(module: nn.Module, name: str, parameter: nn.Parameter) -> None:

@@ -18,11 +18,8 @@ TASK_MODEL = "roibeam-task-model"  # `model_type` of a pre-trained model with th
 
 
 def model_folder(folder: Path) -> tuple[Path, Path | None]:
-    """The folder of a model's weights and that of its tokenizer, None if there is none.
-
-    Args:
-        folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
-    """
+    """The folder of a model's weights and that of its tokenizer, None if there is none. A run stands for its newest
+    checkpoint, of its last stage that has one."""
     folder = furthest_stage(folder)
     if (folder / "checkpoints").is_dir():
         newest = latest_checkpoint(folder)
@@ -74,11 +71,7 @@ BERT_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def tokenizer_file(spec: str) -> Path:
-    """Path of its tokenizer.json or vocab.txt.
-
-    Args:
-        spec: such a file, or a folder with one of them.
-    """
+    """Path of tokenizer.json or vocab.txt; `spec` is such a file, or a folder with one of them."""
     path = Path(spec)
     for name in ("tokenizer.json", "vocab.txt"):
         if path.is_dir() and (path / name).is_file():
@@ -98,11 +91,7 @@ def check_tokenizer_file(spec: str | None) -> None:
 
 
 def bert_files(spec: str) -> tuple[Path, Path]:
-    """Paths of its configuration and its weights.
-
-    Args:
-        spec: folder.
-    """
+    """Paths of the configuration and the weights in a folder."""
     folder = Path(spec).expanduser()
     config = folder / CONFIG
     found = [folder / name for name in BERT_WEIGHTS if (folder / name).is_file()]
@@ -124,11 +113,7 @@ def settings_beside(weights: Path) -> Path:
 
 
 def check_converted_output(out: Path, to: str) -> None:
-    """
-    Args:
-        out: for "roibeam" and "detector" a folder, for "official" a file.
-        to: one of `DIRECTIONS`.
-    """
+    """Checks that OUT can be written: for "roibeam" and "detector" a folder, for "official" a file."""
     if to not in DIRECTIONS:
         raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
     for path in (out, settings_beside(out)) if to == "official" else (out,):

@@ -76,14 +76,8 @@ class PublishedBert:
 
 
 def read_bert(spec: str) -> PublishedBert:
-    """A BERT of the hub or of this machine.
-
-    Args:
-        spec: hf:<repository>, or a folder with config.json and model.safetensors or pytorch_model.bin.
-    Raises:
-        ValueError: if there is no such BERT, or its files cannot be read.
-        OSError: if the hub cannot be reached.
-    """
+    """A BERT of the hub (hf:<repository>), or of a folder with config.json and model.safetensors or
+    pytorch_model.bin."""
     if spec.startswith("hf:"):
         config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, BERT_WEIGHTS)
     else:
@@ -133,13 +127,7 @@ def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> Non
 
 
 def start_from_bert(model: nn.Module, bert: PublishedBert) -> list[str]:
-    """Fills the parts of a model that it takes from BERT; everything else stays unchanged.
-
-    Returns:
-        Names of the parameters that stay as drawn.
-    Raises:
-        ValueError: if sizes or vocabulary do not fit, or the model starts from no BERT.
-    """
+    """Fills the parts of a model that it takes from BERT; returns the names of the parameters that stay as drawn."""
     try:
         state = _state_for(model, bert.state)
         own = model.state_dict()
@@ -186,8 +174,6 @@ def changed_model(
         overrides: fields of its configuration.
         source: where the model came from, for people.
         state: its parameters, if they are to be others.
-    Raises:
-        ValueError: if a field is unknown, or a parameter that stays would have another shape.
     """
     config: Any = type(model.config)
     fields = {**model.config.to_diff_dict(), **overrides}

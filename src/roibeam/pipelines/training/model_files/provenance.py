@@ -78,11 +78,8 @@ def trained_with(found: HasSource) -> TrainedWith:
 
 
 def check_object_classes(found: HasSource, names: Sequence[str]) -> None:
-    """Raises ValueError if the model was trained with other classes of objects, for instance in another order.
-
-    Args:
-        names: of the classes that it reads now, without that of the whole image; empty if it reads none.
-    """
+    """Raises ValueError if the model was trained with other classes of objects than `names`, for instance in another
+    order; these lack that of the whole image, and are empty if the model reads none."""
     learned, digest = trained_with(found).object_classes, digest_of_names(names)
     if None not in (learned, digest) and learned != digest:
         raise ValueError(

@@ -102,12 +102,7 @@ def writer_of(model: PreTrainedModel) -> PublishedModel:
 
 
 def bert_sizes(state: State, embeddings: str, layers: str) -> dict[str, int]:
-    """The fields of `BertSizes` that follow from shapes.
-
-    Args:
-        embeddings: prefix of "words.weight", "positions.weight" and "segments.weight".
-        layers: prefix of the number of a layer.
-    """
+    """The fields of `BertSizes` that follow from shapes; `embeddings` and `layers` are prefixes of names."""
     vocab_size, hidden = state[f"{embeddings}words.weight"].shape
     return {
         "vocab_size": vocab_size,

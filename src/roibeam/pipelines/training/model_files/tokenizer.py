@@ -154,10 +154,8 @@ class CaptionTokenizer:
     def save(self, folder: Path, *, of_run: bool = False) -> None:
         """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read.
 
-        It appears whole or not at all for other processes; an older one is replaced.
-
-        Args:
-            of_run: lists it among the sums of the run's folder, which contains it.
+        It appears whole or not at all for other processes; an older one is replaced. `of_run` lists it among the sums
+        of the run's folder, which contains it.
         """
         aside = folder.with_name(f"{WRITING}{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -217,10 +215,7 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
 
 
 def _from_folder(path: Path) -> CaptionTokenizer:
-    """
-    Args:
-        path: of tokenizer.json; other files beside it name its special tokens.
-    """
+    """`path` is that of tokenizer.json; other files beside it name its special tokens."""
     try:
         for name in (path.name, *_BESIDE):
             if (path.parent / name).exists():
@@ -280,13 +275,8 @@ Text = TypeVar("Text")
 
 
 def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str], *, stops: bool) -> list[str]:
-    """A line if more than 1 % of the pieces of the texts are [UNK], with the commonest such words.
-
-    Args:
-        where: source of the texts, for the line.
-        texts: `MOST_TEXTS` of them at even distances are read.
-        stops: whether a share of more than half is an error.
-    """
+    """A line if more than 1 % of the pieces of the texts are [UNK], with the commonest such words; ValueError if more
+    than half are and `stops`. `MOST_TEXTS` at even distances are read; `where` is their source."""
     pieces, unknown = 0, Counter[str]()
     for text in evenly(texts, MOST_TEXTS):
         number, words = tokenizer.unknown_words(text)

@@ -33,13 +33,7 @@ Levels = Mapping[str, Mapping[str, float]]
 
 
 def write_curves(run_dir: Path, drawn: Sequence[str]) -> Path:
-    """Writes plots to RUN/curves.svg.
-
-    Args:
-        drawn: as `drawn_curves` gives them.
-    Returns:
-        The path of the file.
-    """
+    """Writes plots, as `drawn_curves` gives them, to RUN/curves.svg, and returns its path."""
     path = run_dir / CURVES_NAME
     write_bytes_atomically(path, svg_file(drawn).encode())
     return path
@@ -74,12 +68,8 @@ def run_plots(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: st
 
 
 def stage_plots(stages: Sequence[tuple[Lines, Lines]], *, evaluated: str) -> Iterator[Plot]:
-    """The losses and accuracies of stages in a row, on one axis of steps.
-
-    Args:
-        stages: lines of log.jsonl, at least one, and of evaluation.jsonl, for each stage.
-        evaluated: as of `drawn_curves`.
-    """
+    """The losses and accuracies of stages in a row, on one axis of steps; `stages` are lines of log.jsonl, at least
+    one, and of evaluation.jsonl."""
     first_steps = [0]
     for lines, _ in stages:
         first_steps.append(first_steps[-1] + int(lines[-1]["step"]))
@@ -125,11 +115,7 @@ def _measure_plot(name: str, lines: Lines, evaluations: Lines, levels: Levels, *
 
 
 def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0) -> Iterator[Series]:
-    """A number of log.jsonl at each step, and its running mean.
-
-    Args:
-        first_step: added to the steps, for a stage after others.
-    """
+    """A number of log.jsonl at each step, and its running mean; `first_step` is added for a stage after others."""
     x, y = _column(lines, name)
     if not len(x):
         return

@@ -87,11 +87,7 @@ def is_out_of_patience(evaluations: Iterable[Mapping[str, Any]], config: TrainCo
 
 
 def best_checkpoint(run_dir: Path) -> Path:
-    """The best checkpoint of a run, of its last stage that has one.
-
-    Raises:
-        ValueError: for a run without `train.best_by` or its evaluations.
-    """
+    """The best checkpoint of a run with `train.best_by`, of its last stage that has one."""
     run_dir = furthest_stage(run_dir)
     config = _judged_by(run_dir)
     found = best_evaluation(run_dir, read_evaluations(run_dir), config)
@@ -193,11 +189,7 @@ def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
 
 @contextmanager
 def run_folder_lock(run_dir: Path) -> Iterator[None]:
-    """Lock of the main process while a training writes to the folder. A new folder is removed if it stays empty.
-
-    Raises:
-        ValueError: if another training holds it.
-    """
+    """Lock of the main process while a training writes to the folder. A new folder is removed if it stays empty."""
     if not is_main_process():
         yield
         return
@@ -301,13 +293,10 @@ def check_same_run(
 
 
 def with_recorded_rules(folder: Path, config: TrainConfig) -> TrainConfig:
-    """The settings of a resumed older run, with the rules that it was started with.
+    """The settings of a resumed older run, with the rules that it, or its checkpoint, was started with.
 
     Before `average_start` existed, averages were from the initial weights on, and a warm-up was whole steps. A recorded
     `best_is` stays by default: it was "highest" for losses too.
-
-    Args:
-        folder: a run's, or one of its checkpoints.
     """
     saved = saved_config(folder)["train"]
     from_initial = saved.get("average_start", "initial") == "initial"
@@ -337,11 +326,7 @@ def recorded_steps(folder: Path) -> int | None:
 
 
 def saved_config(folder: Path) -> dict[str, Any]:
-    """The configuration that a run's folder, or one of its checkpoints, holds.
-
-    Raises:
-        ValueError: with the remedy, if it is damaged.
-    """
+    """The configuration that a run's folder, or one of its checkpoints, holds; ValueError if it is damaged."""
     check_run_config(folder)
     try:
         saved = read_json_object(folder / CONFIG_NAME)

@@ -101,8 +101,6 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     Args:
         best_step: of the best evaluation, which has a checkpoint; None without one.
         ended_early: by `train.patience`.
-    Returns:
-        The path of the page.
     """
     path = run_dir / PAGE_NAME
     judged, encoder = (
@@ -353,13 +351,7 @@ class _Stage:
 
 
 def write_stages_page(run_dir: Path, names: Sequence[str]) -> Path:
-    """Writes RUN/report.html of the stages that have a log.
-
-    Args:
-        names: of all stages, for people.
-    Returns:
-        The path of the page.
-    """
+    """Writes RUN/report.html of the stages that have a log, and returns its path; `names` are those of all."""
     path = run_dir / PAGE_NAME
     write_bytes_atomically(path, "".join(_stages_html(run_dir, names)).encode())
     return path

@@ -35,11 +35,7 @@ _FIGURES = {
 
 
 def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value before and value after of each measured figure; "-" for an unknown one.
-
-    Args:
-        found: content of the file.
-    """
+    """Name, value before and value after of each measured figure of detector.json; "-" for an unknown one."""
     rows = []
     for name, (part, figure) in _FIGURES.items():
         values = [found[when][part][figure] if when in found else None for when in ("before", "after")]
@@ -50,11 +46,7 @@ def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def stage_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Each stage of a region encoder, whether it is trained, and how far it moved.
-
-    Args:
-        found: content of encoder.json.
-    """
+    """Each stage of a region encoder in encoder.json, whether it is trained, and how far it moved."""
     return [
         (
             each["stage"],

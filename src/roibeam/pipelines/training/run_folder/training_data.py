@@ -37,12 +37,8 @@ def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
 
 
 def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | None = None) -> None:
-    """Replaces the file of a resumed run.
-
-    Args:
-        keys: of all images, as `known_keys`.
-        before: folder of the run whose weights this one starts from; its training images are included.
-    """
+    """Replaces the file of a resumed run; keys: of all images, as `known_keys`. The images of the run in `before`,
+    whose weights this one starts from, are included."""
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     if before is not None and not has_trained_images(before):
@@ -56,11 +52,7 @@ def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | N
 def trained_among(
     run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
 ) -> list[str] | None:
-    """The ids that the run was trained on; None if its folder does not record them.
-
-    Args:
-        keys_of: an id -> the keys of its image.
-    """
+    """The ids whose image's keys (`keys_of`) the run was trained on; None if its folder does not record them."""
     path = run_dir / TRAINED_IMAGES
     if not path.is_file():
         return None
@@ -87,11 +79,7 @@ def has_trained_images(folder: Path) -> bool:
 
 
 def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
-    """Report of the held-out images that a run was trained on.
-
-    Args:
-        held_out: as of `HeldOut`.
-    """
+    """Report of the held-out images, by rules of `HeldOut`, that a run was trained on."""
     trained = _read(run_dir / TRAINED_IMAGES)
     if not len(trained):
         lacks = "names no image" if has_trained_images(run_dir) else "is missing"
