@@ -352,15 +352,8 @@ def pretrain_on_text(
         choice: None for a small VL-BERT with new weights.
     """
     run = RunSetup.opened(run_dir, settings, choice or ModelChoice())
-    check_kinds(
-        run.choice.system.named,
-        num_stores=0,
-        has_text_corpus=True,
-        has_task_texts=False,
-        is_end_to_end=False,
-        has_validation=False,
-    )
-    check_text_alone(run.choice.system.named, run.settings.data, run.settings.sampling)
+    check_kinds(run.choice.system, num_stores=0, has_text_corpus=True)
+    check_text_alone(run.choice.system, run.settings.data, run.settings.sampling)
     texts = TextCorpus(text_files)
     config = run.train_config(len(texts.lines))
     tokenizer, unknown = run.tokenizer([("the text corpus", texts.lines)])

@@ -44,7 +44,8 @@ from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedEncoder, RequestedModel
 from roibeam.pipelines.pretraining.requested_settings import (
     APPEARANCE,
-    changed_sections,
+    OF_MODEL,
+    OF_TRAIN,
     chosen_system,
     default_sections,
     encoder_of,
@@ -78,17 +79,16 @@ def encoder_sections(
 ) -> dict[str, Any]:
     """The sections of `--set` with their defaults: those of the run that this one continues, if any."""
     if isinstance(start, JointCheckpoint):
-        _check_brings_encoder(spec, start)
+        for name in ("detector", "weights", "conventions"):
+            if getattr(spec, name) is not None:
+                raise ValueError(
+                    f"--{name}: {start.source} brings its region encoder; leave it out, or start from a model alone"
+                )
         encoder = region_encoder_of(start.joint)
-        sizes, options = (
-            encoder.config,
-            EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels),
-        )
-        choices = start.joint.choices
-    else:
-        sizes = requested_choice(spec).config
-        options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
-    return sections_of_encoder(spec, sizes, options, choices, recipe)
+        options = EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels)
+        return sections_of_encoder(spec, encoder.config, options, start.joint.choices, recipe)
+    choices = EndToEndChoices(whole_image=whole_image)
+    return sections_of_encoder(spec, requested_choice(spec).config, EncoderOptions(), choices, recipe)
 
 
 def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
@@ -114,14 +114,6 @@ def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start
     return EndToEnd(config, own.conventions, str(start.source), spec.images, start=own, detector=part, **chosen)
 
 
-def _check_brings_encoder(spec: RequestedEncoder, start: JointCheckpoint) -> None:
-    named = [name for name in ("detector", "weights", "conventions") if getattr(spec, name) is not None]
-    if named:
-        raise ValueError(
-            f"--{named[0]}: {start.source} brings its region encoder; leave it out, or start from a model alone"
-        )
-
-
 def _detector_part(
     spec: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary, conventions: Conventions
 ) -> DetectorPart | None:
@@ -129,9 +121,8 @@ def _detector_part(
     exif = conventions.exif_orientation
     if spec.judge_labels is not None:
         photos = open_labelled_photos(spec.judge_labels, image_root=spec.judge_images, vocab=spec.labels_vocab)
-        most = spec.judge_photos
-        photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=most)
-        judged = JudgedPhotos(photos, most)
+        photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=spec.judge_photos)
+        judged = JudgedPhotos(photos, spec.judge_photos)
     if spec.labels is not None:
         labelled = open_labelled_photos(spec.labels, image_root=spec.labels_images, vocab=spec.labels_vocab)
         labelled = look_once(labelled, exif, is_trained_on=True, option="--labels-photos")
@@ -177,15 +168,18 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         logger.warning("%s: %s", spec.from_run, note)
     if request.end_to_end and not isinstance(start, JointCheckpoint):
         request = replace(request, encoder=encoder_of(request, recipe))
-    request = with_masking(request, recipe, system.named)
+    request = with_masking(request, recipe, system)
     for note in _recorded_notes(request, recipe, system) if is_main_process() else ():
         logger.warning("%s", note)
     training = request.training
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
-    else:
-        _refuse_joint_start(request, start)
-    sections = changed_sections(sections, training.settings)
+    elif isinstance(start, JointCheckpoint):
+        raise ValueError(
+            f"--from-run {spec.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
+        )
+    with_sections = [each for each in training.settings if not each.startswith((OF_MODEL, OF_TRAIN))]
+    sections = apply_overrides(sections, with_sections)
     train_config = train_config_of(request, recipe)
     train_config(1)  # errors in --set come before anything is read
     overrides = model_overrides(training.settings)
@@ -249,10 +243,9 @@ def _pretrain_on_stores(
 
 def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, ModelFields]:
     """The system, and its model's configuration."""
-    spec = request.model
+    spec, name = request.model, chosen_system(request)
     if recipe is not None:
-        return system_named(recipe.system), recipe.toy_build if spec.toy else recipe.build
-    name = chosen_system(request)
+        return system_named(name), recipe.toy_build if spec.toy else recipe.build
     return system_named(name), model_size(name, spec.size or DEFAULT_SIZE)
 
 
@@ -261,7 +254,7 @@ def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: Sys
     end, or of another recipe of that name."""
     notes = recorded_recipe_notes(request)
     recorded = recorded_masking(request.out).get(APPEARANCE) if request.end_to_end else None
-    published = system.named.masking.get(recipe.masking) if recipe is not None else None
+    published = system.masking.get(recipe.masking) if recipe is not None else None
     if recorded is None or published in (None, recorded) or f"{APPEARANCE}={recorded}" not in request.training.settings:
         return notes
     return [
@@ -269,14 +262,6 @@ def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: Sys
         f"{request.out} goes on as it began, with {APPEARANCE}={recorded}; {request.model.recipe} has {published}: for "
         f"that, begin a new run",
     ]
-
-
-def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
-    """Raises ValueError if a run on stored features is to continue an end-to-end one."""
-    if isinstance(start, JointCheckpoint):
-        raise ValueError(
-            f"--from-run {request.model.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
-        )
 
 
 def _bert(spec: RequestedModel, recipe: Recipe | None) -> str | None:
@@ -312,21 +297,16 @@ def run_stages(
             logger.info("%s is done: %s", stage.title(number, of=len(stages)), folder)
             continue
         logger.info("%s", stage.title(number, of=len(stages)))
-        before = None if number == 1 else str(run.folder(number - 1))
         try:
-            request = _placed(stage.request, folder, before, resume)
+            request = replace(stage.request, out=folder, training=replace(stage.request.training, resume=resume))
+            if number > 1:
+                request = replace(request, model=replace(request.model, from_run=str(run.folder(number - 1))))
             tell(request, run_pretraining(request))
         finally:
             if is_main_process():
                 write_stages_page(out, [each.name for each in stages])
         if is_main_process():
             run.mark_done(number)
-
-
-def _placed(request: PretrainRequest, folder: Path, before: str | None, resume: bool | None) -> PretrainRequest:
-    """The request of a stage in its folder, continuing the run before."""
-    model = request.model if before is None else replace(request.model, from_run=before)
-    return replace(request, out=folder, model=model, training=replace(request.training, resume=resume))
 
 
 def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folders: Callable[[int], Path]) -> None:
@@ -339,11 +319,9 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
     """
     with ExitStack() as opened:
         first: FeatureStore | None = None
-        requests = requests_of(stages)
-        for number, stage in enumerate(stages, start=1):
+        for number, (stage, request) in enumerate(zip(stages, requests_of(stages), strict=True), start=1):
             if number in done:
                 continue
-            request = requests[number - 1]
             data = request.data
             try:
                 aligns_words = _check_settings(replace(request, out=folders(number)))
@@ -361,8 +339,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
 
 def _check_settings(request: PretrainRequest) -> bool:
     """Whether --set aligns words with the regions that they name; ValueError for an invalid setting."""
-    recipe = recipe_of(request)
-    system = system_named(recipe.system if recipe else chosen_system(request))
+    recipe, system = recipe_of(request), system_named(chosen_system(request))
     sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
     settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]
     return system.aligns_words(apply_overrides(sections, settings)["sampling"])

@@ -19,11 +19,11 @@ from roibeam.extraction.weights.detector_choice import ChosenDetector
 from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKINGS, EndToEndChoices
 from roibeam.pipelines.common.compute import num_processes
-from roibeam.pipelines.common.console.overrides import apply_overrides, parse_value
+from roibeam.pipelines.common.console.overrides import parse_value
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM, NAMED_SYSTEMS, NamedSystem
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
-from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder, RequestedTraining
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.training.model_files.encoder_settings import (
     DEFAULT_ENCODER,
@@ -113,17 +113,16 @@ _LEARNS_FROM_TASK_TEXT = "visualbert"
 
 
 def chosen_system(request: PretrainRequest) -> str:
-    """The system of a request, in this order: 1. the requested one; 2. that of the run in `out` (so a repeated command
-    resumes); 3. that of `from_run`; 4. the one that can read the inputs; 5. the default.
-    """
+    """The system of a request, in this order: 1. the recipe's or the requested one; 2. that of the run in `out` (so a
+    repeated command resumes); 3. that of `from_run`; 4. the one that can read the inputs; 5. the default."""
     spec, data = request.model, request.data
+    if spec.recipe is not None:
+        return recipe_named(spec.recipe).system
     if spec.system is not None:
         return spec.system
-    recorded = None if request.training.resume is False else system_of_folder(request.out)
-    if recorded is not None:
+    if request.training.resume is not False and (recorded := system_of_folder(request.out)) is not None:
         return recorded
-    started_from = None if spec.from_run is None else system_of_folder(Path(spec.from_run))
-    if started_from is not None:
+    if spec.from_run is not None and (started_from := system_of_folder(Path(spec.from_run))) is not None:
         return started_from
     if data.task_texts:
         return _LEARNS_FROM_TASK_TEXT
@@ -236,7 +235,12 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
             config = recipe.toy_config(micro_batch=batch_size, **given)
         else:
             config = recipe.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
-        paced = _paced(config, spec, evaluates=bool(request.data.validation))
+        # Checkpoints and evaluations at intervals that fit the run's length.
+        pause = max(1, min(1000, config.steps // 10))
+        evaluate_every = config.evaluate_every or (pause if request.data.validation else 0)
+        paced = replace(
+            config, device=spec.device, seed=spec.seed, checkpoint_every=pause, evaluate_every=evaluate_every
+        )
         return with_settings(paced, of_train)
 
     return train_config
@@ -287,30 +291,12 @@ def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: 
     }
 
 
-def changed_sections(defaults: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The sections other than train, whose defaults are known later, with the changes of the settings."""
-    return apply_overrides(defaults, [each for each in settings if not each.startswith((OF_MODEL, OF_TRAIN))])
-
-
 def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
     """Fields of the model's configuration that the settings change."""
     overrides: dict[str, Any] = {}
-    for setting in settings:
+    for setting in (each for each in settings if each.startswith(OF_MODEL)):
         name, equals, value = setting.removeprefix(OF_MODEL).partition("=")
-        if setting.startswith(OF_MODEL):
-            if not equals:
-                raise ValueError(f"--set {setting!r}: expected model.field=value")
-            overrides[name.strip()] = parse_value(value.strip())
+        if not equals:
+            raise ValueError(f"--set {setting!r}: expected model.field=value")
+        overrides[name.strip()] = parse_value(value.strip())
     return overrides
-
-
-def _paced(config: TrainConfig, spec: RequestedTraining, *, evaluates: bool) -> TrainConfig:
-    """The config with intervals of checkpoints and evaluations that fit the run's length."""
-    pause = max(1, min(1000, config.steps // 10))
-    return replace(
-        config,
-        device=spec.device,
-        seed=spec.seed,
-        checkpoint_every=pause,
-        evaluate_every=config.evaluate_every or (pause if evaluates else 0),
-    )

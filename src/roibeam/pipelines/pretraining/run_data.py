@@ -112,13 +112,7 @@ class Search:
         """R@1, R@5, R@10 of each way, as in `roibeam evaluate`."""
         with self._samples() as (samples, scratch, device):
             directions = retrieve(
-                self.model,
-                samples,
-                self.chosen,
-                folds=1,
-                batch_size=self.batch_size,
-                device=device,
-                scratch=scratch,
+                self.model, samples, self.chosen, folds=1, batch_size=self.batch_size, device=device, scratch=scratch
             )
         images = len(self.chosen.image_ids)
         bootstrap = Bootstrap(images)
@@ -293,23 +287,20 @@ class RunData:
 
     def recorded(self) -> dict[str, Any]:
         """Facts that may differ on resume."""
+        features: list[dict[str, Any]] = []
+        for each in self.joined:
+            fingerprint = each.store.fingerprint.to_json()
+            features += [] if fingerprint in features else [fingerprint]
         found = {
             "sources": [each.to_json() for each in self.joined],
             "validation": None if self.evaluated is None else self.evaluated.to_json(),
             "notes": self.notes,
             "classes": digest_of_classes(self.store),
-            "features": self._features(),
+            # The different fingerprints, which later runs, evaluations and probes compare.
+            "features": features,
             "choices": self.choices,
         }
         return found if self.end_to_end is None else found | self.end_to_end.recorded(self.missing)
-
-    def _features(self) -> list[dict[str, Any]]:
-        """The different fingerprints, which later runs, evaluations and probes compare."""
-        found: list[dict[str, Any]] = []
-        for each in self.joined:
-            fingerprint = each.store.fingerprint.to_json()
-            found += [] if fingerprint in found else [fingerprint]
-        return found
 
 
 @waiting("joining captions with the stores")
@@ -328,7 +319,7 @@ def gather(
     """Joins the data, leaves out held-out images and checks; arguments and errors as of `pretrain`."""
     system, most_pieces = choice.system, choice.most_pieces(sampling)
     check_kinds(
-        system.named,
+        system,
         num_stores=len(sources),
         has_text_corpus=bool(text_files),
         has_task_texts=any(isinstance(source.captions, TaskTexts) for source in sources),
@@ -337,11 +328,10 @@ def gather(
     )
     check_search(data, has_validation=validation is not None)
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
-    evaluated: JoinedSource | None = None
-    kept_out: KeptOut | None = None
     for each in joined:
         if isinstance(each.rows, TaskTable) and system.aligns_words(sampling):
             check_named_regions(each.store, each.rows)
+    evaluated = kept_out = photos = eval_photos = searched = None
     if validation is not None:
         stores = [each.store for each in joined]
         evaluated, kept_out = join_validation(
@@ -349,8 +339,6 @@ def gather(
         )
         joined = [kept_out.without(each) for each in joined]
     missing: dict[str, str] = {}
-    photos: RecordPhotos | None = None
-    eval_photos: RecordPhotos | None = None
     if end_to_end is not None:
         if isinstance(joined[0].rows, TaskTable) and joined[0].rows.has_pairs:
             raise ValueError(
@@ -363,7 +351,6 @@ def gather(
         if evaluated is not None:
             eval_photos, rows, unusable = end_to_end.find_photos(evaluated.store, evaluated.rows)
             evaluated, missing = dataclasses.replace(evaluated, rows=rows), missing | unusable
-    searched: EvaluationSet | None = None
     if evaluated is not None and data.validation_retrieval:
         evaluated, searched, broken = _searched(evaluated, data.validation_retrieval, eval_photos, end_to_end)
         missing |= broken
@@ -378,15 +365,11 @@ def gather(
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
     choices = choice_notes([each.store for each in all_joined])
-    known = _objects(objects, all_joined, sampling)
+    known = None
+    if objects:
+        ids = dict.fromkeys(chain.from_iterable(each.rows.captioned_ids() for each in all_joined))
+        known = ImageObjects(objects, list(ids), names_file=sampling.object_names)
     return RunData(joined, end_to_end, photos, evaluated, eval_photos, searched, texts, notes, missing, choices, known)
-
-
-def _objects(files: Sequence[str], sources: Sequence[JoinedSource], sampling: Any) -> ImageObjects | None:
-    if not files:
-        return None
-    ids = dict.fromkeys(chain.from_iterable(each.rows.captioned_ids() for each in sources))
-    return ImageObjects(files, list(ids), names_file=sampling.object_names)
 
 
 def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
@@ -450,9 +433,9 @@ def _searched(
     left_out: dict[str, str] = {}
     while True:
         chosen = evaluation_set(corpus_of([evaluated]), max_images=images)
-        if end_to_end is None or photos is None:
-            return evaluated, chosen, left_out
-        broken = end_to_end.broken_photos(evaluated.store, photos, chosen.image_ids)
+        broken: dict[str, str] = {}
+        if end_to_end is not None and photos is not None:
+            broken = end_to_end.broken_photos(evaluated.store, photos, chosen.image_ids)
         if not broken:
             return evaluated, chosen, left_out
         left_out |= broken

@@ -28,7 +28,7 @@ from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
-from roibeam.pipelines.pretraining.systems import ModelChoice
+from roibeam.pipelines.pretraining.systems import ModelChoice, check_system
 from roibeam.pipelines.pretraining.task import BudgetedTask, RowsTask
 from roibeam.pipelines.training.encoder_change import EncoderChange
 from roibeam.pipelines.training.hooks import TrainResult
@@ -173,7 +173,8 @@ class RunSetup:
         run_dir = Path(run_dir)
         settings = replace(settings, sampling=settings.sampling or choice.system.sampling())
         check_run_folder(run_dir, resume=settings.resume)
-        choice.check_start()
+        if choice.start is not None:
+            check_system(choice.start, choice.system)
         return cls(run_dir, settings, choice)
 
     def train_config(self, num_samples: int) -> TrainConfig:
@@ -258,19 +259,22 @@ class RunSetup:
         rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
         if not is_main_process() or not (rows or encoder_looks):
             return
-        first = _first_batch(task, config.accumulation)
+        if isinstance(task, BudgetedTask):
+            step_samples = task.batch_size * config.accumulation * num_processes()
+            first: Any = next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
+        else:
+            first = next(task.batches(0, rank=0, num_ranks=1))
         if encoder_looks and change is not None and isinstance(first, EndToEndBatch):
             names = first.rows.sample_ids
             stored = [next((store.get(name) for store in stores if name in store), None) for name in names]
             boxes = [None if record is None else torch.from_numpy(record.boxes) for record in stored]
             change.before(first.rows, first.images, names, boxes)
         if rows:
-            displayed = first.rows if isinstance(first, EndToEndBatch) else first
-            layout = self.choice.system.layout(made.model.config)
-            warnings = (warning_of_store(store.manifest) for store in stores)
-            banner = next((each for each in warnings if each is not None), None)
-            photos = _first_photos(first, made, stores, min(rows, displayed.batch_size))
             as_read = isinstance(first, EndToEndBatch)
+            displayed = first.rows if as_read else first
+            layout = self.choice.system.layout(made.model.config)
+            banner = next(filter(None, (warning_of_store(store.manifest) for store in stores)), None)
+            photos = _first_photos(first, made, stores, min(rows, displayed.batch_size))
             inspected = InspectedBatch(displayed, rows, layout, task.counts(first), photos, banner, as_read)
             classes = stores[0].vocabulary["classes"] if stores else None
             write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
@@ -319,7 +323,7 @@ class RunSetup:
             return evaluation.figures
         words = self._words_alone(hidden_words, made, texts, held_out=held_out)
         figures = with_words_alone(evaluation.figures, words)
-        summary = TrainingSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
+        summary = TrainingSummary.of_figures(figures, system=self.choice.system.title, asked=of, held_out=held_out)
         write_summary(self.run_dir, summary)
         best = None if training.best is None else checkpoint_step(training.best)
         write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
@@ -360,11 +364,3 @@ def _first_photos(
     ids = first.sample_ids[:rows]
     found = stored_photos(stores, dict.fromkeys(ids))
     return {(row, 0): found[image_id] for row, image_id in enumerate(ids) if image_id in found}
-
-
-def _first_batch(task: Any, accumulation: int) -> Any:
-    """The first batch of the main process."""
-    if isinstance(task, BudgetedTask):
-        step_samples = task.batch_size * accumulation * num_processes()
-        return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
-    return next(task.batches(0, rank=0, num_ranks=1))

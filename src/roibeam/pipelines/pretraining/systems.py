@@ -33,7 +33,6 @@ from roibeam.pipelines.pretraining.recipes.named_systems import (
     named_system,
     wrong_start,
 )
-from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
@@ -51,12 +50,11 @@ from roibeam.pipelines.training.model_files.model_start import (
 from roibeam.pipelines.training.model_files.provenance import TrainedWith, trained_with
 
 
-@dataclass(frozen=True)
-class System:
-    """One of the published systems, as pre-training knows it.
+@dataclass(frozen=True, kw_only=True)
+class System(NamedSystem):
+    """One of the published systems, with its model and its rules.
 
     Attributes:
-        named: its title, the sizes and classes of its model and the settings of its rules.
         model_class: with the pre-training heads.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampler: the rules.
@@ -74,7 +72,6 @@ class System:
         whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
-    named: NamedSystem
     model_class: type[nn.Module]
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
@@ -88,46 +85,10 @@ class System:
     whole_image: str = "model"
 
     @property
-    def name(self) -> str:
-        """Title, for people."""
-        return self.named.title
-
-    @property
-    def sampling(self) -> type:
-        """Dataclass of the rules' settings."""
-        return self.named.sampling
-
-    @property
-    def sizes(self) -> Mapping[str, ModelFields]:
-        """Name of a preset -> the model's configuration."""
-        return self.named.sizes
-
-    @property
-    def class_objective(self) -> ClassObjective | None:
-        """See `NamedSystem.class_objective`."""
-        return self.named.class_objective
-
-    @property
-    def text_only_fields(self) -> Mapping[str, Any] | None:
-        """See `NamedSystem.text_only_fields`."""
-        return self.named.text_only_fields
-
-    @property
-    def text_only_sampling(self) -> tuple[str, ...]:
-        """See `NamedSystem.text_only_sampling`."""
-        return self.named.text_only_sampling
-
-    @property
-    def reads_task_text(self) -> bool:
-        """See `NamedSystem.reads_task_text`."""
-        return self.named.reads_task_text
-
-    @property
     def end_to_end_fields(self) -> Mapping[str, Any]:
         """Default fields of the model's configuration in a run through the region encoder, below those of preset and
         user."""
-        masking = self.named.masking
-        return {"masked_appearance": masking[DEFAULT_MASKING]} if masking else {}
+        return {"masked_appearance": self.masking[DEFAULT_MASKING]} if self.masking else {}
 
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
@@ -139,10 +100,8 @@ _WHOLE, _END = ("whole image",), ("end",)
 _POSITIONS = "max_position_embeddings"
 
 
-def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
-    return (
-        ("text", "regions", *_WHOLE * bool(config.global_feature_size), *_END * (config.final_separator != "none")),
-    )
+def _system(name: str, **parts: Any) -> System:
+    return System(**vars(NAMED_SYSTEMS[name]), **parts)
 
 
 def _pieces_of_vlbert(sampling: Any, model: Callable[[str], Any]) -> int:
@@ -152,16 +111,16 @@ def _pieces_of_vlbert(sampling: Any, model: Callable[[str], Any]) -> int:
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
     {
-        "vlbert": System(
-            named=NAMED_SYSTEMS["vlbert"],
+        "vlbert": _system(
+            "vlbert",
             model_class=VLBertForPreTraining,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             most_pieces=_pieces_of_vlbert,
             whole_image="box",
         ),
-        "visualbert": System(
-            named=NAMED_SYSTEMS["visualbert"],
+        "visualbert": _system(
+            "visualbert",
             model_class=VisualBertForPreTraining,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
@@ -172,29 +131,36 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             review=review_captions,
             notes_of_cuts=VisualBertSampler.notes_of_cuts,
         ),
-        "imagebert": System(
-            named=NAMED_SYSTEMS["imagebert"],
+        "imagebert": _system(
+            "imagebert",
             model_class=ImageBertForPreTraining,
             sampler=ImageBertSampler,
-            layout=_imagebert_layout,
+            layout=lambda config: (
+                (
+                    "text",
+                    "regions",
+                    *_WHOLE * bool(config.global_feature_size),
+                    *_END * (config.final_separator != "none"),
+                ),
+            ),
             most_pieces=lambda sampling, model: (
                 min(sampling.max_pieces, model(_POSITIONS)) - (model("final_separator") != "none")
             ),
         ),
-        "vilbert": System(
-            named=NAMED_SYSTEMS["vilbert"],
+        "vilbert": _system(
+            "vilbert",
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
         ),
-        "vilbert-single-stream": System(
-            named=NAMED_SYSTEMS["vilbert-single-stream"],
+        "vilbert-single-stream": _system(
+            "vilbert-single-stream",
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
         ),
-        "interbert": System(
-            named=NAMED_SYSTEMS["interbert"],
+        "interbert": _system(
+            "interbert",
             model_class=InterBertForPreTraining,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
@@ -258,11 +224,6 @@ class ModelChoice:
     recipe: str = ""
     features: Features | None = None
 
-    def check_start(self) -> None:
-        """Raises ValueError if `start` is a model of another system."""
-        if self.start is not None:
-            check_system(self.start, self.system)
-
     def model(
         self, fields: Mapping[str, Any], *, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
     ) -> nn.Module:
@@ -288,7 +249,7 @@ class ModelChoice:
         if given is not None and (objective is None or loss != objective.on):
             why = "" if objective is None else f" (model.{objective.field}={loss})"
             raise ValueError(
-                f"--num-classes {given}: this {system.name} predicts no classes of regions{why}; leave the option out"
+                f"--num-classes {given}: this {system.title} predicts no classes of regions{why}; leave the option out"
             )
         if objective is None:
             return ClassChoice(0)
@@ -309,7 +270,7 @@ class ModelChoice:
             return ClassChoice(learned, note=note)
         off = {objective.field: objective.off}
         why = f"{classes.missing}; {classes.remedy}{objective.instead}"
-        return ClassChoice(0, off, off, f"{system.name} predicts no classes of masked regions: {why}")
+        return ClassChoice(0, off, off, f"{system.title} predicts no classes of masked regions: {why}")
 
     def _note_of_a_missing_head(self, objective: ClassObjective, loss: Any, fields: Mapping[str, Any]) -> str:
         """A note for a model to start from whose own stores had no classes; "" if the user sets it so."""
@@ -370,8 +331,9 @@ def new_model(
 
 
 def check_system(start: ModelCheckpoint, system: System) -> None:
+    """Raises ValueError if the model to start from is of another system."""
     if not isinstance(start.model, system.model_class):
-        raise wrong_start(start.source, type(start.model).__name__, system.named)
+        raise wrong_start(start.source, type(start.model).__name__, system)
 
 
 def continued_model(

@@ -85,6 +85,10 @@ class NamedFiles:
             return True
         return False
 
+    def refuse(self, line: str) -> None:
+        """Adds an error."""
+        self._wrong.append(line)
+
     def look(self, check: Callable[[], _T]) -> _T | None:
         """Returns the result of a check; None where it raises an error, which is kept."""
         try:
