@@ -132,16 +132,11 @@ class DetectorChange:
     def _report(self, when: str) -> dict[str, Any]:
         detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
         photos = self._judged.photos
+        names = {"class_names": photos.class_names, "attribute_names": photos.attribute_names}
         logger.info("judging the detector %s on %s", when, plural(self._judged.count, "photo"))
         with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
             report = evaluate_detector(
-                detector,
-                photos.images,
-                photos.root,
-                class_names=photos.class_names,
-                attribute_names=photos.attribute_names,
-                max_images=self._judged.most,
-                progress=progress.to,
+                detector, photos.images, photos.root, **names, max_images=self._judged.most, progress=progress.to
             )
         return report.as_json()
 
@@ -193,10 +188,8 @@ class DetectorPart:
 
     def names(self, config: DetectorConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of classes and attributes, in id order."""
-        judged = None if self.judged is None else self.judged.photos
-        sets = [photos for photos in (self.labelled, judged) if photos is not None]
-        first = sets[0]
-        classes, attributes = first.class_names, first.attribute_names
+        sets = list(self._sets().values())
+        classes, attributes = sets[0].class_names, sets[0].attribute_names
         if self.rules.heads != "new":
             # Weight files carry no class names; use those of the labels unless others are given.
             numbers = tuple(f"attribute {number}" for number in range(config.num_attributes))
@@ -239,13 +232,16 @@ class DetectorPart:
 
     def notes(self) -> list[str]:
         """Notes of labels that are left out, with reasons."""
-        sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
         return [
             f"left out of {option}: {count:,} x {reason}"
-            for option, photos in sets.items()
-            if photos is not None
+            for option, photos in self._sets().items()
             for reason, count in photos.left_out.items()
         ]
+
+    def _sets(self) -> dict[str, LabelledPhotos]:
+        """The photos by the option that names their labels."""
+        sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
+        return {option: photos for option, photos in sets.items() if photos is not None}
 
     def described(self) -> dict[str, Any]:
         """Settings that must match on resume. Empty if no detector is trained."""

@@ -203,16 +203,13 @@ class EndToEndTask:
         return [*self._stored.sample_ids(batch.rows), *(f"labelled photo {image_id}" for image_id in labelled)]
 
     def one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch | NamedBatch]:
-        yield from self._rows_one_by_one(batch)
-        if batch.labelled is not None:
-            yield from batch.labelled.one_by_one()
-
-    def _rows_one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch]:
         photo = 0
         for row in range(batch.rows.batch_size):
             alone = batch.rows.text_only is not None and bool(batch.rows.text_only[row])
             yield EndToEndBatch(batch.rows.row(row), batch.images.part(photo, photo if alone else photo + 1))
             photo += not alone
+        if batch.labelled is not None:
+            yield from batch.labelled.one_by_one()
 
     def encoded(self, batch: EndToEndBatch) -> tuple[VLBatch, VLOutput]:
         """See `HasEvaluationBatches`."""
@@ -267,11 +264,7 @@ class EndToEndTask:
             labelled = self._labelled.photos.blank(self._labelled.most(self.batch_size))
             height, width = labelled.photos.input_hw[0]
             what += f" and {len(labelled.photos)} labelled ones of {width} x {height}"
-        return WorstBatch(
-            EndToEndBatch(rows, images, labelled),
-            what,
-            remedies,
-        )
+        return WorstBatch(EndToEndBatch(rows, images, labelled), what, remedies)
 
     def _largest_input(self) -> tuple[int, int]:
         """Height and width, pixels, of the largest padded network input."""
@@ -347,35 +340,26 @@ class EndToEndTask:
         if not samples:
             raise ValueError(f"none of the {len(waiting)} photos of a batch can be used, the last because {why}")
         rows = self._without_stored_features(self._stored.collate(samples))
-        if not photos:
-            return EndToEndBatch(rows, _no_images(rows, whole_image=self._joint.choices.whole_image == "box"))
+        if not photos:  # a batch of text alone
+            count = rows.region_mask.shape[1]
+            images = ImageBatch(
+                pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
+                boxes=torch.zeros(0, count, 4),
+                blanked_regions=torch.zeros(0, count, dtype=torch.bool),
+                whole_image_boxes=torch.zeros(0, 4) if self._joint.choices.whole_image == "box" else None,
+            )
+            return EndToEndBatch(rows, images)
         made = collate_inputs(photos, self._joint.choices)
-        return EndToEndBatch(_with_photo_boxes(rows, made.regions["region_boxes"]), made.images)
+        # Boxes as they are in the photos: clipped to them, and mirrored with them.
+        boxes = torch.zeros_like(rows.region_boxes)
+        boxes[_rows_with_photo(rows)] = made.regions["region_boxes"]
+        return EndToEndBatch(replace(rows, region_boxes=boxes * rows.region_mask[..., None]), made.images)
 
     def _without_stored_features(self, rows: VLBatch) -> VLBatch:
         """The rows without stored features, unless the model regresses them: features come from the encoder."""
-        if self._joint.regresses_features:
-            return replace(rows, whole_image_features=None)
-        return replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
-
-
-def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
-    """The rows with boxes as they are in the photos: clipped to them, and mirrored with them."""
-    placed = torch.zeros_like(rows.region_boxes)
-    placed[_rows_with_photo(rows)] = boxes
-    return replace(rows, region_boxes=placed * rows.region_mask[..., None])
+        features = rows.region_features if self._joint.regresses_features else rows.region_features[..., :0]
+        return replace(rows, region_features=features, whole_image_features=None)
 
 
 def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:
     return slice(None) if rows.text_only is None else ~rows.text_only
-
-
-def _no_images(rows: VLBatch, *, whole_image: bool) -> ImageBatch:
-    """Images of a batch of text alone."""
-    count = rows.region_mask.shape[1]
-    return ImageBatch(
-        pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
-        boxes=torch.zeros(0, count, 4),
-        blanked_regions=torch.zeros(0, count, dtype=torch.bool),
-        whole_image_boxes=torch.zeros(0, 4) if whole_image else None,
-    )

@@ -204,9 +204,8 @@ class PretrainTask(RowsTask):
         number = self._number(epoch, row)
         random = np.random.default_rng([MASKS, *number])
         sample = self._sampler.sample(corpus or self._corpus, row, random)
-        rows = [
-            replace(each, draw_seed=int(random.integers(2**63))) for each in (sample, sample.twin) if each is not None
-        ]
+        pair = (each for each in (sample, sample.twin) if each is not None)
+        rows = [replace(each, draw_seed=int(random.integers(2**63))) for each in pair]
         return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
 
 
@@ -343,10 +342,7 @@ class RowLengths:
 def count_regions(sources: Iterable[tuple[FeatureStore, CaptionTable]]) -> np.ndarray:
     """(rows,) int32: number of regions of each row's record, or of several together, source behind source; from the
     stores' offset indexes alone."""
-    counts = []
-    for store, rows in sources:
-        counts.append(rows.by_row(store.num_regions_of(rows.captioned_ids())))
-    return np.concatenate(counts)
+    return np.concatenate([rows.by_row(store.num_regions_of(rows.captioned_ids())) for store, rows in sources])
 
 
 def padded_tokens(sizes: np.ndarray) -> int:

@@ -1,8 +1,8 @@
 """Sampler protocol of a system, and rows that systems share: a caption beside regions, and text alone.
 
-ViLBERT, its single-stream baseline and InterBERT share the first: the whole caption in segment 0, cut at its end; the
-image's regions in the order of the record; a class distribution or the feature as the target of a region. ImageBERT and
-VisualBERT keep the same regions. Rows of text alone are VL-BERT's second corpus (BookCorpus and Wikipedia, jackroos/
+ViLBERT, its single-stream baseline, InterBERT and ImageBERT share the first: the whole caption in segment 0, cut at its
+end; the image's regions in the order of the record; a class distribution or the feature as the target of a region.
+VisualBERT keeps the same regions. Rows of text alone are VL-BERT's second corpus (BookCorpus and Wikipedia, jackroos/
 VL-BERT pretrain/data/datasets/general_corpus.py and pretrain/data/build.py).
 """
 
@@ -22,9 +22,11 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_tensor
 from roibeam.pipelines.data.captions.corpus import Corpus, TextColumn
+from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
 from roibeam.pipelines.data.datasets.rows import BadRow, BadRows
 from roibeam.pipelines.data.datasets.text_sets import NO_TEXT, TextLine, read_text_corpus
 from roibeam.pipelines.data.record_regions import strongest_regions
+from roibeam.pipelines.pretraining.samples.sampling import PairRows, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 
@@ -69,14 +71,6 @@ class Sampler(Protocol):
         captions or records."""
 
 
-def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:
-    """The caption without pieces beyond `max_pieces`, first and last special token counted; these two stay."""
-    if len(encoded.ids) <= max_pieces:
-        return encoded
-    kept = np.append(np.arange(max_pieces - 1), len(encoded.ids) - 1)
-    return EncodedCaption(encoded.ids[kept], encoded.word_ids[kept])
-
-
 @dataclass(frozen=True, eq=False)
 class CaptionAndRegions:
     """Inputs of one row before anything is hidden. T pieces, R regions, D feature width.
@@ -96,23 +90,10 @@ class CaptionAndRegions:
     boxes: np.ndarray
     matched: bool | None
 
-    @classmethod
-    def of(
-        cls,
-        record: RegionRecord,
-        caption: str,
-        tokenizer: CaptionTokenizer,
-        *,
-        max_pieces: int,
-        max_regions: int,
-        matched: bool | None,
-    ) -> CaptionAndRegions:
-        regions = strongest_regions(record, max_regions)
-        encoded = cut_caption(tokenizer.encode(caption), max_pieces)
-        return cls(record, encoded, regions, as_tensor(record.features[regions]), record.boxes[regions], matched)
-
-    def class_targets(self, predicted: np.ndarray, num_classes: int) -> ClassTargets:
-        """Class targets of the regions in `predicted` (R,) bool; errors as `class_targets`."""
+    def targets(self, predicted: np.ndarray, num_classes: int | None) -> ClassTargets | Tensor:
+        """Classes of the regions in `predicted` (R,) bool; with None the features of all."""
+        if num_classes is None:
+            return self.features.float()
         return ClassTargets.of(self.record, self.regions, predicted, num_classes)
 
     def sample(
@@ -122,12 +103,9 @@ class CaptionAndRegions:
         masked: np.ndarray,
         predicted: np.ndarray,
         targets: ClassTargets | Tensor | None,
-        *,
-        contrasted: bool = False,
-        whole_image: Tensor | None = None,
-        twin: PretrainSample | None = None,
+        **others: Any,
     ) -> PretrainSample:
-        """The row with these masks, as of `PretrainSample`."""
+        """The row with these masks, and other fields of `PretrainSample`."""
         return PretrainSample(
             sample_id=self.record.image_id,
             text_ids=text_ids,
@@ -138,13 +116,56 @@ class CaptionAndRegions:
             masked=masked,
             predicted=predicted,
             region_targets=targets,
-            contrasted=contrasted,
             height=self.record.height,
             width=self.record.width,
-            whole_image=whole_image,
             match=None if self.matched is None else int(self.matched),
-            twin=twin,
+            **others,
         )
+
+
+class PairSampler:
+    """Base of samplers of a caption beside an image, one of which may be that of another row.
+
+    Attributes:
+        _max_pieces: where a caption is cut, first and last special token counted; these two stay.
+        _words: ids of the tokenizer that masking needs.
+        _draws_pairs: whether pairs that do not belong together are drawn.
+    """
+
+    def __init__(self, sampling: Any, tokenizer: CaptionTokenizer, model_config: Any, *, num_classes: int) -> None:
+        check_vocabulary(model_config, tokenizer)
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._num_classes, self._draws_pairs = num_classes, True
+        self._words = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size}
+        self._max_pieces: int = getattr(sampling, "max_pieces", 0)
+        self._negatives = getattr(sampling, "negatives", "caption")
+
+    @property
+    def draws_images(self) -> bool:
+        return bool(self._draws_pairs and self._sampling.mismatched_probability and self._negatives != "caption")
+
+    def check(self, record: RegionRecord) -> None:
+        check_width(self._config, record)
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, most = self._pair(corpus, row, random), self._sampling.max_regions
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        return [RowSize(min(pieces, self._max_pieces), min(regions, most) if most else regions)]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
+        if not self._draws_pairs:
+            return PairRows(row, row, True)
+        mismatched = self._sampling.mismatched_probability
+        return draw_pair(corpus, row, random, mismatched_probability=mismatched, negatives=self._negatives)
+
+    def _inputs(self, corpus: Corpus, pair: PairRows, *, with_match: bool = True) -> CaptionAndRegions:
+        record, encoded = corpus.record(pair.image_row), self._tokenizer.encode(corpus.caption(pair.caption_row))
+        if len(encoded.ids) > self._max_pieces:
+            kept = np.append(np.arange(self._max_pieces - 1), len(encoded.ids) - 1)
+            encoded = EncodedCaption(encoded.ids[kept], encoded.word_ids[kept])
+        regions = strongest_regions(record, self._sampling.max_regions)
+        features, matched = as_tensor(record.features[regions]), pair.matched if with_match else None
+        return CaptionAndRegions(record, encoded, regions, features, record.boxes[regions], matched)
 
 
 _TEXT_MASKS = 4  # first number of a seed, beside those of task.py
@@ -212,7 +233,8 @@ class TextRows:
         self._lines, self._sampler, self._num_captions, self._seed = lines, sampler, num_captions, seed
         self._per_caption = Fraction(per_caption).limit_denominator(1000)
         golden = round(len(lines) * (math.sqrt(5) - 1) / 2)
-        self._stride = next(stride for stride in range(max(golden, 1), len(lines) + 2) if _coprime(stride, len(lines)))
+        strides = range(max(golden, 1), len(lines) + 2)
+        self._stride = next(stride for stride in strides if math.gcd(stride, len(lines)) == 1)
         self._first = int(np.random.default_rng([_TEXT_MASKS, seed]).integers(len(lines)))
 
     def samples(self, epoch: int, caption: int) -> list[PretrainSample]:
@@ -235,7 +257,3 @@ class TextRows:
     def line(self, number: int) -> int:
         """The line of the text sample `number`."""
         return (self._first + number * self._stride) % len(self._lines)
-
-
-def _coprime(first: int, second: int) -> bool:
-    return math.gcd(first, second) == 1

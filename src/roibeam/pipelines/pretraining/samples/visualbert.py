@@ -105,13 +105,11 @@ class VisualBertSampler:
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
         sampling, regions = self._sampling, lengths.regions(row) if self._sampling.with_regions else 0
-        num_images = 1
         if isinstance(corpus, TaskCorpus):
-            texts = self._texts(corpus, row, random).pieces
-            num_images = corpus.num_images(row)
+            texts, num_images = self._texts(corpus, row, random).pieces, corpus.num_images(row)
         else:
             caption_rows, _ = self._captions(corpus, row, random)
-            texts = [np.empty(lengths.pieces(each) - 2) for each in caption_rows]
+            texts, num_images = [np.empty(lengths.pieces(each) - 2) for each in caption_rows], 1
         texts = self._cut(texts)
         pieces = min(sum(map(len, texts)) + len(texts) + 1, self._config.max_position_embeddings)
         most_regions = num_images * sampling.max_regions or regions  # of two images each may have less by itself
@@ -215,11 +213,16 @@ class VisualBertSampler:
         return np.concatenate([np.full(int(sampling.whole_region), WHOLE_IMAGE), kept])
 
     def _regions(self, record: RegionRecord, kept: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """Features and boxes of the kept regions."""
+        """Features and boxes of the kept regions; that of the whole image is the store's own, or the mean of the others,
+        or zeros."""
         own = kept[kept != WHOLE_IMAGE]
         features, boxes = as_tensor(record.features[own]), record.boxes[own]
         if len(own) < len(kept):
-            features = torch.cat([_whole(record, features)[None], features])
+            if record.image_feature is not None:
+                whole = whole_image_feature(record, stored=True)
+            else:
+                whole = features.float().sum(dim=0).div(max(len(features), 1))
+            features = torch.cat([whole.to(features.dtype)[None], features])
             boxes = np.concatenate([np.array([[0, 0, record.width, record.height]], np.float32), boxes])
         if self._sampling.box_numbers:
             features = with_box_numbers(features, boxes, record.width, record.height)
@@ -230,8 +233,8 @@ class VisualBertSampler:
         if self._objects is None or not self._sampling.told_classes:
             return None
         # The whole image is the last one there, and of class 0.
-        classes = (np.append(self._objects.classes(record), 0)[own] for record, own in zip(records, kept, strict=True))
-        return np.concatenate(list(classes))
+        with_whole = (np.append(self._objects.classes(record), 0) for record in records)
+        return np.concatenate([classes[own] for classes, own in zip(with_whole, kept, strict=True)])
 
     def _pieces(self, text: str) -> np.ndarray:
         """(n,) without [CLS] and [SEP]."""
@@ -279,13 +282,6 @@ def _check_region(record: RegionRecord, region: int) -> None:
             f"record {record.image_id!r}: a word names region {region}, the record has {record.num_regions}; "
             f"{GIVE_BOXES}"
         )
-
-
-def _whole(record: RegionRecord, features_RD: torch.Tensor) -> torch.Tensor:
-    """(D,) the store's own feature of the whole image, or the mean of the selected regions; zeros without any."""
-    if record.image_feature is not None:
-        return whole_image_feature(record, stored=True).to(features_RD.dtype)
-    return features_RD.float().sum(dim=0).div(max(len(features_RD), 1)).to(features_RD.dtype)
 
 
 def _outlines(objects: ImageObjects, records: list[RegionRecord], kept: list[np.ndarray], side: int) -> np.ndarray:
