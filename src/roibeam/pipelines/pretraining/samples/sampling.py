@@ -47,8 +47,7 @@ class DataConfig:
     validation_retrieval: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
+        check_text_room(self, "batch_size", 1)
         for name in ("max_tokens", "validation_captions", "workers", "share_seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"DataConfig: {name} must not be negative, got {getattr(self, name)}")
@@ -337,9 +336,8 @@ class VLBertSampling:
     max_text_pieces: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("min_text_words", "max_text_pieces"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"VLBertSampling: {name} must be at least 1, got {getattr(self, name)}")
+        check_text_room(self, "min_text_words", 1)
+        check_text_room(self, "max_text_pieces", 1)
         if self.max_elements and self.max_elements < 4:
             raise ValueError(f"VLBertSampling: max_elements must be 0 or at least 4, got {self.max_elements}")
         check_probabilities(self, *_PROBABILITIES)
