@@ -55,7 +55,9 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
     for name, count in inspected.counts.items():
         yield f"<div><dt>{escaped(name.replace('_', ' '))}: counted</dt><dd>{count:,}</dd></div>"
     yield "</dl></header>\n<main>\n" + banner_html(inspected.banner) + _DENOMINATORS
-    yield _legend(inspected, rows, tokenizer)
+    kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
+    marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
+    yield f'<p class="quiet legend">{marks}</p>\n'
     room = _MOST_BYTES
     for row in rows:
         section = "".join(_row(inspected, row, tokenizer, names))
@@ -77,13 +79,6 @@ _DENOMINATORS = (
     '<p class="quiet counts-note">Counts of this micro-batch, of one process. A loss is a mean over their sum in a '
     "whole step: of all its micro-batches and processes.</p>\n"
 )
-
-
-def _legend(inspected: InspectedBatch, rows: Sequence[int], tokenizer: CaptionTokenizer) -> str:
-    """The meaning of the marks on this page."""
-    kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
-    marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
-    return f'<p class="quiet legend">{marks}</p>\n'
 
 
 def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:

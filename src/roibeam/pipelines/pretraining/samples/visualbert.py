@@ -213,7 +213,7 @@ class VisualBertSampler:
         return np.concatenate([np.full(int(sampling.whole_region), WHOLE_IMAGE), kept])
 
     def _regions(self, record: RegionRecord, kept: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """Features and boxes of the kept regions; the whole image has the store's feature, or the mean of the others."""
+        """Features and boxes of the kept regions; the whole image has the store's own feature, or a mean of regions."""
         own = kept[kept != WHOLE_IMAGE]
         features, boxes = as_tensor(record.features[own]), record.boxes[own]
         if len(own) < len(kept):
