@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
@@ -160,7 +160,10 @@ def rehearse(
         room = [] if optimizer.state else [torch.empty_like(each) for each in trained for _ in range(_STATE_TENSORS)]
         with torch.random.fork_rng(devices=[device] if on_cuda else []):
             for _ in range(min(accumulation, 2)):
-                _run(task, model, worst.batch, accelerator)
+                with accelerator.autocast():
+                    losses = task.losses(model, worst.batch.to(device)).losses.values()
+                    loss = sum((term.mean for term in losses), start=torch.zeros((), device=device))
+                accelerator.backward(loss)
         del room
     except RuntimeError as error:
         if not (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
@@ -174,14 +177,6 @@ def rehearse(
     logger.info("the largest batch, %s, fits: %.1f s%s", worst.what, time.monotonic() - started, peak)
     if on_cuda:
         torch.cuda.empty_cache()
-
-
-def _run(task: Any, model: nn.Module, batch: Any, accelerator: Accelerator) -> None:
-    with accelerator.autocast():
-        losses = task.losses(model, batch.to(accelerator.device)).losses
-        loss = sum((term.mean for term in losses.values()), start=torch.zeros((), device=accelerator.device))
-    assert isinstance(loss, Tensor)
-    accelerator.backward(loss)
 
 
 UPDATES = ("step", "task")
@@ -252,18 +247,17 @@ class AlternatingTask:
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[PartBatch]:
         """One micro-batch of each task in turn."""
-        streams = self._streams(self._rounds_before(start_sample, num_ranks), rank, num_ranks)
+        rounds = start_sample // (self._first.batch_size * len(self._tasks) * num_ranks)
+        streams = self._streams(rounds, rank, num_ranks)
         while True:
             yield from (PartBatch(name, next(stream)) for name, stream in streams.items())
 
     def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[PartBatch]]:
         """See `PlannedTask.steps`."""
         accumulation = step_samples // (self.batch_size * num_ranks)
-        done, count = start_sample // step_samples, len(self._tasks)
+        done, skipped, count = start_sample // step_samples, 0, len(self._tasks)
         if self._updates == "task":
-            done, skipped = done // count, done % count
-        else:
-            skipped = 0
+            done, skipped = divmod(done, count)
         streams = self._streams(done * accumulation, rank, num_ranks)
         while True:
             rounds = [PartBatch(name, next(s)) for _ in range(accumulation) for name, s in streams.items()]
@@ -271,9 +265,6 @@ class AlternatingTask:
             updates = [rounds[:first], *([last] for last in rounds[first:])]
             yield from updates[skipped:]
             skipped = 0
-
-    def _rounds_before(self, start_sample: int, num_ranks: int) -> int:
-        return start_sample // (self._first.batch_size * len(self._tasks) * num_ranks)
 
     def _streams(self, rounds: int, rank: int, num_ranks: int) -> dict[str, Iterator[Any]]:
         return {
