@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from roibeam.model.common.losses import SumCount
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
@@ -198,12 +198,6 @@ class PartBatch:
         return PartBatch(self.task, self.batch.to(device))
 
 
-@dataclass(frozen=True, eq=False)
-class _Losses:
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount]
-
-
 class AlternatingTask:
     """Tasks that one model learns in turn, micro-batch by micro-batch; each has its own data and its own position.
 
@@ -278,7 +272,7 @@ class AlternatingTask:
 
     def losses(self, model: nn.Module, batch: PartBatch) -> LossOutput:
         output, scale = self._tasks[batch.task].losses(model, batch.batch), self._scales.get(batch.task, 1.0)
-        return _Losses(
+        return PreTrainingOutput(
             {f"{batch.task}/{n}": SumCount(t.total * scale, t.count, t.epsilon) for n, t in output.losses.items()},
             {f"{batch.task}/{name}": term for name, term in output.metrics.items()},
         )

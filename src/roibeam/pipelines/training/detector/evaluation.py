@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -210,13 +210,7 @@ def evaluate_detector(
         photo = read_photo(image, image_root, exif_orientation(detector))
         outputs = detector.head_outputs(photo)
         _check_finite(outputs, image)
-        detections = class_detections(
-            outputs,
-            detector.conventions,
-            score_threshold=score_threshold,
-            nms_iou=nms_iou,
-            max_per_image=max_per_image,
-        )
+        detections = class_detections(outputs, detector.conventions, **asdict(settings))
         given = _given_attributes(detector, photo, image) if attribute_names else None
         counter.add(image, detections, detector.postprocess(outputs), given)
         num_images += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ from roibeam.extraction.training.targets import Objects
 from roibeam.extraction.weights.detector_choice import describe_detector, is_detector_folder, read_detector_folder
 from roibeam.extraction.weights.loading import load_folder, load_weights, part_state
 from roibeam.messages import plural
-from roibeam.model.common.losses import SumCount
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.data.image_identity import reported_by_name
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, read_photo
@@ -167,17 +167,9 @@ class LabelledBatches:
             raise ValueError(f"{image.image_id}: {error}") from None
 
 
-@dataclass(frozen=True, eq=False)
-class DetectionOutput:
-    """A `LossOutput`: sums over the photos of a batch, and its metrics."""
-
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount]
-
-
-def summed(found: DetectionLosses) -> DetectionOutput:
+def summed(found: DetectionLosses) -> PreTrainingOutput:
     """Losses and metrics of a batch as sums and counts: each loss is averaged over the photos."""
-    return DetectionOutput(
+    return PreTrainingOutput(
         {name: SumCount(row.sum(), torch.tensor(len(row), device=row.device)) for name, row in found.losses.items()},
         {name: SumCount(*pair) for name, pair in found.metrics.items()},
     )
@@ -226,7 +218,7 @@ class DetectorTask:
     def counts(self, batch: NamedBatch) -> dict[str, int]:
         return dict.fromkeys(LOSSES, len(batch.photos))
 
-    def losses(self, model: nn.Module, batch: NamedBatch) -> DetectionOutput:
+    def losses(self, model: nn.Module, batch: NamedBatch) -> PreTrainingOutput:
         return summed(model(batch.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
@@ -387,7 +379,7 @@ def build_start(
         _load_folder(start.weights, detector, *map(tuple, names))
         return detector
     if start.resnet is not None:
-        own = _named(detector, _RESNET)
+        own = {name: tensor for name, tensor in detector.state_dict().items() if name.startswith(_RESNET)}
         detector.load_state_dict({**detector.state_dict(), **part_state(start.resnet, own)})
     return detector
 
@@ -409,7 +401,3 @@ def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attri
         if not is_same
     ]
     logger.info("starting from %s with %s; these layers start anew: %s", place, ", ".join(changes), ", ".join(anew))
-
-
-def _named(detector: Detector, prefixes: Collection[str]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in detector.state_dict().items() if name.startswith(tuple(prefixes))}

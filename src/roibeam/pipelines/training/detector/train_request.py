@@ -94,12 +94,8 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     _check(request, run_dir)
     with waiting("reading the labels"):
         photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
-    sizes = replace(
-        _sizes(request),
-        num_classes=len(photos.class_names),
-        num_attributes=len(photos.attribute_names),
-    )
-    settings = _settings(request, sizes)
+    counts = {"num_classes": len(photos.class_names), "num_attributes": len(photos.attribute_names)}
+    settings = _settings(request, replace(_sizes(request), **counts))
     exif = settings.conventions.exif_orientation
     photos = look_once(photos, exif, is_trained_on=True)
     judged = None if request.val_labels is None else _judged(request, photos, exif)
@@ -114,11 +110,6 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
         torch.set_num_threads(request.threads)
     result = train_detector(photos, run_dir, settings, judged=judged, resume=request.resume)
     return TrainedDetector(result, result.checkpoint / "model", photos)
-
-
-def _check_judged(request: DetectorTrainRequest) -> None:
-    if request.val_images is not None and request.val_labels is None:
-        raise ValueError("--val-photos is the folder of the photos of --val-labels; give that too")
 
 
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
@@ -147,7 +138,8 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     named.need("--vocab", request.vocab)
     named.need("--val-labels", request.val_labels, FILE)
     named.need("--val-photos", request.val_images, FOLDER)
-    named.look(lambda: _check_judged(request))
+    if request.val_images is not None and request.val_labels is None:
+        named.refuse("--val-photos is the folder of the photos of --val-labels; give that too")
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
         if option == "--weights" and weights is not None and is_detector_folder(weights):
             named.look(partial(read_detector_folder, weights))

@@ -97,7 +97,13 @@ class TrainLog:
         line = self._write(EVALUATION_NAME, position, {**numbers, BESIDE: beside} if beside else numbers)
         list_grown_file(self._run_dir / EVALUATION_NAME)
         self.evaluations.append(line)
-        logger.info("%s", folded(f"evaluation after step {line['step']:,}: {_for_people(line)}"))
+        names = [name for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES]
+        levels = [
+            "" if figure.chance is None else f" (chance {figure.chance:.4g})"
+            for figure in judged_line(line, names).figures
+        ]
+        words = ", ".join(f"{name} {line[name]:.4g}{level}" for name, level in zip(names, levels, strict=True))
+        logger.info("%s", folded(f"evaluation after step {line['step']:,}: {words}"))
 
     def sync(self) -> None:
         """Waits until all lines are on the disk: a checkpoint must not be ahead of them."""
@@ -139,15 +145,6 @@ def _warn_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int
             "touched, pages and sums of the run go without these steps",
             path, plural(len(lost), "step"), lost[0],
         )  # fmt: skip
-
-
-def _for_people(line: Mapping[str, Any]) -> str:
-    names = [name for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES]
-    beside = [
-        f" (chance {figure.chance:.4g})" if figure.chance is not None else ""
-        for figure in judged_line(line, names).figures
-    ]
-    return ", ".join(f"{name} {line[name]:.4g}{level}" for name, level in zip(names, beside, strict=True))
 
 
 def _truncate(path: Path, last_step: int) -> None:
