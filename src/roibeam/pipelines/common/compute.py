@@ -139,7 +139,8 @@ def choose_device(
     if device == "cpu" or (device == "auto" and not count):
         gpu = "a GPU" if count > 1 else "the GPU"
         cure = f"; --device cuda takes {gpu} ({torch.cuda.get_device_name(0)})" if count else ""
-        return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
+        several = "" if processes == 1 else f"{processes} processes of "
+        return DeviceChoice("cpu", f"on the CPU, {several}{plural(threads or torch.get_num_threads(), 'thread')}{cure}")
     kind, _, number = device.replace("auto", "cuda").partition(":")
     if _number(device) >= count:
         sees = plural(count, "GPU") if count else "no GPU"
@@ -170,13 +171,6 @@ def _number(device: str) -> int:
 
 def _lacking(device: str, sees: str) -> str:
     return f"--device {device}: torch sees {sees} here; --device cpu takes the CPU"
-
-
-def _cpu_words(threads: int | None, processes: int) -> str:
-    import torch
-
-    each = plural(threads or torch.get_num_threads(), "thread")
-    return each if processes == 1 else f"{processes} processes of {each}"
 
 
 logger = logging.getLogger(__name__)

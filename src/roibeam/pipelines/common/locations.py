@@ -204,10 +204,6 @@ def list_members(archive: str, left_out: Counter[str]) -> Iterator[Member]:
         yield from (_zip_members if is_zip else _tar_members)(archive, file, left_out)
 
 
-def open_archive(archive: str) -> BinaryIO:
-    return open_url(archive) if is_url(archive) else open(archive, "rb")
-
-
 def tar_member(chunk: bytes, name: str) -> bytes:
     """Returns the data of a member, from its range of the archive; ChangedError if it is not there."""
     try:
@@ -562,7 +558,7 @@ class _Archives:
             if key in self._open:
                 self._open.move_to_end(key)
                 return key, self._open[key]
-        opened = _OpenArchive(open_archive(archive))
+        opened = _OpenArchive(open_url(archive) if is_url(archive) else open(archive, "rb"))
         surplus = []
         with self._lock:
             current = self._open.setdefault(key, opened)

@@ -128,8 +128,10 @@ def plot_svg(plot: Plot, key: str) -> str:
     """Draws the plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`; no two of a page have one
     `key`."""
     with _settings(_COLOUR_OF):
-        figure = _drawn(plot, _COLOUR_OF)
-        return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
+        text = io.StringIO()
+        hidden = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        _drawn(plot, _COLOUR_OF).savefig(text, format="svg", metadata=hidden)
+        return _element(text.getvalue(), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
 
 
 def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
@@ -163,14 +165,9 @@ def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
     rows = -(-len(named) // columns)
     height = _ABOVE + rows * _LEGEND_ROW + _AXES_HEIGHT + _BELOW
     figure = _figure(height)
-    _heading(figure, plot.title, height)
-    place = (
-        _LEFT / WIDTH_PX,
-        _BELOW / height,
-        (WIDTH_PX - _LEFT - _RIGHT) / WIDTH_PX,
-        _AXES_HEIGHT / height,
-    )
-    axes = figure.add_axes(place)
+    figure.text(6 / WIDTH_PX, 1 - 16 / height, plot.title, fontweight="bold", va="baseline")
+    size = (WIDTH_PX - _LEFT - _RIGHT) / WIDTH_PX, _AXES_HEIGHT / height
+    axes = figure.add_axes((_LEFT / WIDTH_PX, _BELOW / height, *size))
     _axes_look(axes, colours)
     scale = _PERCENT if plot.percent else 1.0
     _draw_series(axes, plot, scale, colours)
@@ -234,21 +231,7 @@ def _settings(colours: Mapping[str, str]) -> Any:
     )
 
 
-_OWN_SETTINGS = (
-    "axes",
-    "figure",
-    "font",
-    "grid",
-    "legend",
-    "lines",
-    "path",
-    "patch",
-    "savefig",
-    "svg",
-    "text",
-    "xtick",
-    "ytick",
-)
+_OWN_SETTINGS = tuple("axes figure font grid legend lines path patch savefig svg text xtick ytick".split())
 
 
 def _figure(height: float) -> Any:
@@ -259,10 +242,6 @@ def _figure(height: float) -> Any:
     FigureCanvasSVG(figure)
     figure.patch.set_visible(False)
     return figure
-
-
-def _heading(figure: Any, title: str, height: float) -> None:
-    figure.text(6 / WIDTH_PX, 1 - 16 / height, title, fontweight="bold", va="baseline")
 
 
 def _axes_look(axes: Any, colours: Mapping[str, str]) -> None:
@@ -319,12 +298,6 @@ def _y_range(plot: Plot) -> tuple[float, float]:
     return lowest - (room if lowest < 0 else 0.0), highest + room
 
 
-def _markup(figure: Any) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return text.getvalue()
-
-
 def _element(markup: str, key: str, *, label: str) -> str:
     """Returns the picture of an SVG file as an element of a page: names within it are of this plot alone."""
     view_box = _attribute(markup, "viewBox")
@@ -336,17 +309,13 @@ def _element(markup: str, key: str, *, label: str) -> str:
     inner = re.sub(r" font-family: [^;\"]+;?", "", inner)
     inner = re.sub(r"\bfont: (\w+) (\w+) [^;\"]+", r"font-weight: \1; font-size: \2", inner)
     inner = re.sub(r' transform="rotate\(-0 [^"]*"', "", inner)
-    inner = re.sub(r"#[0-9a-f]{6}\b", lambda found: _variable(found[0]), inner)
+    for colour, name in _VARIABLES.items():
+        inner = re.sub(rf"{colour}\b", f"var(--{name})", inner)
     inner = re.sub(r"\s*\n\s*", " ", inner)
     return (
         f'<svg class="plot" viewBox="{view_box}" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{html.escape(label)}" style="stroke-linejoin: round; stroke-linecap: butt">{inner}</svg>'
     )
-
-
-def _variable(colour: str) -> str:
-    name = _VARIABLES.get(colour)
-    return colour if name is None else f"var(--{name})"
 
 
 def _attribute(markup: str, name: str) -> str:

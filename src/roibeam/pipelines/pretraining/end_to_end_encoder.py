@@ -132,7 +132,7 @@ class DetectorChange:
     def _report(self, when: str) -> dict[str, Any]:
         detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
         photos = self._judged.photos
-        names = {"class_names": photos.class_names, "attribute_names": photos.attribute_names}
+        names: dict[str, Any] = {"class_names": photos.class_names, "attribute_names": photos.attribute_names}
         logger.info("judging the detector %s on %s", when, plural(self._judged.count, "photo"))
         with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
             report = evaluate_detector(

@@ -121,22 +121,17 @@ _STATE_TENSORS = 2  # that Adam keeps for each parameter, from its first step on
 
 @dataclass(frozen=True, eq=False)
 class WorstBatch:
-    """Attributes:
-    batch: of the task's own type.
-    what: description, for people.
-    remedies: settings of the task that need less memory.
+    """The largest batch, by the method `worst_batch` of a `TrainTask` that knows it.
+
+    Attributes:
+        batch: of the task's own type.
+        what: description, for people.
+        remedies: settings of the task that need less memory.
     """
 
     batch: Any
     what: str
     remedies: str
-
-
-@runtime_checkable
-class RehearsedTask(Protocol):
-    """A `TrainTask` that knows the size of its largest batch."""
-
-    def worst_batch(self) -> WorstBatch: ...
 
 
 def rehearse(
@@ -147,9 +142,9 @@ def rehearse(
     Args:
         accumulation: micro-batches of a step: with several, gradients are held while the next one runs.
     """
-    if not isinstance(task, RehearsedTask):
+    if not hasattr(task, "worst_batch"):
         return
-    worst = task.worst_batch()
+    worst: WorstBatch = task.worst_batch()
     device, started = accelerator.device, time.monotonic()
     on_cuda = device.type == "cuda"
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -86,7 +86,9 @@ def failure_of(error: BaseException) -> FailureLine:
         if isinstance(error, RecursionError) and _is_of_json(error):
             return FailureLine(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
         where = f" (in {place})" if (place := _place(error)) else ""
-        return _described(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return _described(kind, name, text, getattr(error, "errno", None), where)
     # "ValueError: message", the last line that begins at the margin.
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     start = max((at for at, line in enumerate(lines) if _KIND.match(line)), default=len(lines) - 1)
@@ -94,8 +96,8 @@ def failure_of(error: BaseException) -> FailureLine:
     named = _KIND.match(last)
     if named is None:
         return FailureLine(last)
-    kind = getattr(builtins, named[1], None)
-    known = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
+    known = getattr(builtins, named[1], None)
+    known = known if isinstance(known, type) and issubclass(known, BaseException) else None
     return _described(known, named[1], named[2].strip(), None, " (in a worker)")
 
 
@@ -187,10 +189,6 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
     if limit is not None and "can't start new thread" in line:
         return f"not enough memory: no further thread could be started; {cure}"
     return None
-
-
-def _full_name(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_of_json(error: BaseException) -> bool:

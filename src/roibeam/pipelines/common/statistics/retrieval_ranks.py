@@ -1,4 +1,6 @@
-"""Ranks of retrieval from the scores of all pairs, chance levels, and the best ranks that equal captions allow.
+"""Ranks of retrieval from the scores of all pairs, by hand: ranx and torchmetrics neither count ties nor read blocks.
+
+Also chance levels, and the best ranks that equal captions allow.
 
 Image to text: the rank of the best of an image's captions among all captions. Text to image: the rank of a caption's
 image among all images. A wrong candidate that scores as high as the right one stands before it: rank = 1 + the wrong
@@ -44,14 +46,13 @@ class Ranks:
 
 
 def retrieval_ranks(scores_TI: np.ndarray, captioned: CaptionedImages, *, ties_count: bool = True) -> Ranks:
-    """
+    """Ranks of the right candidates; ValueError where a score is not a finite number: it would have no rank.
+
     Args:
         scores_TI: (T, I) float, of each text with each image; may be a file on disk that memory does not hold: rows are
             read in order, twice.
         ties_count: whether a wrong candidate that scores as high as the right one stands before it. False gives the
             best that an order of equal scores can give; the two together say how much of a figure is ties.
-    Raises:
-        ValueError: where a score is not a finite number: it would have no rank.
     """
     at_least, itself = (np.greater_equal, 0) if ties_count else (np.greater, 1)  # a right one is as good as itself
     texts, images, of_caption = _true_pairs(captioned)

@@ -22,12 +22,9 @@ _NUMBERS_AT_ONCE = 2**22  # of a block of weights, 32 MB
 
 
 class Bootstrap:
-    """Draws of images with replacement; the same for one seed and number of images.
+    """Draws of images with replacement, by hand: scipy.stats.bootstrap has no ratio over images nor block of draws.
 
-    Args:
-        num_images: that there are.
-        seed: of the draws.
-        resamples: how often as many images are drawn.
+    They are the same for one seed and number of images; `resamples` is how often as many images are drawn.
     """
 
     def __init__(self, num_images: int, *, seed: int = 0, resamples: int = RESAMPLES) -> None:

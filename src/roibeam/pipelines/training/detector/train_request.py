@@ -94,8 +94,9 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     _check(request, run_dir)
     with waiting("reading the labels"):
         photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
-    counts = {"num_classes": len(photos.class_names), "num_attributes": len(photos.attribute_names)}
-    settings = _settings(request, replace(_sizes(request), **counts))
+    num_classes, num_attributes = len(photos.class_names), len(photos.attribute_names)
+    sizes = replace(_sizes(request), num_classes=num_classes, num_attributes=num_attributes)
+    settings = _settings(request, sizes)
     exif = settings.conventions.exif_orientation
     photos = look_once(photos, exif, is_trained_on=True)
     judged = None if request.val_labels is None else _judged(request, photos, exif)

@@ -264,9 +264,8 @@ def load_joint(
 
         tensors = _tensors(weights)
         if is_tuned:
-            own = {name: tensor for name, tensor in tensors.items() if name.startswith(_OWN)}
-            inner = {_OWN + name: tensor for name, tensor in without_task_head(without_task_head(own)).items()}
-            tensors = {**inner, **{name: tensor for name, tensor in tensors.items() if name not in own}}
+            inner = {_OWN + name: each for name, each in without_task_head(without_task_head(tensors)).items()}
+            tensors = inner | {name: each for name, each in tensors.items() if not name.startswith(_OWN)}
         if left_out is not None:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
         of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
@@ -320,14 +319,10 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
     `kind` as of `state_to_official`, such as "vcr-1fc"."""
     if region_encoder_of(joint).mask_channels:
         raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
-    state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
-    of_model = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
-    official = state_to_official(of_model, kind)
+    official = state_to_official(joint.model.state_dict(), kind)
     names = family_names("vlbert-checkpoint")
-    for name, tensor in state.items():
-        if not name.startswith(encoder_prefix):
-            continue
-        name_there = VLBERT_PREFIX + names[name.removeprefix(encoder_prefix)]
+    for name, tensor in region_encoder_of(joint).state_dict().items():
+        name_there = VLBERT_PREFIX + names[name]
         official[name_there] = tensor
         if name_there.endswith(".running_var"):
             official[name_there.removesuffix("running_var") + COUNTER] = torch.tensor(0)

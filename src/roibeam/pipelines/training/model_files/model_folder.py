@@ -20,19 +20,17 @@ TASK_MODEL = "roibeam-task-model"  # `model_type` of a pre-trained model with th
 def model_folder(folder: Path) -> tuple[Path, Path | None]:
     """The folder of a model's weights and that of its tokenizer, None if there is none. A run stands for its newest
     checkpoint, of its last stage that has one."""
-    folder = furthest_stage(folder)
-    if (folder / "checkpoints").is_dir():
-        newest = latest_checkpoint(folder)
+    run = found = furthest_stage(folder)
+    if (run / "checkpoints").is_dir():
+        newest = latest_checkpoint(run)
         if newest is None:
-            raise ValueError(f"{folder}: this run has no checkpoint yet")
-        tokenizer, found = _tokenizer_of(folder), newest / "model"
-    elif (folder / "model" / CONFIG).is_file():
-        tokenizer, found = _tokenizer_of(folder.parent.parent), folder / "model"
-    else:
-        tokenizer, found = _tokenizer_of(folder), folder
+            raise ValueError(f"{run}: this run has no checkpoint yet")
+        found = newest / "model"
+    elif (run / "model" / CONFIG).is_file():
+        run, found = run.parent.parent, run / "model"
     if not (found / CONFIG).is_file():
         raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
-    return found, tokenizer
+    return found, run / "tokenizer" if (run / "tokenizer").is_dir() else None
 
 
 def check_model_sums(found: Path) -> None:
@@ -61,10 +59,6 @@ def check_model_files(spec: str) -> None:
         model_folder(path)
     else:
         check_weight_file(spec)
-
-
-def _tokenizer_of(folder: Path) -> Path | None:
-    return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
 
 
 BERT_WEIGHTS = ("model.safetensors", "pytorch_model.bin")

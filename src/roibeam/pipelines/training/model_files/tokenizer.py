@@ -209,8 +209,8 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
     path = tokenizer_file(spec)
     if Path(spec).is_dir():
         check_run_file(Path(spec))
-    if Path(spec).is_dir() and path.name == "tokenizer.json":
-        return _from_folder(path)
+        if path.name == "tokenizer.json":
+            return _from_folder(path)
     return _from_vocabulary(_read_vocabulary(path), path.name)
 
 
@@ -249,21 +249,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _from_vocabulary(vocabulary: dict[str, int], description: str) -> CaptionTokenizer:
     lowercase = not any(piece != piece.lower() for piece in vocabulary if not piece.startswith("["))
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    return _wrap(tokenizer, description, lowercase=lowercase)
-
-
-def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> CaptionTokenizer:
     add_bert_rules(tokenizer, lowercase=lowercase)
     ids = tokenizer.get_vocab()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
     return CaptionTokenizer(fast, description)
 
 

@@ -53,11 +53,8 @@ def best_evaluation(
 ) -> Mapping[str, Any] | None:
     """The line of evaluation.jsonl that is best by `config.best_by`, among those with a checkpoint; the first of equal
     ones. None without `best_by`, or without such a line."""
-    judged = [
-        line
-        for line in evaluations
-        if line.get(config.best_by) is not None and checkpoint_folder(run_dir, line["step"]).exists()
-    ]
+    known = (line for line in evaluations if line.get(config.best_by) is not None)
+    judged = [line for line in known if checkpoint_folder(run_dir, line["step"]).exists()]
     choose = max if config.highest_is_best else min
     return choose(judged, key=lambda line: line[config.best_by]) if config.best_by and judged else None
 

@@ -119,9 +119,9 @@ class TrainingSummary:
         """Figures of all numbers, shares first."""
         found = []
         for name in sorted(self.evaluation, key=lambda name: not measure_name(name).is_share):
-            ends = self.intervals.get(name, (None, None))
+            low, high = self.intervals.get(name, (None, None))
             items, alone = self.items.get(name, 0), self.words_alone.get(name)
-            found.append(Figure(name, self.evaluation[name], *ends, self.chance.get(name), None, items, alone))
+            found.append(Figure(name, self.evaluation[name], low, high, self.chance.get(name), None, items, alone))
         return found
 
 
