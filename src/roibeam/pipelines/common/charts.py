@@ -34,14 +34,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class DrawnRegion:
-    """One region as it is drawn.
-
-    Attributes:
-        box: x1, y1, x2, y2 in photo pixels.
-        class_id: decides the colour.
-        name: "red car", or a substitute when there are no names.
-        score: class score, 0..1.
-    """
+    """One region as it is drawn: x1, y1, x2, y2 in photo pixels, its class, which decides the colour, "red car" or a
+    substitute, and its score, 0..1."""
 
     box: tuple[float, float, float, float]
     class_id: int

@@ -46,13 +46,8 @@ NEAR_BYTES = 128 * 2**10
 
 
 class RangedFile(io.RawIOBase):
-    """A file to read from and seek in, by as few bytes and requests as its reader's places allow.
-
-    Args:
-        fetch: bytes from a start to a stop; both lie in the file.
-        length: of the file, in bytes.
-        close: called once.
-    """
+    """A file to read from and seek in, by as few bytes and requests as its reader's places allow; `fetch` gives the
+    bytes from a start to a stop, both in the file."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], length: int, close: Callable[[], None]) -> None:
         self._fetch, self._length, self._close_file = fetch, length, close

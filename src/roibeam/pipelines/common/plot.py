@@ -86,13 +86,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """A value to compare with, such as chance: a dashed line over the whole width.
-
-    Attributes:
-        name: in the legend.
-        value: of the y axis.
-        colour: 0..5, or None for that of quiet text.
-    """
+    """A value to compare with, such as chance: a dashed line over the whole width; colour 0..5, or that of
+    quiet text."""
 
     name: str
     value: float

@@ -31,8 +31,7 @@ class InspectedBatch:
         batch: as the model gets it; `rows` of it are on the page.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
         counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
-        photos: by (row, image of the row), as far as known: see `PhotoOrReason`.
-        banner: reason why the regions mean nothing.
+        photos: by (row, image of the row), as far as known.
         as_read: whether photos are as the network reads them, blank pixels and all; then no veil lies over a masked
             region.
     """

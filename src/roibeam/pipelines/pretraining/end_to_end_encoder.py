@@ -99,13 +99,7 @@ class JudgedPhotos:
 
 
 class DetectorChange:
-    """Evaluates one detector twice, before and after training.
-
-    Args:
-        run_dir: of the run; the file is written there.
-        heads, encoder: the detector's parts, evaluated in their current state.
-        device: of the evaluation; the parts stay there.
-    """
+    """Evaluates one detector, the current state of its heads and encoder, twice: before and after training."""
 
     def __init__(
         self, run_dir: Path, judged: JudgedPhotos, heads: DetectorHeads, encoder: RegionEncoder, *, device: torch.device
@@ -143,15 +137,11 @@ class DetectorChange:
 
 @dataclass(frozen=True, eq=False)
 class DetectorPart:
-    """Attributes:
-        labelled: photos to train the detector on; None trains no detector.
-        judged: held-out photos for its evaluation, before and after; None for none.
-        rules, weights, sampling, loss_rules: settings of its training.
+    """The detector beside the encoder: its photos, held-out ones for its evaluation, and settings of its training.
+
+    Attributes:
         vocabulary: names of its classes and attributes, if its folder has them.
         start: heads of the run that this one continues, in place of those of a weight file.
-
-    Raises:
-        ValueError: if a photo is in both sets, or new heads have no labels to learn from.
     """
 
     labelled: LabelledPhotos | None
@@ -261,10 +251,7 @@ class EndToEnd:
     """An end-to-end run's own settings.
 
     Attributes:
-        config, conventions: sizes of the encoder, edges that photos are resized to among them, and how it computes.
-        weights: initial weights, see `load_encoder_weights`.
         images: folder of the photos; None takes the locations that the store recorded.
-        choices: rules of masking.
         start: encoder of the run that this one continues, in place of `weights`.
         detector: training and evaluation of the rest of the detector; None for neither.
     """

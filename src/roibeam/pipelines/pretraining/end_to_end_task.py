@@ -79,7 +79,6 @@ class TaskPhotos:
     """The photos of a task, and how batches are made of them.
 
     Attributes:
-        of_images: photos of the corpus's images.
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
         labelled: photos to train the detector on; the model is then a `JointDetector`.
         encoder_scale: learning rate of the encoder, as a factor of the run's.
@@ -97,14 +96,6 @@ class EndToEndTask:
 
     Samples, masks and targets are those of a `PretrainTask` on stored features; mirroring and scale also follow from
     the seed, the epoch and the row.
-
-    Args:
-        joint: the model, with its pre-training heads, and its encoder.
-        sampler: the rules of its system.
-        pad_id, seed, lines, validation: as of `PretrainTask`.
-    Raises:
-        ValueError: if the first record does not fit the model, short edges are over the encoder's long edge, or
-            `config` sets workers or a token budget.
     """
 
     def __init__(

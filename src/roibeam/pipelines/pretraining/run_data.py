@@ -64,13 +64,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """An evaluation during a run.
-
-    Attributes:
-        task: the trained model on the held-out captions: its losses and accuracies, with masks that training does
-            not draw.
-        search: retrieval in addition; None for none.
-    """
+    """An evaluation during a run: of the model on the held-out captions, with masks that training does not draw; and
+    retrieval, if `search` is one."""
 
     task: PretrainTask | EndToEndTask
     search: Search | None = None
@@ -83,15 +78,13 @@ class Validation:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Zero-shot retrieval among held-out images, by the weights of the moment.
+    """Zero-shot retrieval among held-out images, by the weights of the moment, of a model with a match head.
 
     Attributes:
-        model: a model with a match head.
-        num_classes: as of `EvaluationSamples`.
+        num_classes, as_read: as of `EvaluationSamples`.
         chosen: images and captions; the first of the search's seed.
         batch_size: pairs at once.
         joint, photos: end to end, the model with its encoder, and the photos.
-        as_read: as of `EvaluationSamples`.
     """
 
     model: Any
@@ -211,15 +204,12 @@ def counts_of(rows: CaptionTable) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """
+    """Data of a run.
+
     Attributes:
         joined: the sources that are trained on; their features mean the same.
         end_to_end: as given, with the labelled photos that may be trained on.
-        photos: of the images of `joined`, end to end.
-        evaluated: the held-out captions for evaluations, None for none; `evaluated_photos` of their images.
-        searched: those of them for retrieval; None for no search.
-        texts: the text corpus beside.
-        notes: parts of captions and text that were left out, and what the system treats otherwise.
+        evaluated: the held-out captions for evaluations, None for none; `searched` those of them for retrieval.
         missing: ids of images whose photo cannot be used, each with the reason, as far as known.
         choices: allowed differences between the stores, and from those of the model's run: boxes, dtype, mode; a
             line each.

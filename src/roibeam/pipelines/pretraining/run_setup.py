@@ -144,7 +144,6 @@ class RunModel:
 
     Attributes:
         num_classes: foreground classes of the detector that the rules know; 0 if they use none.
-        seed: of the run.
         joint, heads: end to end, the model with its encoder, and the detector's heads if they are trained or evaluated.
         notes: published objectives that are left out, and why.
     """

@@ -182,14 +182,8 @@ _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.de
 
 @dataclass(frozen=True)
 class ClassChoice:
-    """A run's use of the classes that its stores know.
-
-    Attributes:
-        number: foreground classes; 0 if the rules use none.
-        fields: of a new model's configuration that follow from it.
-        changes: fields that a model to start from must have too.
-        note: a note for the user; "" for nothing.
-    """
+    """A run's use of the classes that its stores know: their number, 0 if the rules use none; fields that follow from
+    it in a new model's configuration, and in that of a start; and a note for the user."""
 
     number: int
     fields: Mapping[str, Any] = field(default_factory=dict)

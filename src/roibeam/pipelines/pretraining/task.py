@@ -41,15 +41,9 @@ class RowsTask(ABC):
     """Base of pre-training tasks: batches of samples by number, and the losses of a model on them.
 
     Args:
-        model: one of the five with its pre-training heads (`PreTrainingModel`).
-        num_samples: in one epoch.
-        pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         mixture: of sources, see `SampleOrder`.
         validation: evaluation on held-out captions, in place of the first own ones in `evaluate`.
-
-    Attributes:
-        hidden_words: words that the last evaluation predicted; None before one.
     """
 
     def __init__(
@@ -151,13 +145,8 @@ class PretrainTask(RowsTask):
     """The objectives of a model on captioned records: a `TrainTask`.
 
     Args:
-        model, pad_id, seed, validation: as of `RowsTask`.
-        sampler: the rules of its system.
         lines: a text corpus, for a sampler that is a `TextSampler`.
         weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
-    Raises:
-        ValueError: if the first record of a source, or the size of a batch, does not fit the model, or weights are
-            invalid.
     """
 
     def __init__(
@@ -210,13 +199,8 @@ class PretrainTask(RowsTask):
 
 
 class TextTask(RowsTask):
-    """A model on rows of text alone, without any image: a `TrainTask`. Each line of the corpus begins one row an epoch.
-
-    Args:
-        model, pad_id, seed: as of `RowsTask`.
-        lines: of the corpus, at least one.
-        sampler: the rules of a system that reads text alone.
-    """
+    """A model on rows of text alone, without any image: a `TrainTask`. Each line of the corpus begins one row
+    an epoch."""
 
     def __init__(
         self,
@@ -430,18 +414,13 @@ class _Part(NamedTuple):
 
 
 class BudgetedTask(PretrainTask):
-    """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`.
+    """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`; `config.max_tokens` is the
+    budget.
 
     The captions of a step are the same ones as without a budget, and so are their masks and partners; every loss is a
     mean over the step. So what is trained is the same, but for the last digits. A loss that draws among rows must do so
     within one row (contrastive: negative_rows=1), since a micro-batch has any number of them. Lengths are looked up by
     what is drawn for a sample before its masks: each process plans the whole step, and reads the records of its share.
-
-    Args:
-        lengths: of the corpus's captions and records.
-        others: as of `PretrainTask`; `config.max_tokens` is the budget.
-    Raises:
-        ValueError: as `PretrainTask`; when a record's regions alone are more than the budget.
     """
 
     def __init__(

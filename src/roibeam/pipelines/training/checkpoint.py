@@ -57,13 +57,8 @@ class Position:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """State of a run that changes from step to step.
-
-    Attributes:
-        model: not wrapped for several devices.
-        average: of its weights, if the run keeps one.
-        scaler: of the loss, if the run is in fp16.
-    """
+    """State of a run that changes from step to step: the unwrapped model, the average of its weights, if any, and the
+    scaler of an fp16 loss."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

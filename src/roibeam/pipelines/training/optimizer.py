@@ -184,9 +184,6 @@ class BertAdam(Optimizer):
     pytorch_pretrained_bert optimization.py, BertAdam, as jiasenlu/vilbert_beta, uclanlp/visualbert and
     black4321/InterBERT use it. There it also clips each tensor to norm 1 by itself and runs its own schedule, in which
     every tensor counts its own steps; here the loop's step counts for all.
-
-    Args:
-        params: tensors, or groups of them with their own "lr" and "weight_decay".
     """
 
     def __init__(
@@ -219,11 +216,8 @@ class TransformersAdamW(Optimizer):
 
     pytorch_transformers optimization.py, AdamW: that of jackroos/VL-BERT (common/nlp/bert/optimization.py) and of
     facebookresearch/vilbert-multi-task. It differs from `torch.optim.AdamW` in two things: that one decays before the
-    step, and adds epsilon after the correction of v instead of before.
-
-    Args:
-        params: tensors, or groups of them with their own "lr" and "weight_decay".
-        correct_bias: False leaves Adam's bias correction out, as the multi-task ViLBERT's fine-tuning does.
+    step, and adds epsilon after the correction of v instead of before. Without `correct_bias` it leaves Adam's bias
+    correction out, as the multi-task ViLBERT's fine-tuning does.
     """
 
     def __init__(

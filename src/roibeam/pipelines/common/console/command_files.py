@@ -148,7 +148,6 @@ class TemporaryCopies:
     """A file or folder with a path on this machine: its own, or that of a copy of one at a URL.
 
     Attributes:
-        path: to read it by.
         location: its absolute path or URL, as in messages and stores.
         num_bytes: that it takes; those of an LMDB map that were never written do not count.
         changed_ns: when the newest file was changed, in ns.

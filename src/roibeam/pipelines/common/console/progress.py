@@ -300,9 +300,7 @@ class Progress(Work):
     A run that finds everything done when it begins displays nothing.
 
     Args:
-        what: the work, such as "extracting".
         total: how many there are; None where that is not known.
-        unit: of the counts.
         done: how many were done before.
         view: source of the progress; without one `to` and `one_more` set it.
         least_seconds: between two reads of the view, where a read costs something.

@@ -23,9 +23,6 @@ class NeighbourCounts:
     Args:
         triples: (n, 3) int, left neighbour, word, right neighbour; each triple once. Numbers in 0..2**20 - 1.
         times: (n,) int, how often each was counted.
-
-    Attributes:
-        triples, times: as given.
     """
 
     def __init__(self, triples: np.ndarray, times: np.ndarray) -> None:

@@ -21,12 +21,8 @@ _NUMBERS_AT_ONCE = 2**22  # scores in memory, 16 MB of them
 
 @dataclass(frozen=True, eq=False)
 class CaptionedImages:
-    """Pairs of texts and images that belong together. An image may have several texts, a text several images.
-
-    Attributes:
-        text_of_caption, image_of_caption: (captions,) int64, numbers from 0.
-        num_texts, num_images: T and I; each has a caption.
-    """
+    """Pairs of texts and images that belong together: (captions,) int64 each, numbers from 0. An image may have several
+    texts, a text several images; each has a caption."""
 
     text_of_caption: np.ndarray
     image_of_caption: np.ndarray

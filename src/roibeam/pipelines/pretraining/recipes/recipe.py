@@ -22,13 +22,8 @@ TOY_STEPS_END_TO_END = 40
 
 @dataclass(frozen=True)
 class ModelFields:
-    """A model's configuration as plain data. Called with other fields, it builds the configuration, which imports
-    torch.
-
-    Attributes:
-        config_class: module and name.
-        fields: the others have the defaults of the class.
-    """
+    """A model's configuration as plain data: module and name of its class, and fields. Called with other fields, it
+    builds the configuration, which imports torch."""
 
     config_class: str
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -76,8 +76,6 @@ class CaptionAndRegions:
     """Inputs of one row before anything is hidden. T pieces, R regions, D feature width.
 
     Attributes:
-        record: of the image.
-        caption: cut.
         regions: (R,) int64, those of the record's regions that are kept.
         features: (R, D), in the type of the store; boxes: (R, 4) float32, pixels.
         matched: whether caption and image belong together; None if the model has no match objective.
@@ -172,15 +170,8 @@ _TEXT_MASKS = 4  # first number of a seed, beside those of task.py
 
 
 class TextCorpus:
-    """The lines with text in them of some files, in file order, in memory as they are plus some 8 bytes each.
-
-    Args:
-        files: as `read_text_corpus` reads them.
-    Attributes:
-        lines: their text.
-        notes: parts that were left out, for people.
-        digest: SHA-256 (hex) of the lines.
-    """
+    """The lines with text in them of some files, in file order, in memory as they are plus some 8 bytes each; notes of
+    what was left out; and the SHA-256 (hex) of the lines."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.notes: list[str] = []

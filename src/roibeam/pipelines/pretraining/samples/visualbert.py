@@ -35,13 +35,7 @@ from roibeam.pipelines.training.model_files.tokenizer import MOST_TEXTS, Caption
 
 
 class _Texts(NamedTuple):
-    """Texts of one row.
-
-    Attributes:
-        pieces: (n,) of one or two texts, without [CLS] and [SEP].
-        match: whether they fit; None without a match objective.
-        lines: lines of a task's text, see `TaskCorpusText`; none of captions.
-    """
+    """Pieces of the one or two texts of a row without [CLS] and [SEP]; whether they fit; lines of a task's text."""
 
     pieces: list[np.ndarray]
     match: int | None

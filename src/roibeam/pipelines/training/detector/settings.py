@@ -67,16 +67,7 @@ class Start:
 
 @dataclass(frozen=True)
 class DetectorSettings:
-    """Settings of a detector's training.
-
-    Attributes:
-        config: sizes, with the numbers of classes and attributes of the photos.
-        conventions: of the arithmetic.
-        train: of the loop.
-        start: weights before the first step.
-        photos: of their batches.
-        sampling, losses: of the regions in a step.
-    """
+    """Settings of a detector's training; `config` has the numbers of classes and attributes of the photos."""
 
     config: DetectorConfig
     conventions: Conventions

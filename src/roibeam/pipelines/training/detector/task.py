@@ -176,12 +176,8 @@ def summed(found: DetectionLosses) -> PreTrainingOutput:
 
 
 class DetectorTask:
-    """A `TrainTask` on `LabelledBatches`.
-
-    Args:
-        training: the module to train; its detector has as many classes and attributes as `photos` has names.
-        seed: of everything random.
-    """
+    """A `TrainTask` on `LabelledBatches`; the detector to train has as many classes and attributes as `photos` has
+    names."""
 
     def __init__(
         self, training: DetectorTraining, photos: LabelledPhotos, rules: DetectorPhotoRules, *, seed: int
@@ -236,12 +232,7 @@ class DetectorTask:
 
 
 class JudgedDetectorTask(DetectorTask):
-    """A `DetectorTask` whose detector is evaluated on other photos at each evaluation.
-
-    Args:
-        judged: photos with the classes and attributes of `photos`.
-        training, photos, rules, seed: as of `DetectorTask`.
-    """
+    """A `DetectorTask` whose detector is evaluated, at each evaluation, on other photos with the same names."""
 
     def __init__(
         self,

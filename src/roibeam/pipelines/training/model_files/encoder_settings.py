@@ -82,13 +82,7 @@ class EncoderOptions:
 
 @dataclass(frozen=True)
 class JointSettings:
-    """Content of a joint checkpoint's config.json.
-
-    Attributes:
-        content: all of it.
-        choices: masking of the run.
-        config, conventions, frozen_stages, mask_channels: of the encoder.
-    """
+    """Content of a joint checkpoint's config.json: all of it, the masking of the run, and the encoder's parts."""
 
     content: Mapping[str, Any]
     choices: EndToEndChoices

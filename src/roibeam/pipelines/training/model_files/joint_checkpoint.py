@@ -66,14 +66,8 @@ DETECTION_PREFIX = "detection_"  # prefix of the detector's losses and metrics a
 
 
 class JointDetector(EndToEndModel):
-    """An `EndToEndModel` that also learns from labelled photos, through the same backbone and last stage.
-
-    Args:
-        model, region_encoder, choices: as of `EndToEndModel`. Its frozen stages are frozen for the detector too.
-        heads: of the detector.
-        class_names, attribute_names: of the detector, in id order.
-        sampling, loss_rules, weights: None means the defaults.
-    """
+    """An `EndToEndModel` that also learns from labelled photos, through the same backbone and last stage. Frozen stages
+    are frozen for the detector too. Names of classes and attributes are in id order."""
 
     def __init__(
         self,

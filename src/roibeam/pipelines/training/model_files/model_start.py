@@ -60,13 +60,8 @@ _SHAPES = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class PublishedBert:
-    """A BERT as it was read.
-
-    Attributes:
-        spec: its name; a tokenizer's name too, see `load_tokenizer`.
-        sizes: fields of `BertSizes`.
-        state: parameters by the names in the file.
-    """
+    """A BERT as it was read: its name, which names a tokenizer too, fields of `BertSizes`, parameters by the file's
+    names."""
 
     spec: str
     sizes: Mapping[str, Any]

@@ -53,12 +53,8 @@ class EncodedCaption:
 
 
 class CaptionTokenizer:
-    """A fast Hugging Face tokenizer, reduced to the needs of training on captions.
-
-    Args:
-        tokenizer: with mask, padding, first and last tokens.
-        description: where it came from, for a run's configuration.
-    """
+    """A fast Hugging Face tokenizer with mask, padding, first and last tokens, reduced to the needs of captions;
+    `description` says where it came from."""
 
     def __init__(self, tokenizer: Any, description: str) -> None:
         if not getattr(tokenizer, "is_fast", False):
