@@ -188,17 +188,16 @@ def pretrain(
     basis = (
         "the first captions trained on, with other masks" if read.evaluated is None else counts_of(read.evaluated.rows)
     )
-    held_out, texts = read.evaluated is not None, [column for _, column in read.texts_by_source()]
-    figures = run.write_results(training, evaluation, tasks.hidden_words(), made, texts, of=basis, held_out=held_out)
-    return PretrainResult(
-        run_dir=run.run_dir,
+    return run.write_results(
+        training,
+        evaluation,
+        tasks.hidden_words(),
+        made,
+        [column for _, column in read.texts_by_source()],
+        of=basis,
+        held_out=read.evaluated is not None,
         sources=tuple(read.joined),
         notes=read.notes,
-        num_classes=made.num_classes,
-        vocab_size=tokenizer.vocab_size,
-        training=training,
-        figures=figures,
-        asked=basis,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
         encoder=encoder,
@@ -387,14 +386,5 @@ def pretrain_on_text(
     )
     evaluation, basis = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
     assert task.hidden_words is not None
-    figures = run.write_results(training, evaluation, task.hidden_words, made, [texts.lines], of=basis, held_out=False)
-    return PretrainResult(
-        run_dir=run.run_dir,
-        sources=(),
-        notes=notes,
-        num_classes=num_classes,
-        vocab_size=tokenizer.vocab_size,
-        training=training,
-        figures=figures,
-        asked=basis,
-    )
+    results = training, evaluation, task.hidden_words, made, [texts.lines]
+    return run.write_results(*results, of=basis, held_out=False, sources=(), notes=notes)

@@ -309,24 +309,32 @@ class RunSetup:
         *,
         of: str,
         held_out: bool,
-    ) -> tuple[Figure, ...]:
-        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them;
-        returns the figures, in the main process with words alone.
+        **facts: Any,
+    ) -> PretrainResult:
+        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them; the
+        figures have words alone in the main process. `facts` are further fields of the result.
 
         Args:
             hidden_words: words that it predicted. `of`: its data, for people.
             texts: that the run was trained on, source by source.
             held_out: whether the run was not trained on these data.
         """
-        if not is_main_process():
-            return evaluation.figures
-        words = self._words_alone(hidden_words, made, texts, held_out=held_out)
-        figures = with_words_alone(evaluation.figures, words)
-        summary = TrainingSummary.of_figures(figures, system=self.choice.system.title, asked=of, held_out=held_out)
-        write_summary(self.run_dir, summary)
-        best = None if training.best is None else checkpoint_step(training.best)
-        write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
-        return figures
+        figures = evaluation.figures
+        if is_main_process():
+            figures = with_words_alone(figures, self._words_alone(hidden_words, made, texts, held_out=held_out))
+            summary = TrainingSummary.of_figures(figures, system=self.choice.system.title, asked=of, held_out=held_out)
+            write_summary(self.run_dir, summary)
+            best = None if training.best is None else checkpoint_step(training.best)
+            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        return PretrainResult(
+            run_dir=self.run_dir,
+            num_classes=made.num_classes,
+            vocab_size=made.tokenizer.vocab_size,
+            training=training,
+            figures=figures,
+            asked=of,
+            **facts,
+        )
 
     @waiting("counting neighbouring words")
     def _words_alone(

@@ -230,8 +230,17 @@ class ModelChoice:
         if self.start is not None:
             changed = {**changes, **self.overrides}
             return continued_model(self.start, self.system, changed, background=self.background)
+        # The sizes of BERT, with that of its vocabulary, replace the preset's.
+        sizes = {"vocab_size": vocab_size} if self.bert is None else dict(self.bert.sizes)
+        if not self.system.as_deep_as_bert:
+            sizes.pop("num_hidden_layers", None)
         build = self.build_config or self.system.sizes["small"]
-        return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
+        config = built_config(build, {**sizes, **fields, **self.overrides}, self.overrides)
+        model = self.system.model_class(config)
+        if self.bert is not None:
+            left, filled = start_from_bert(model, self.bert), len(model.state_dict())
+            logger.info("BERT %s: %s filled, %s as drawn", self.bert.spec, filled - len(left), len(left))
+        return model
 
     def class_choice(self, classes: StoreClasses, *, width: int, given: int | None) -> ClassChoice:
         """Decides whether masked regions are predicted by class: not if the stores lack the number of classes.
@@ -296,32 +305,6 @@ class ModelChoice:
             "start": None if self.start is None else str(self.start.source),
             "recipe": self.recipe,
         }
-
-
-def new_model(
-    system: System,
-    build: Callable[..., BertSizes],
-    fields: Mapping[str, Any],
-    *,
-    vocab_size: int,
-    bert: PublishedBert | None,
-    overrides: Mapping[str, Any],
-) -> nn.Module:
-    """A new model, filled from BERT if one is given.
-
-    Args:
-        build: makes its configuration.
-        fields: of the configuration, as data and rules require.
-        bert: its sizes, with that of the vocabulary, replace the preset's, but see `System.as_deep_as_bert`.
-    """
-    sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
-    if not system.as_deep_as_bert:
-        sizes.pop("num_hidden_layers", None)
-    model = system.model_class(built_config(build, {**sizes, **fields, **overrides}, overrides))
-    if bert is not None:
-        left = start_from_bert(model, bert)
-        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
-    return model
 
 
 def check_system(start: ModelCheckpoint, system: System) -> None:
