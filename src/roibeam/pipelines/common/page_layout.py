@@ -283,10 +283,8 @@ def check_page_file(option: str, path: Path) -> None:
         raise ValueError(f"{option} {path}: is a folder; name a file, such as {path / 'page.html'}")
     if not path.parent.is_dir():
         raise ValueError(f"{option} {path}: there is no folder {path.parent}; make it, or name a file in another one")
-    if path.exists() and not _is_roibeam_page(path):
-        raise ValueError(f"{option} {path}: is there already, and roibeam did not write it; name another file")
-
-
-def _is_roibeam_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_START)) == _START
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(len(_START))
+        if start != _START:
+            raise ValueError(f"{option} {path}: is there already, and roibeam did not write it; name another file")

@@ -129,7 +129,7 @@ def plot_svg(plot: Plot, key: str) -> str:
         return _element(text.getvalue(), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
 
 
-def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
+def png_file(plots: Sequence[Plot]) -> bytes:
     """Draws plots in one PNG picture, light, three pixels a unit; the same bytes for the same numbers and library."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
@@ -142,7 +142,7 @@ def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
             drawn.append(Image.fromarray(np.asarray(canvas.buffer_rgba())))
-    columns = max(min(columns, len(drawn)), 1)
+    columns = max(min(3, len(drawn)), 1)
     rows = [drawn[start : start + columns] for start in range(0, len(drawn), columns)]
     heights = [max(each.height for each in row) for row in rows]
     page = Image.new("RGB", (columns * WIDTH_PX * _PNG_SCALE, sum(heights)), "white")

@@ -137,7 +137,13 @@ def _train(
     if config.evaluate_every and not isinstance(task, EvaluatedTask):
         raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
     if config.activation_checkpointing:
-        _checkpoint_activations(task.model)
+        enable = getattr(task.model, "activation_checkpointing_enable", None)  # of transformers' models
+        if enable is None:
+            raise ValueError(
+                f"activation_checkpointing: {type(task.model).__name__} has no layers that compute their activations "
+                f"again; leave it at false"
+            )
+        enable()
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     newest, earlier = _newest_checkpoint(run_dir, resume=resume)
@@ -278,13 +284,3 @@ def _log_start(task: TrainTask, config: TrainConfig, accelerator: Accelerator, g
         f"learning rate {config.learning_rate:g}, {plural(task.num_samples, 'sample')} in an epoch"
     )
     logger.info("%s", folded(line))
-
-
-def _checkpoint_activations(model: nn.Module) -> None:
-    enable = getattr(model, "activation_checkpointing_enable", None)  # of transformers' models
-    if enable is None:
-        raise ValueError(
-            f"activation_checkpointing: {type(model).__name__} has no layers that compute their activations again; "
-            f"leave it at false"
-        )
-    enable()

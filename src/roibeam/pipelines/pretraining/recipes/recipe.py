@@ -100,10 +100,9 @@ class Recipe:
     figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 
-    def at_once(self, processes: int, *, most: int = 32) -> int:
-        """Captions per process and micro-batch by default: the largest divisor of the batch, up to `most`."""
-        fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
-        return max(fitting, default=most)
+    def at_once(self, processes: int) -> int:
+        """Captions per process and micro-batch by default: the largest divisor of the batch, up to 32."""
+        return max((count for count in range(1, 33) if self.batch_size % (count * processes) == 0), default=32)
 
     def train_config(self, num_captions: int, *, micro_batch: int, processes: int, **changes: Any) -> TrainConfig:
         """The run's training settings on a number of captions; `changes` are fields that the user set.

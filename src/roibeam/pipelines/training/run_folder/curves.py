@@ -115,7 +115,7 @@ def _measure_plot(name: str, lines: Lines, evaluations: Lines, levels: Levels, *
     return Plot(called.title, "step", called.unit or "value", series, lines_at, percent=called.is_share)
 
 
-def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0) -> Iterator[Series]:
+def step_series(name: str, lines: Lines, *, first_step: int = 0) -> Iterator[Series]:
     """A number of log.jsonl at each step, and its running mean; `first_step` is added for a stage after others."""
     x, y = _column(lines, name)
     if not len(x):
@@ -123,8 +123,8 @@ def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0
     x, y, in_one = _thinned(x, y)
     x = x + first_step
     steps = "each step" if in_one == 1 else f"mean of {in_one:,} steps"
-    yield Series(steps, x.tolist(), y.tolist(), colour, "faint")
-    yield Series("running mean", x.tolist(), _smoothed(y).tolist(), colour)
+    yield Series(steps, x.tolist(), y.tolist(), style="faint")
+    yield Series("running mean", x.tolist(), _smoothed(y).tolist())
 
 
 def _recall_plot(direction: str, names: Sequence[str], evaluations: Lines, levels: Levels) -> Plot:
