@@ -115,7 +115,9 @@ class Screen:
             work.next_line = time.monotonic() + pause
             self._under_way.append(work)
             if self.draws and not work.in_lines:
-                self._draw(work)
+                self._bars = self._bars or self._start_drawing()
+                work.bar = self._bars.add_task(on_a_line(work.what), total=work.total, state="")
+                self.refresh()
             if self._thread is None:
                 self._wake = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(self._wake,), name="progress", daemon=True)
@@ -131,7 +133,11 @@ class Screen:
             if self._bars is not None and work.bar is not None:
                 self._bars.remove_task(work.bar)
                 if not self._bars.tasks:
-                    self._stop_drawing()
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    sys.stdout, sys.stderr = self._streams
+                    self._bars.stop()
+                    self._bars = None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -159,21 +165,14 @@ class Screen:
                     self._bars.update(work.bar, completed=work.done, total=work.total, state=state)
             self._bars.refresh()
 
-    def _draw(self, work: Work) -> None:
-        if self._bars is None:
-            self._start_drawing()
-        assert self._bars is not None
-        state = on_a_line(work.state())
-        work.bar = self._bars.add_task(on_a_line(work.what), total=work.total, completed=work.done, state=state)
-
-    def _start_drawing(self) -> None:
+    def _start_drawing(self) -> Bars:
         from rich.console import Console
         from rich.file_proxy import FileProxy
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
         below = terminal_below(sys.stderr)
-        self._bars = RichProgress(
+        bars = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(_BAR_COLUMNS),
             TextColumn("{task.fields[state]}", markup=False),
@@ -183,21 +182,14 @@ class Screen:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._bars.start()
+        bars.start()
         self._streams = (sys.stdout, sys.stderr)
         # What is printed stands above the bars; a result that goes into a file or pipe must not go to the terminal.
-        sys.stderr = cast("TextIO", PrintableStream(cast("TextIO", FileProxy(self._bars.console, below)), "<stderr>"))
+        sys.stderr = cast("TextIO", PrintableStream(cast("TextIO", FileProxy(bars.console, below)), "<stderr>"))
         if sys.stdout.isatty():
-            above = FileProxy(self._bars.console, terminal_below(sys.stdout))
+            above = FileProxy(bars.console, terminal_below(sys.stdout))
             sys.stdout = cast("TextIO", PrintableStream(cast("TextIO", above), "<stdout>"))
-
-    def _stop_drawing(self) -> None:
-        if self._bars is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            sys.stdout, sys.stderr = self._streams
-            self._bars.stop()
-            self._bars = None
+        return bars
 
     def forget(self) -> None:
         """Resets a forked child: the parent displays the work, and a lock may be held by a thread left behind."""
