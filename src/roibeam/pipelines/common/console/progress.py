@@ -59,7 +59,7 @@ _SECONDS_BETWEEN_FRAMES = 0.125
 _BAR_COLUMNS = 30
 
 
-class Work:
+class ProgressItem:
     """Work under way that has no count. `Screen` reads it from a thread of its own."""
 
     is_counted = False
@@ -98,14 +98,14 @@ class Screen:
     def __init__(self) -> None:
         self.draws = False
         self._lock = threading.RLock()
-        self._under_way: list[Work] = []
+        self._under_way: list[ProgressItem] = []
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._bars: Bars | None = None
         self._streams = (sys.stdout, sys.stderr)  # as they are while nothing is drawn
         os.register_at_fork(after_in_child=self.forget)
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: ProgressItem) -> None:
         """Displays work until `end`, in the main process of a run only."""
         if not is_main_process():
             return
@@ -123,7 +123,7 @@ class Screen:
                 self._thread = threading.Thread(target=self._run, args=(self._wake,), name="progress", daemon=True)
                 self._thread.start()
 
-    def end(self, work: Work) -> None:
+    def end(self, work: ProgressItem) -> None:
         with self._lock:
             self._under_way = [each for each in self._under_way if each is not work]
             thread = None
@@ -286,7 +286,7 @@ class Readable(Protocol):
     def read(self) -> ProgressState: ...
 
 
-class Progress(Work):
+class Progress(ProgressItem):
     """Progress of counted work. A context manager around the work.
 
     A run that finds everything done when it begins displays nothing.
@@ -438,7 +438,7 @@ def weights_download(name: str, length: int | None) -> Iterator[Callable[[int], 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Displays `what` during the block, such as "loading the detector"; a log line after a while."""
-    work = Work(what)
+    work = ProgressItem(what)
     SCREEN.begin(work)
     try:
         yield
