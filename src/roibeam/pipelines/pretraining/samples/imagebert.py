@@ -13,12 +13,12 @@ from roibeam.model.common.masking import mask_pieces, mask_regions
 from roibeam.model.imagebert.model import ImageBertConfig
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_float32
 from roibeam.pipelines.data.captions.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.sampler import PairSampler
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.sampling import ImageBertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
-class ImageBertSampler(PairSampler):
+class ImageBertSampler(Sampler):
     """A `Sampler`."""
 
     def __init__(

@@ -20,14 +20,14 @@ from roibeam.model.interbert.model import InterBertConfig
 from roibeam.pipelines.data.batches.sample import PretrainSample
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_positions, check_region_labels
-from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, PairSampler, RowSize
+from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize, Sampler
 from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
 
 
-class InterBertSampler(PairSampler):
+class InterBertSampler(Sampler):
     """A `Sampler`."""
 
     def __init__(

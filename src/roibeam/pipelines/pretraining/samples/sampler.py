@@ -1,4 +1,4 @@
-"""Sampler protocol of a system, and rows that systems share: a caption beside regions, and text alone.
+"""Base of the samplers of all systems, and rows that systems share: a caption beside regions, and text alone.
 
 ViLBERT, its single-stream baseline, InterBERT and ImageBERT share the first: the whole caption in segment 0, cut at its
 end; the image's regions in the order of the record; a class distribution or the feature as the target of a region.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -45,30 +46,6 @@ class Lengths(Protocol):
 
     def regions(self, row: int) -> int:
         """Number of regions of the row's record; of several together."""
-
-
-class Sampler(Protocol):
-    """A system's rules: makes a row of a batch from a caption and a record. It keeps nothing between samples.
-
-    Rules are classes made with (sampling, tokenizer, model_config, num_classes); the first is a frozen dataclass of
-    their own, section "sampling" of the command line.
-    """
-
-    def __init__(self, sampling: Any, tokenizer: CaptionTokenizer, model_config: Any, *, num_classes: int) -> None: ...
-
-    @property
-    def draws_images(self) -> bool:
-        """Whether a row may have another image than that of its caption."""
-
-    def check(self, record: RegionRecord) -> None:
-        """Raises ValueError if records like this one do not fit the model."""
-
-    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
-        """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
-
-    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
-        """Sizes of the rows that `sample` makes with the same arguments, exact or slightly larger, without reading
-        captions or records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +98,11 @@ class CaptionAndRegions:
         )
 
 
-class PairSampler:
-    """Base of samplers of a caption beside an image, one of which may be that of another row.
+class Sampler(ABC):
+    """A system's rules: makes a row of a batch from a caption and a record. It keeps nothing between samples.
+
+    Args:
+        sampling: a frozen dataclass of the rules' own, section "sampling" of the command line.
 
     Attributes:
         _max_pieces: where a caption is cut, first and last special token counted; these two stay.
@@ -140,12 +120,20 @@ class PairSampler:
 
     @property
     def draws_images(self) -> bool:
+        """Whether a row may have another image than that of its caption."""
         return bool(self._draws_pairs and self._sampling.mismatched_probability and self._negatives != "caption")
 
     def check(self, record: RegionRecord) -> None:
+        """Raises ValueError if records like this one do not fit the model."""
         check_width(self._config, record)
 
+    @abstractmethod
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
+
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        """Sizes of the rows that `sample` makes with the same arguments, exact or slightly larger, without reading
+        captions or records."""
         pair, most = self._pair(corpus, row, random), self._sampling.max_regions
         pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
         return [RowSize(min(pieces, self._max_pieces), min(regions, most) if most else regions)]

@@ -17,12 +17,12 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_positions, check_region_labels
-from roibeam.pipelines.pretraining.samples.sampler import PairSampler
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.sampling import ViLbertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
-class ViLbertSampler(PairSampler):
+class ViLbertSampler(Sampler):
     """A `Sampler`, of either model."""
 
     def __init__(

@@ -21,9 +21,9 @@ from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import PretrainSample, as_tensor, whole_image_feature, with_box_numbers
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.captions.task_texts import GIVE_BOXES, TaskCorpus, TaskCorpusRow
-from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
+from roibeam.pipelines.data.compatibility import check_width
 from roibeam.pipelines.data.record_regions import WHOLE_IMAGE, ImageObjects, strongest_regions
-from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize, Sampler
 from roibeam.pipelines.pretraining.samples.sampling import (
     NAMED,
     TASK_TEXT,
@@ -42,10 +42,8 @@ class _Texts(NamedTuple):
     lines: tuple[int, ...] = ()
 
 
-class VisualBertSampler:
+class VisualBertSampler(Sampler):
     """A `Sampler`."""
-
-    draws_images = False
 
     def __init__(
         self,
@@ -56,14 +54,13 @@ class VisualBertSampler:
         num_classes: int,
         objects: ImageObjects | None = None,
     ) -> None:
-        check_vocabulary(model_config, tokenizer)
+        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
         _check_objects(sampling, model_config, objects)
         if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
                 f"VisualBERT: the model has no match head, so nothing uses captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
             )
-        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
         self._objects = objects
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
 
@@ -250,8 +247,7 @@ class VisualBertSampler:
             ids,
             words,
             random,
-            mask_id=tokenizer.mask_id,
-            vocab_size=tokenizer.vocab_size,
+            **self._words,
             probability=sampling.word_probability,
             masked_share=sampling.word_masked_share,
         )

@@ -19,12 +19,12 @@ from roibeam.model.vlbert.embeddings import mean_of_visible
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_tensor
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.compatibility import check_region_labels
-from roibeam.pipelines.pretraining.samples.sampler import Lengths, PairSampler, RowSize
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize, Sampler
 from roibeam.pipelines.pretraining.samples.sampling import VLBertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
-class VLBertSampler(PairSampler):
+class VLBertSampler(Sampler):
     """A `Sampler`."""
 
     def __init__(
