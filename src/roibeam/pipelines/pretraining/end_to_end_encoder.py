@@ -37,7 +37,7 @@ from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_na
 from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.pretraining.requested_settings import LabelledRules, PhotoRules
-from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.detector.evaluation import evaluate_photos
 from roibeam.pipelines.training.detector.task import LabelledBatches
 from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, LossWeights
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector, region_encoder_of
@@ -125,13 +125,9 @@ class DetectorChange:
 
     def _report(self, when: str) -> dict[str, Any]:
         detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
-        photos = self._judged.photos
-        names: dict[str, Any] = {"class_names": photos.class_names, "attribute_names": photos.attribute_names}
         logger.info("judging the detector %s on %s", when, plural(self._judged.count, "photo"))
         with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
-            report = evaluate_detector(
-                detector, photos.images, photos.root, **names, max_images=self._judged.most, progress=progress.to
-            )
+            report = evaluate_photos(detector, self._judged.photos, max_images=self._judged.most, progress=progress.to)
         return report.as_json()
 
 
@@ -206,15 +202,6 @@ class DetectorPart:
             except ValueError as error:
                 raise ValueError(f"{error}; --set labelled.heads=new draws heads for the labels") from None
         return made.to(memory_format=torch.channels_last)  # a third less time on a CPU
-
-    def stream(self, config: DetectorConfig, conventions: Conventions, *, seed: int) -> LabelledStream | None:
-        """The photos to train on; None without any."""
-        if self.labelled is None:
-            return None
-        photos = LabelledBatches(
-            self.labelled, config, conventions, flip=self.rules.flip, short_edges=self.rules.short_edges, seed=seed
-        )
-        return LabelledStream(photos, self.rules.photos_per_caption)
 
     def trained_ids(self) -> Iterator[str]:
         """Ids of the photos that are trained on."""
@@ -336,7 +323,13 @@ class EndToEnd:
     def labelled_stream(self, *, seed: int) -> LabelledStream | None:
         """The photos that the detector is trained on; None without any."""
         part = self.detector
-        return None if part is None else part.stream(part.sized(self.config), self.conventions, seed=seed)
+        if part is None or part.labelled is None:
+            return None
+        rules, config = part.rules, part.sized(self.config)
+        photos = LabelledBatches(
+            part.labelled, config, self.conventions, flip=rules.flip, short_edges=rules.short_edges, seed=seed
+        )
+        return LabelledStream(photos, rules.photos_per_caption)
 
     def detector_change(
         self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, device: str

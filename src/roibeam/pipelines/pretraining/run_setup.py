@@ -193,7 +193,10 @@ class RunSetup:
         saved = self.run_dir / "tokenizer"
         goes_on = bool(self.settings.resume) and saved.is_dir()
         if goes_on:
-            self._warn_of_another_tokenizer()
+            if (self.run_dir / CONFIG_NAME).exists():
+                given, own = self.choice.tokenizer_spec, saved_config(self.run_dir)["recorded"]["tokenizer_spec"]
+                if own != given:
+                    logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", own, given)
             tokenizer = load_tokenizer(str(saved))
         else:
             tokenizer = self._new_tokenizer(chain.from_iterable(each for _, each in texts))
@@ -217,13 +220,6 @@ class RunSetup:
         elif bert is not None and spec != bert.spec:
             check_words_of_bert(bert, tokenizer)
         return tokenizer
-
-    def _warn_of_another_tokenizer(self) -> None:
-        given = self.choice.tokenizer_spec
-        known = (self.run_dir / CONFIG_NAME).exists()
-        saved = saved_config(self.run_dir)["recorded"]["tokenizer_spec"] if known else given
-        if saved != given:
-            logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, given)
 
     def note_trained_images(self, keys: Iterable[Key]) -> None:
         """Writes the identities of images that are trained on, with those of the run that this one continues."""

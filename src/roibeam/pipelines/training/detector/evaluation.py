@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -353,6 +354,12 @@ def _given_attributes(detector: Detector, photo: np.ndarray, image: LabelledImag
     return attribute_probabilities(outputs.regions.attribute_logits, detector.conventions).cpu().numpy()
 
 
+def evaluate_photos(detector: Detector, photos: LabelledPhotos, **options: Any) -> DetectionReport:
+    """`evaluate_detector` on photos, by the names of their labels."""
+    names: dict[str, Any] = {"class_names": photos.class_names, "attribute_names": photos.attribute_names}
+    return evaluate_detector(detector, photos.images, photos.root, **names, **options)
+
+
 def evaluate_folder(
     detector: str,
     photos: LabelledPhotos,
@@ -369,12 +376,4 @@ def evaluate_folder(
             folder.config, weights=folder.weights, conventions=conventions or folder.conventions, device=device
         )
     with Progress("judging", len(photos.images), PHOTOS) as progress:
-        return evaluate_detector(
-            model,
-            photos.images,
-            photos.root,
-            class_names=photos.class_names,
-            attribute_names=photos.attribute_names,
-            nms_iou=nms_iou,
-            progress=progress.to,
-        )
+        return evaluate_photos(model, photos, nms_iou=nms_iou, progress=progress.to)

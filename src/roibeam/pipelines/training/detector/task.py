@@ -48,7 +48,7 @@ from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.data.image_identity import reported_by_name
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, read_photo
-from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.detector.evaluation import evaluate_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
@@ -256,13 +256,7 @@ class JudgedDetectorTask(DetectorTask):
             proposal_generator=training.proposal_generator,
             roi_heads=training.roi_heads,
         )
-        report = evaluate_detector(
-            detector.eval(),
-            judged.images,
-            judged.root,
-            class_names=judged.class_names,
-            attribute_names=judged.attribute_names,
-        )
+        report = evaluate_photos(detector.eval(), judged)
         # Boxes to be found have no level of chance: attributes alone stand beside chance.
         values = {
             BEST_BY: report.objects.mean,
@@ -304,10 +298,9 @@ def train_detector(
     """
     start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)
+    names = photos.class_names, photos.attribute_names
     training = DetectorTraining(
-        build_start(
-            settings.config, settings.conventions, start, seed=seed, names=(photos.class_names, photos.attribute_names)
-        ),
+        build_start(settings.config, settings.conventions, start, seed=seed, names=names),
         sampling=settings.sampling,
         loss_rules=settings.losses,
         frozen_stages=start.frozen_stages,
