@@ -23,6 +23,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
+
 WIDTH_PX = 360
 _LETTERS_PX = 12
 _PX = 72  # an inch: then matplotlib's points are pixels
@@ -333,18 +335,13 @@ def check_picture_path(path: Path) -> None:
 
 
 def write_picture(path: Path, pixels: np.ndarray) -> None:
-    """Writes a .png file aside and renames it; `pixels` is (height, width, 3) uint8, channel order B, G, R."""
+    """Writes a .png file whole or not at all; `pixels` is (height, width, 3) uint8, channel order B, G, R."""
     check_picture_path(path)
     info = PngInfo()
     info.add_text(_KEY, _MARK)
     content = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels[:, :, ::-1])).save(content, "PNG", pnginfo=info)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_bytes(content.getvalue())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_bytes_atomically(path, content.getvalue())
 
 
 def _is_roibeam_picture(path: Path) -> bool:

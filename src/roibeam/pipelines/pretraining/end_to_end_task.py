@@ -120,7 +120,8 @@ class EndToEndTask:
                 f"DataConfig: max_tokens is {config.max_tokens}; end to end photos fill the memory, not tokens: use "
                 f"batch_size and encoder.region_chunk"
             )
-        self._joint, self._validation = joint, validation
+        self.model, self._validation = joint, validation
+        self.batch_size, self.num_samples = config.batch_size, len(corpus)
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
         self._photos, self._rules, self._labelled = photos.of_images, photos.rules, photos.labelled
         self._row_sizes, self._seed = photos.row_sizes, seed
@@ -132,28 +133,11 @@ class EndToEndTask:
         self._encoder, self._encoder_scale = region_encoder_of(joint), photos.encoder_scale
         likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
-        self._skipped: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}  # by image id why this process could not use it
         self.hidden_words: HiddenWords | None = None  # as of `RowsTask`
         long_edge = self._encoder.config.long_edge
         if too_long := [edge for edge in self._rules.short_edges if edge > long_edge]:
             raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")
-
-    @property
-    def model(self) -> EndToEndModel:
-        return self._joint
-
-    @property
-    def batch_size(self) -> int:
-        return self._stored.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return self._stored.num_samples
-
-    @property
-    def skipped(self) -> Mapping[str, str]:
-        """Ids of the images that this process could not use so far, each with the reason."""
-        return self._skipped
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
         where = {"batch_size": self.batch_size, "rank": rank, "num_ranks": num_ranks}
@@ -183,7 +167,7 @@ class EndToEndTask:
     def parameter_groups(self) -> list[ParameterGroup]:
         """One group, as in VL-BERT's release, apart from the encoder's scale; detector heads as in detector
         training."""
-        joint, heads = self._joint, getattr(self._joint, "detection", None)
+        joint, heads = self.model, getattr(self.model, "detection", None)
         of_heads = set() if heads is None else set(heads.parameters())
         trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
         groups = with_scaled_part([{"params": trained}], self._encoder.parameters(), self._encoder_scale)
@@ -204,8 +188,8 @@ class EndToEndTask:
 
     def encoded(self, batch: EndToEndBatch) -> tuple[VLBatch, VLOutput]:
         """See `HasEvaluationBatches`."""
-        rows = self._joint.with_features(batch.rows, batch.images)
-        return rows, cast(PreTrainingModel, self._joint.model).encode(rows)
+        rows = self.model.with_features(batch.rows, batch.images)
+        return rows, cast(PreTrainingModel, self.model.model).encode(rows)
 
     def evaluate(self) -> Judged:
         """See `evaluate`: at each of the loop's evaluations."""
@@ -213,7 +197,7 @@ class EndToEndTask:
 
     def model_config(self) -> dict[str, Any]:
         """Config that makes the weights' folder a joint checkpoint, see `load_joint`."""
-        return describe_joint(self._joint)
+        return describe_joint(self.model)
 
     def evaluation_batches(self, max_samples: int) -> Iterator[EndToEndBatch]:
         """The first `max_samples` captions, in order, with masks that training does not draw, on photos as they are."""
@@ -237,7 +221,7 @@ class EndToEndTask:
         boxes, hidden = rows.region_boxes[with_photo], rows.masked_regions[with_photo]
         scale_xy = torch.tensor([width, height]) / rows.image_hw[with_photo].flip(-1)
         whole = torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]).expand(len(boxes), 4)
-        choices = self._joint.choices
+        choices = self.model.choices
         images = ImageBatch(
             pixels=torch.zeros(len(boxes), 3, height, width),
             boxes=boxes * scale_xy.repeat(1, 2)[:, None],
@@ -307,7 +291,7 @@ class EndToEndTask:
         outlines = None if sample.outlines is None else sample.outlines(self._encoder.mask_cells)
         try:
             return prepare_input(
-                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self._joint.choices, flip=flip,
+                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self.model.choices, flip=flip,
                 fixed_size=self._rules.fixed_size, outlines=outlines,
             )  # fmt: skip
         except ValueError as error:
@@ -322,8 +306,8 @@ class EndToEndTask:
                 if not self._rules.skip_broken:
                     raise ValueError(f"{error}; mend it, or leave such samples out (--skip-missing-photos)") from None
                 why = str(error)
-                if sample.sample_id not in self._skipped:
-                    self._skipped[sample.sample_id] = why
+                if sample.sample_id not in self.skipped:
+                    self.skipped[sample.sample_id] = why
                     logger.warning("sample left out: %s", why, extra=OF_THIS_PROCESS)
                 continue
             samples.append(sample)
@@ -337,10 +321,10 @@ class EndToEndTask:
                 pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
                 boxes=torch.zeros(0, count, 4),
                 blanked_regions=torch.zeros(0, count, dtype=torch.bool),
-                whole_image_boxes=torch.zeros(0, 4) if self._joint.choices.whole_image == "box" else None,
+                whole_image_boxes=torch.zeros(0, 4) if self.model.choices.whole_image == "box" else None,
             )
             return EndToEndBatch(rows, images)
-        made = collate_inputs(photos, self._joint.choices)
+        made = collate_inputs(photos, self.model.choices)
         # Boxes as they are in the photos: clipped to them, and mirrored with them.
         boxes = torch.zeros_like(rows.region_boxes)
         boxes[_rows_with_photo(rows)] = made.regions["region_boxes"]
@@ -348,7 +332,7 @@ class EndToEndTask:
 
     def _without_stored_features(self, rows: VLBatch) -> VLBatch:
         """The rows without stored features, unless the model regresses them: features come from the encoder."""
-        features = rows.region_features if self._joint.regresses_features else rows.region_features[..., :0]
+        features = rows.region_features if self.model.regresses_features else rows.region_features[..., :0]
         return replace(rows, region_features=features, whole_image_features=None)
 
 

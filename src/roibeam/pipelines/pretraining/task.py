@@ -57,8 +57,7 @@ class RowsTask(ABC):
         mixture: SourceMixture | None = None,
         validation: Evaluates | None = None,
     ) -> None:
-        self._model = model
-        self._num_samples = num_samples
+        self.model, self.num_samples, self.batch_size = model, num_samples, config.batch_size
         self._config = config
         self._pad_id = pad_id
         self._seed = seed
@@ -72,19 +71,7 @@ class RowsTask(ABC):
 
     def evaluation_rows(self, max_samples: int) -> Sequence[int]:
         """The first `max_samples` numbers of samples, or all."""
-        return range(min(max_samples, self._num_samples))
-
-    @property
-    def model(self) -> nn.Module:
-        return self._model
-
-    @property
-    def batch_size(self) -> int:
-        return self._config.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return self._num_samples
+        return range(min(max_samples, self.num_samples))
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[VLBatch]:
         def places() -> Iterator[list[tuple[int, int]]]:
@@ -95,14 +82,14 @@ class RowsTask(ABC):
         return batches_ahead(places, self._batch, workers=self._config.workers)
 
     def counts(self, batch: VLBatch) -> Mapping[str, int]:
-        return cast(PreTrainingModel, self._model).loss_counts(batch)
+        return cast(PreTrainingModel, self.model).loss_counts(batch)
 
     def losses(self, model: nn.Module, batch: VLBatch) -> PreTrainingOutput:
         return cast(PreTrainingOutput, model(in_float32(batch)))
 
     def parameter_groups(self) -> list[ParameterGroup]:
         # One group: VL-BERT's release decays biases and LayerNorms too; the others have rules of their own by name.
-        return [{"params": list(self._model.parameters())}]
+        return [{"params": list(self.model.parameters())}]
 
     def sample_ids(self, batch: VLBatch) -> Sequence[str]:
         return batch.sample_ids
@@ -113,15 +100,15 @@ class RowsTask(ABC):
     def encoded(self, batch: VLBatch) -> tuple[VLBatch, VLOutput]:
         """See `HasEvaluationBatches`."""
         rows = in_float32(batch)
-        return rows, cast(PreTrainingModel, self._model).encode(rows)
+        return rows, cast(PreTrainingModel, self.model).encode(rows)
 
     def evaluate(self) -> Judged:
         """See `evaluate`: at each of the loop's evaluations."""
         return evaluate(self) if self._validation is None else self._validation.evaluate()
 
     def model_config(self) -> dict[str, Any]:
-        config = cast(PreTrainingModel, self._model).config
-        return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}
+        config = cast(PreTrainingModel, self.model).config
+        return {**config.to_diff_dict(), "architectures": [type(self.model).__name__]}
 
     def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
         """The first `max_samples` in file order, of several sources in turn, with masks that training does not draw."""
@@ -406,13 +393,6 @@ _LEAST_PIECES = 3  # first and last special token, and one between
 _Place = tuple[int, int]  # epoch and row
 
 
-class _Part(NamedTuple):
-    """A micro-batch, or its places, and whether it is the last of its step."""
-
-    of: Any
-    ends_step: bool
-
-
 class BudgetedTask(PretrainTask):
     """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`; `config.max_tokens` is the
     budget.
@@ -446,10 +426,10 @@ class BudgetedTask(PretrainTask):
     def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[VLBatch]]:
         """See `PlannedTask`."""
 
-        def parts() -> Iterator[_Part]:
+        def parts() -> Iterator[tuple[list[_Place], bool]]:  # a micro-batch, and whether it is the last of its step
             for places in self._order.batches(start_sample, batch_size=step_samples, rank=0, num_ranks=1):
                 share = self._planned(places, num_ranks)[rank]
-                yield from (_Part(part, at == len(share) - 1) for at, part in enumerate(share))
+                yield from ((part, at == len(share) - 1) for at, part in enumerate(share))
 
         workers = self._config.workers
         made = batches_ahead(parts, self._made, workers=workers) if workers else map(self._made, parts())
@@ -464,8 +444,8 @@ class BudgetedTask(PretrainTask):
         places = [(EVALUATION_EPOCH, row) for row in self._corpus.first_rows(max_samples)]
         yield from map(self._batch, self._planned(places, 1)[0])
 
-    def _made(self, part: _Part) -> _Part:
-        return part._replace(of=self._batch(part.of))
+    def _made(self, part: tuple[list[_Place], bool]) -> tuple[VLBatch, bool]:
+        return self._batch(part[0]), part[1]
 
     def _planned(self, places: Sequence[_Place], num_ranks: int) -> list[list[list[_Place]]]:
         """The micro-batches of a step, for each process."""

@@ -220,19 +220,10 @@ class AlternatingTask:
         if updates not in UPDATES:
             raise ValueError(f"updates must be {' or '.join(UPDATES)}, got {updates!r}")
         self._first = next(iter(self._tasks.values()))
-
-    @property
-    def model(self) -> nn.Module:
-        return self._first.model
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of one micro-batch; of one of every task, if they make one update together."""
-        return self._first.batch_size * (len(self._tasks) if self._updates == "step" else 1)
-
-    @property
-    def num_samples(self) -> int:
-        return sum(task.num_samples for task in self._tasks.values())
+        self.model = self._first.model
+        # Of one micro-batch; of one of every task, if they make one update together.
+        self.batch_size = self._first.batch_size * (len(self._tasks) if updates == "step" else 1)
+        self.num_samples = sum(task.num_samples for task in self._tasks.values())
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[PartBatch]:
         """One micro-batch of each task in turn."""

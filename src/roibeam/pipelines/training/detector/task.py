@@ -115,14 +115,10 @@ class LabelledBatches:
         self._config, self._conventions, self._seed = config, conventions, seed
         self._flip, self._short_edges = flip, tuple(short_edges) or (config.short_edge,)
         self._images = [image for image in photos.images if (~image.ignored).any()]
+        self.num_photos = len(self._images)  # of one epoch
         self._root = photos.root
         shapes = [image.image_hw or (1, 1) for image in self._images]
         self._order = SampleOrder(len(shapes), (_ORDER, seed), [width / height for height, width in shapes])
-
-    @property
-    def num_photos(self) -> int:
-        """Number of photos in one epoch."""
-        return len(self._images)
 
     def places(self, start: int, *, batch_size: int, rank: int, num_ranks: int) -> Iterator[list[tuple[int, int]]]:
         """See `SampleOrder.batches`."""
@@ -182,25 +178,14 @@ class DetectorTask:
     def __init__(
         self, training: DetectorTraining, photos: LabelledPhotos, rules: DetectorPhotoRules, *, seed: int
     ) -> None:
-        self._training, self._rules = training, rules
+        self.model, self.batch_size, self._rules = training, rules.batch_size, rules
         self._description = describe_detector(
             training.config, training.conventions, photos.class_names, photos.attribute_names
         )
         self._photos = LabelledBatches(
             photos, training.config, training.conventions, flip=rules.flip, short_edges=rules.short_edges, seed=seed
         )
-
-    @property
-    def model(self) -> DetectorTraining:
-        return self._training
-
-    @property
-    def batch_size(self) -> int:
-        return self._rules.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return self._photos.num_photos
+        self.num_samples = self._photos.num_photos
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[NamedBatch]:
         places = self._photos.places(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
@@ -218,7 +203,7 @@ class DetectorTask:
         return summed(model(batch.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        return detector_groups(self._training)
+        return detector_groups(self.model)
 
     def sample_ids(self, batch: NamedBatch) -> Sequence[str]:
         return batch.image_ids
@@ -248,7 +233,7 @@ class JudgedDetectorTask(DetectorTask):
 
     def evaluate(self) -> Judged:
         """See `roibeam detector evaluate`: `BEST_BY`, COCO's AP, and metrics of the kept regions."""
-        training, judged = self._training, self._judged
+        training, judged = self.model, self._judged
         detector = Detector(
             training.config,
             training.conventions,
