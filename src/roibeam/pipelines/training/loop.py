@@ -41,7 +41,12 @@ from roibeam.pipelines.common.console.termination import StoppedBySignalError, S
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, load_checkpoint, set_later_aside
 from roibeam.pipelines.training.hooks import RunHooks, TrainResult
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
-from roibeam.pipelines.training.run_folder.files import check_sums, checkpoint_step, latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import (
+    check_sums,
+    checkpoint_step,
+    latest_checkpoint,
+    write_run_json,
+)
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
@@ -51,7 +56,6 @@ from roibeam.pipelines.training.run_folder.folder import (
     is_out_of_patience,
     run_folder_lock,
     with_recorded_rules,
-    write_config,
 )
 from roibeam.pipelines.training.run_folder.train_log import TrainLog, read_evaluations
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, rehearse, steps_of
@@ -266,7 +270,7 @@ def _opened_log(
         log = TrainLog(run_dir, config, after_step=after_step)
         set_later_aside(run_dir, after_step)
         if resolved is not None:
-            write_config(run_dir, resolved)
+            write_run_json(run_dir / CONFIG_NAME, resolved)
     accelerator.wait_for_everyone()
     return log
 

@@ -199,7 +199,7 @@ class BertAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = _closure_loss(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -235,7 +235,7 @@ class TransformersAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = _closure_loss(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             rate, betas = group["lr"], group["betas"]
             for parameter in group["params"]:
@@ -263,13 +263,6 @@ def _running_means(state: dict[str, Tensor], parameter: Tensor, betas: tuple[flo
     mean = state["exp_avg"].mul_(betas[0]).add_(gradient, alpha=1 - betas[0])
     square = state["exp_avg_sq"].mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
     return mean, square
-
-
-def _closure_loss(closure: Callable[[], float] | None) -> float | None:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 def build_optimizer(

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,12 +124,18 @@ def put_run_file(aside: Path, final: Path) -> None:
         _list(run_dir, [*(each for each in before if not _is_of(each[0], final.name)), *new])
 
 
-def write_run_json(path: Path, value: Any) -> None:
-    """Replaces a JSON file of a run: it is the old one or the new one at any time."""
+def write_run_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Replaces a file of a run by what `write` puts at the path that it is given: it is the old one or the new one at
+    any time."""
     aside = path.with_name(f"{WRITING}{path.name}")
     with naming_file(path):
-        write_json(aside, value)
+        write(aside)
     put_run_file(aside, path)
+
+
+def write_run_json(path: Path, value: Any) -> None:
+    """`write_run_file` for JSON."""
+    write_run_file(path, lambda aside: write_json(aside, value))
 
 
 def list_grown_file(path: Path) -> None:

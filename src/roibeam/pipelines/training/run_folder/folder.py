@@ -27,7 +27,6 @@ from roibeam.pipelines.training.run_folder.files import (
     checkpoint_folder,
     latest_checkpoint,
     other_checkpoints,
-    write_run_json,
 )
 from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME, ENCODER_NAME
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
@@ -86,8 +85,7 @@ def is_out_of_patience(evaluations: Iterable[Mapping[str, Any]], config: TrainCo
 def best_checkpoint(run_dir: Path) -> Path:
     """The best checkpoint of a run with `train.best_by`, of its last stage that has one."""
     run_dir = furthest_stage(run_dir)
-    config = _judged_by(run_dir)
-    found = best_evaluation(run_dir, read_evaluations(run_dir), config)
+    found, config = _best(run_dir)
     if found is None:
         names = ", ".join(sorted(each.name for each in (run_dir / CHECKPOINTS).glob("step-*"))) or "none"
         why = f"has no evaluation by {config.best_by}" if config.best_by else "was trained without train.best_by"
@@ -98,9 +96,7 @@ def best_checkpoint(run_dir: Path) -> Path:
 def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     """The best checkpoint of a run with `train.best_by`, and a line that names it; for any other folder, the folder
     itself and ""."""
-    newest = latest_checkpoint(run_dir)
-    config = _judged_by(run_dir)
-    found = best_evaluation(run_dir, read_evaluations(run_dir), config)
+    newest, (found, config) = latest_checkpoint(run_dir), _best(run_dir)
     if newest is None or found is None:
         return run_dir, ""
     best = checkpoint_folder(run_dir, found["step"])
@@ -108,13 +104,14 @@ def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     return best, line if best == newest else f"{line}; {newest} is the newest"
 
 
-def _judged_by(run_dir: Path) -> TrainConfig:
-    """The configuration of a run with its `best_by`; all other settings are arbitrary."""
+def _best(run_dir: Path) -> tuple[Mapping[str, Any] | None, TrainConfig]:
+    """A run's best evaluation, and the configuration with its `best_by`; all other settings are arbitrary."""
     path = run_dir / "config.json"
     check_run_config(run_dir)
     train = read_json_object(path).get("train", {}) if path.is_file() else {}
     settings = {name: train[name] for name in ("best_by", "best_is") if name in train}
-    return TrainConfig(steps=1, evaluate_every=1, **settings)
+    config = TrainConfig(steps=1, evaluate_every=1, **settings)
+    return best_evaluation(run_dir, read_evaluations(run_dir), config), config
 
 
 def named_checkpoint(name: str) -> str:
@@ -339,11 +336,6 @@ def saved_config(folder: Path) -> dict[str, Any]:
             remedy = f"the run has no checkpoint to go on from: remove {folder} and start it again"
         raise ValueError(f"{error}; {remedy}") from None
     return saved
-
-
-def write_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
-    """Replaces the configuration of a run: it is the old one or the new one at any time."""
-    write_run_json(run_dir / CONFIG_NAME, resolved)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -239,12 +239,9 @@ def _training(run: _Run, curves: Sequence[str]) -> str:
             "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations."
             f'{dashed}</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
         )
-    names = names_of(run.lines)
-    rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in run.lines]
-    head = ["step", *(measure_name(name).title for name in names)]
     return (
         f"<section><h2>Steps <small>curves are drawn from {FEWEST_STEPS} steps on</small></h2>\n"
-        f"{table(head, rows, numbers=range(len(head)))}</section>\n"
+        f"{_numbers(run.lines, names_of(run.lines))}</section>\n"
     )
 
 
@@ -252,22 +249,22 @@ def _evaluations(run: _Run, best_step: int | None) -> str:
     lines, train, held_out = run.evaluations, run.config["train"], run.config["recorded"].get("validation")
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
     what += f", on {plural(held_out['captions'], 'held-out caption')}" if held_out else ""
-    names = names_of(lines)
     chosen = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
-    rows: list[list[str]] = []
-    strong: list[int] = []
-    for index, line in enumerate(lines):
-        if len(lines) <= _ROWS or index in chosen or line["step"] == best_step:
-            if line["step"] == best_step:
-                strong.append(len(rows))
-            rows.append([f"{line['step']:,}", *(_number(line.get(name)) for name in names)])
+    is_few = len(lines) <= _ROWS
+    shown = [line for at, line in enumerate(lines) if is_few or at in chosen or line["step"] == best_step]
     best = "" if best_step is None else f", best by {escaped(train['best_by'])} after step {best_step:,}"
-    head = ["step", *(measure_name(name).title for name in names)]
-    numbers = table(head, rows, numbers=range(len(head)), strong=strong)
     return (
         f"<section><h2>Evaluations <small>{len(lines):,}, {what}{best}</small></h2>\n"
-        f"{folded('All numbers', numbers)}</section>\n"
+        f"{folded('All numbers', _numbers(shown, names_of(lines), best_step))}</section>\n"
     )
+
+
+def _numbers(lines: Sequence[Mapping[str, Any]], names: Sequence[str], best_step: int | None = None) -> str:
+    """A table of these numbers, a row for each line."""
+    rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in lines]
+    head = ["step", *(measure_name(name).title for name in names)]
+    best = [place for place, line in enumerate(lines) if line["step"] == best_step]
+    return table(head, rows, numbers=range(len(head)), strong=best)
 
 
 def _files(run: _Run, best_step: int | None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from roibeam.extraction.weights.detector_choice import SHIPPED
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
@@ -68,7 +69,6 @@ _PRETRAINING = (
     "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
     "15 % of words and regions, so its numbers differ from these."
 )
-_ASIDE = f".writing-{SUMMARY_NAME}"
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,7 @@ class TrainingSummary:
 
 def write_summary(run_dir: Path, summary: TrainingSummary) -> None:
     """Replaces RUN/summary.json."""
-    aside = run_dir / _ASIDE
-    aside.write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
-    aside.replace(run_dir / SUMMARY_NAME)
+    write_bytes_atomically(run_dir / SUMMARY_NAME, (json.dumps(asdict(summary), indent=1) + "\n").encode())
 
 
 def read_summary(run_dir: Path) -> TrainingSummary | None:

@@ -15,17 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from roibeam.features.folders.durable_files import naming_file
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import STEPS, Progress, folded
 from roibeam.pipelines.common.statistics.verdict import BESIDE, Judged, judged_line
-from roibeam.pipelines.training.run_folder.files import (
-    RESTORE,
-    check_run_file,
-    list_grown_file,
-    put_run_file,
-    sync_to_disk,
-)
+from roibeam.pipelines.training.run_folder.files import RESTORE, check_run_file, list_grown_file, write_run_file
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -74,11 +68,6 @@ class TrainLog:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the log was made."""
-        return time.monotonic() - self._started
-
     def step(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
         """Writes a line of log.jsonl."""
         self.last_line = self._write(LOG_NAME, position, values)
@@ -111,7 +100,7 @@ class TrainLog:
             os.fsync(file.fileno())
 
     def _write(self, name: str, position: Mapping[str, float], values: Mapping[str, Any]) -> dict[str, Any]:
-        line = {**position, **values, "seconds": round(self.seconds, 3)}
+        line = {**position, **values, "seconds": round(time.monotonic() - self._started, 3)}
         self._files[name].write(json.dumps(line) + "\n")
         self._files[name].flush()
         if self._tensorboard is not None:
@@ -156,14 +145,11 @@ def _truncate(path: Path, last_step: int) -> None:
     kept = [line for line in lines if _step_of(line) <= last]
     if kept == lines:
         return
-    aside = path.with_name(f".{path.name}.writing")
-    with naming_file(path):
-        aside.write_bytes(b"".join(kept))
+    whole = b"".join(kept)
     if path.name == EVALUATION_NAME:
-        put_run_file(aside, path)
+        write_run_file(path, lambda aside: aside.write_bytes(whole))
     else:
-        sync_to_disk(aside)
-        aside.rename(path)
+        write_bytes_atomically(path, whole)
 
 
 def _step_of(line: bytes) -> float:

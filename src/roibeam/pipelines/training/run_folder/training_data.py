@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from roibeam.features.folders.durable_files import naming_file
 from roibeam.pipelines.common.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport
 from roibeam.pipelines.data.image_identity import DATA_SETS, Key, image_keys, whole_id
-from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
+from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_file
 
 TRAINED_IMAGES = "trained_images.npy"
 _REMEDY = "restore it from a copy of the run, or remove it to evaluate without a look at it"
@@ -43,10 +42,7 @@ def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | N
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     if before is not None and not has_trained_images(before):
         logger.warning("%s has no %s: what its model was trained on is not known of this run", before, TRAINED_IMAGES)
-    aside = run_dir / f".writing-{TRAINED_IMAGES}"
-    with naming_file(run_dir / TRAINED_IMAGES), aside.open("wb") as file:
-        np.save(file, numbers, allow_pickle=False)
-    put_run_file(aside, run_dir / TRAINED_IMAGES)
+    write_run_file(run_dir / TRAINED_IMAGES, lambda aside: np.save(aside, numbers, allow_pickle=False))
 
 
 def trained_among(
@@ -116,11 +112,8 @@ WORD_COUNTS = "word_counts.npz"
 
 
 def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
-    """Writes the counts aside, then renames."""
-    aside = run_dir / f".writing-{WORD_COUNTS}"
-    with naming_file(run_dir / WORD_COUNTS), aside.open("wb") as file:
-        np.savez_compressed(file, triples=counts.triples, times=counts.times)
-    put_run_file(aside, run_dir / WORD_COUNTS)
+    triples, times = counts.triples, counts.times
+    write_run_file(run_dir / WORD_COUNTS, lambda aside: np.savez_compressed(aside, triples=triples, times=times))
 
 
 def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
