@@ -473,11 +473,6 @@ def configure_logging(*, debug: bool = False) -> None:
     handler = _StandardError()
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
-        handler.addFilter(_is_from_roibeam)
+        handler.addFilter(logging.Filter("roibeam"))  # Beam logs a worker's error with pages of its own traceback
         handler.addFilter(main_process_only)
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
-
-
-def _is_from_roibeam(record: logging.LogRecord) -> bool:
-    """Log filter that hides libraries: Beam logs each worker error with pages of its own traceback."""
-    return record.name.partition(".")[0] == "roibeam"

@@ -31,13 +31,6 @@ from typing import Any
 from roibeam.features.folders.durable_files import free_bytes
 from roibeam.messages import byte_count
 
-
-def address_space_limit() -> int | None:
-    """Bytes that this process may map; None without a limit."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
 _LONGEST = 600  # characters of a message of a library; roibeam's own are as long as they need
 # Libraries that open files of users or talk to servers; their errors are about those.
 _OF_FILES = frozenset(
@@ -176,8 +169,9 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
     if name == "cv2.error" and "Insufficient memory" in line:
         kind, line = MemoryError, "OpenCV got less than it requested"
-    limit = address_space_limit()
-    cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_limited = limit != resource.RLIM_INFINITY
+    cure = _MEMORY if not is_limited else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
     if tried := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
         count = int(tried[1])
         size = f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count:,} bytes"
@@ -186,7 +180,7 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
     if (kind is not None and issubclass(kind, MemoryError)) or "std::bad_alloc" in line:
         return f"not enough memory{f': {line}' if line else ''}; {cure}"
-    if limit is not None and "can't start new thread" in line:
+    if is_limited and "can't start new thread" in line:
         return f"not enough memory: no further thread could be started; {cure}"
     return None
 
@@ -213,25 +207,16 @@ def _cut(line: str) -> str:
 AGAIN = "nothing is kept; to begin again"
 # By command, as it is typed. Other commands change nothing, or keep nothing that is not whole.
 _KEPT = {
-    "extract": "finished shards stay; to go on",
+    **dict.fromkeys(("extract", "store copy", "store import"), "finished shards stay; to go on"),
+    **dict.fromkeys(("pretrain", "detector train"), "the newest checkpoint stays, if there is one; to go on"),
     "download": "the images that are there stay; to go on",
-    "pretrain": "the newest checkpoint stays, if there is one; to go on",
-    "detector train": "the newest checkpoint stays, if there is one; to go on",
     "toyworld": "the pictures drawn so far stay; to go on",
     "demo": "the steps that are finished stay; to go on",
-    "store copy": "finished shards stay; to go on",
-    "store import": "finished shards stay; to go on",
     "store export": "what is written stays beside its place, but of lxmert-h5; to go on",
     "store repair": "the store is as it was, repaired shards stay beside it; to go on",
-    "store info": "nothing is changed; again",
-    "store verify": "nothing is changed; again",
-    "store show": "nothing is changed; again",
-    "store diff": "nothing is changed; again",
-    "store ids": "nothing is changed; again",
-    "store dead-letters": "nothing is changed; again",
-    "store plan": "nothing is changed; again",
     "progress": "the run itself goes on; to look again",
     "leaks": "nothing is changed; again",
+    **{f"store {name}": "nothing is changed; again" for name in "info verify show diff ids dead-letters plan".split()},
 }
 _GROUPS = ("store", "detector")
 _hint: dict[str, str] = {}  # set by this process, instead of the table: "kept", and options to go on with

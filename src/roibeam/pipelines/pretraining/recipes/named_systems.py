@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKING as ZERO_MASKING
 from roibeam.model.common.fields import SMALL_SIZES, BertFields
 from roibeam.model.imagebert.fields import ImageBertFields
@@ -21,6 +20,7 @@ from roibeam.model.vilbert.fields import SMALL as SMALL_VILBERT
 from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 from roibeam.model.vlbert.fields import MASKING as VLBERT_MASKING
 from roibeam.model.vlbert.fields import VLBertFields, vlbert_fields
+from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.sampling import (
     ImageBertSampling,
@@ -197,17 +197,12 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
 
 def named_system(name: str) -> NamedSystem:
     """Raises ValueError for an unknown name."""
-    if name not in NAMED_SYSTEMS:
-        raise ValueError(f"--system {name!r}: {name_hint(name, NAMED_SYSTEMS)}")
-    return NAMED_SYSTEMS[name]
+    return preset("system", name, NAMED_SYSTEMS)
 
 
 def model_size(system: str, size: str) -> ModelFields:
     """Raises ValueError for an unknown name of either."""
-    sizes = named_system(system).sizes
-    if size not in sizes:
-        raise ValueError(f"--model {size!r}: {name_hint(size, sizes)}")
-    return sizes[size]
+    return preset("model", size, named_system(system).sizes)
 
 
 def wrong_start(source: object, architecture: str, system: NamedSystem) -> ValueError:
