@@ -16,7 +16,7 @@ from roibeam.extraction.training.batch_losses import DetectorHeads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, HiddenWords, count_words, words_alone
+from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, count_words, words_alone
 from roibeam.pipelines.common.compute import is_main_process, num_processes
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.statistics.verdict import Figure, Judged, with_words_alone
@@ -299,7 +299,7 @@ class RunSetup:
         self,
         training: TrainResult,
         evaluation: Judged,
-        hidden_words: HiddenWords,
+        task: AnyTask,
         made: RunModel,
         texts: Sequence[Sequence[str]],
         *,
@@ -311,13 +311,13 @@ class RunSetup:
         figures have words alone in the main process. `facts` are further fields of the result.
 
         Args:
-            hidden_words: words that it predicted. `of`: its data, for people.
+            task: that was evaluated. `of`: its data, for people.
             texts: that the run was trained on, source by source.
             held_out: whether the run was not trained on these data.
         """
         figures = evaluation.figures
         if is_main_process():
-            figures = with_words_alone(figures, self._words_alone(hidden_words, made, texts, held_out=held_out))
+            figures = with_words_alone(figures, self._words_alone(task, made, texts, held_out=held_out))
             summary = TrainingSummary.of_figures(figures, system=self.choice.system.title, asked=of, held_out=held_out)
             write_summary(self.run_dir, summary)
             best = None if training.best is None else checkpoint_step(training.best)
@@ -334,9 +334,10 @@ class RunSetup:
 
     @waiting("counting neighbouring words")
     def _words_alone(
-        self, hidden: HiddenWords, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
+        self, task: AnyTask, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
     ) -> dict[str, float]:
         """See `words_alone`; a run counts once."""
+        hidden = task.hidden_words
         if not hidden:
             return {}
         try:
