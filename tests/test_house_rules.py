@@ -147,10 +147,9 @@ def test_every_room_says_what_belongs_to_it_and_which_file_to_read_first_and_imp
             named = re.findall(r"[\w./]+\.py", advice)
             assert " first" in advice and named, init
             assert all((init.parent / file).is_file() for file in named), init
-        # What stands under TYPE_CHECKING is not run.
         run = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {node.module for node in run if isinstance(node, ast.ImportFrom)}
-        assert len(names) == len(run) and names <= {"typing", "roibeam.lazy_names"}, init
+        assert len(names) == len(run) and names <= {"roibeam.lazy_names"}, init
 
 
 def test_product_code_imports_files_not_rooms(house: dict[str, Module]) -> None:

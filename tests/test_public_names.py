@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from house import PACKAGE, exported
+from house import PACKAGE
 
 import roibeam
 
@@ -65,15 +64,6 @@ def test_these_names_are_offered_and_are_there(package: str) -> None:
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'no_such_name'"):
         getattr(module, "no_such_" + "name")
-
-
-@pytest.mark.parametrize("package", NAMES)
-def test_type_checkers_see_the_same_names(package: str) -> None:
-    init = PACKAGE.joinpath(*package.split(".")[1:]) / "__init__.py"
-    (typed,) = [node for node in ast.parse(init.read_text("utf-8")).body if "TYPE_CHECKING" in ast.dump(node)][-1:]
-    assert isinstance(typed, ast.If)
-    names = [alias.asname for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert sorted(filter(None, names)) == sorted(exported(init))
 
 
 def test_importing_the_package_imports_nothing_dear(tmp_path: Path) -> None:

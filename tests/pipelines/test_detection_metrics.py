@@ -198,7 +198,7 @@ def test_attribute_accuracy_asks_only_objects_with_known_attributes() -> None:
     counter = AttributeCounter()
     assert counter.accuracy is None
     counter.add(np.array([2, 0, 1]), np.array([[1, 2], [1, -1], [-1, -1]]))
-    assert (counter.num_right, counter.num_objects, counter.accuracy) == (1, 2, 0.5)
+    assert (counter.num_objects, counter.accuracy) == (2, 0.5)
     counter.add(np.empty(0, np.int64), np.empty((0, 0), np.int64))
     assert counter.num_objects == 2 and counter.figure().chance == 1.0  # both objects have attribute 1
     assert counter.figure().value == 0.5 and AttributeCounter().figure().chance is None

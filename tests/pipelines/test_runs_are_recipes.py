@@ -95,7 +95,7 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
     assert made.joint is not None
     joint, choices = made.joint, made.joint.choices
     masking = recipe.masking or DEFAULT_MASKING
-    appearances = SYSTEMS[recipe.system].named.masking
+    appearances = SYSTEMS[recipe.system].masking
     if appearances:
         assert made.model.config.masked_appearance == appearances[masking]
         assert choices.masked_pixels == MASKINGS[masking]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.weights.sources import check_weight_file
@@ -73,17 +73,15 @@ _OPTIONS_OF_SETTINGS = {**OPTIONS, "data.batch_size": "batch_size"}
 def check_settings(
     request: PretrainRequest, recipe: Recipe | None, sizes: DetectorConfig | None, *, goes_on: bool
 ) -> None:
-    """
+    """Checks numbers and settings, except those that only data or a start can decide.
+
     Args:
         sizes: of the encoder that an end-to-end run starts from; None without one, or if it comes with a model.
         goes_on: from the model of the stage before, whose sizes are not known yet.
-    Raises:
-        ValueError: invalid numbers and settings, except those that only data or a start can decide.
     """
-    name = recipe.system if recipe is not None else chosen_system(request)
-    if name not in NAMED_SYSTEMS:
+    system, named = NAMED_SYSTEMS.get(chosen_system(request)), NamedFiles()
+    if system is None:
         return  # reported elsewhere
-    system, named = NAMED_SYSTEMS[name], NamedFiles()
     request = named.look(lambda: with_masking(request, recipe, system)) or request
     named.look(lambda: refuse_two_values(request.training, _OPTIONS_OF_SETTINGS, request.training.settings))
     named.look(lambda: check_device(train_config_of(request, recipe)(1).device))
@@ -144,19 +142,15 @@ def _check_model_fields(request: PretrainRequest, recipe: Recipe | None, system:
             chosen = _with_data({**base, **overrides}, overrides, system)
             system.fields(**chosen)
             # A recipe or a model to start from that needs --end-to-end is refused elsewhere.
-            if (recipe is None or not recipe.end_to_end) and request.model.from_run is None:
-                _check_masked(request, chosen)
+            is_on_stored = (recipe is None or not recipe.end_to_end) and not request.end_to_end
+            is_new = request.model.from_run is None and bool(request.data.store)
+            if is_on_stored and is_new and chosen.get("masked_appearance") == "pixels":
+                raise ValueError(
+                    "masked_appearance 'pixels' reads the features of masked regions, and stored ones were measured on "
+                    "whole photos: they hold the answer; add --end-to-end, or choose another"
+                )
     except ValueError as error:
         raise ValueError(f"model settings {overrides}: {error}") from None
-
-
-def _check_masked(request: PretrainRequest, chosen: Mapping[str, Any]) -> None:
-    """Raises ValueError if the stored features would reveal what is masked."""
-    if chosen.get("masked_appearance") == "pixels" and not request.end_to_end and request.data.store:
-        raise ValueError(
-            "masked_appearance 'pixels' reads the features of masked regions, and stored ones were measured on whole "
-            "photos: they hold the answer; add --end-to-end, or choose another"
-        )
 
 
 def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:
@@ -208,16 +202,16 @@ _ENCODER_FILES = ("photos", "weights", "labels", "labels_photos", "labels_vocab"
 
 
 def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
-    """
+    """Raises ValueError for everything that is missing or does not fit, named as the command's options, with the
+    remedy.
+
     Args:
         goes_on: as a later stage; its start is filled in when its turn comes.
-    Raises:
-        ValueError: everything that is missing or does not fit, named as the command's options, with the remedy.
-        OSError: when a file cannot be read.
     """
     data, spec, named = request.data, request.model, NamedFiles()
     recipe = recipe_of(request)
-    sizes = None if goes_on else named.look(lambda: _encoder_sizes(request, recipe))
+    has_own_encoder = request.end_to_end and spec.from_run is None and not goes_on
+    sizes = named.look(lambda: requested_choice(encoder_of(request, recipe)).config) if has_own_encoder else None
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),
@@ -226,12 +220,12 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         lambda: None if goes_on else _check_run_folder(request),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
         lambda: _check_texts(request, recipe),
-        lambda: _check_kinds(request, recipe),
-        lambda: None if goes_on else _check_system_of_start(request, recipe),
+        lambda: _check_kinds(request),
+        lambda: None if goes_on else _check_system_of_start(request),
     ):
         named.look(check)
     if data.drop_held_out and not data.held_out:
-        named.look(lambda: _refuse("--drop-held-out: name what is held out, with --held-out"))
+        named.refuse("--drop-held-out: name what is held out, with --held-out")
     _need_files(request, named)
     named.check()
     for path in data.text_corpus:
@@ -245,7 +239,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     named.look(lambda: GivenStores(data.store, data.captions, data.store_weight, texts=texts, **rules))
     named.look(lambda: GivenValidation(data.validation_captions, data.validation_store, **rules))
     if data.caption_column and not any(map(is_tsv, (*data.captions, data.validation_captions or ""))):
-        named.look(lambda: _refuse("--caption-column: none of --captions and --validation-captions is a caption .tsv"))
+        named.refuse("--caption-column: none of --captions and --validation-captions is a caption .tsv")
     for file in (*data.captions, data.validation_captions):
         if file not in (None, OWN_CAPTIONS) and Path(file).stat().st_size <= _SMALL_FILE:
             named.look(lambda file=file: next(given_file(file, **rules).captions(), None))  # type: ignore[misc]
@@ -254,10 +248,6 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     if not goes_on:
         named.look(lambda: _check_store_of_start(request))
     named.check()
-
-
-def _refuse(line: str) -> NoReturn:
-    raise ValueError(line)
 
 
 def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
@@ -304,14 +294,6 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
         named.need(_option(name), getattr(encoder, name))
     named.look(lambda: check_weight_file(encoder.weights))
     named.need_output_folder(request.out)
-
-
-def _encoder_sizes(request: PretrainRequest, recipe: Recipe | None) -> DetectorConfig | None:
-    """Sizes of the encoder of an end-to-end run with new weights; ValueError if the detector or conventions are
-    unknown, or weights are missing."""
-    if not request.end_to_end or request.model.from_run is not None:
-        return None
-    return requested_choice(encoder_of(request, recipe)).config
 
 
 def _check_stores(request: PretrainRequest) -> None:
@@ -386,12 +368,12 @@ def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:
         raise ValueError(f"--recipe {name} reads a task's own text: name its files with --task-text")
 
 
-def _check_kinds(request: PretrainRequest, recipe: Recipe | None) -> None:
-    data, name = request.data, recipe.system if recipe is not None else chosen_system(request)
-    if name not in NAMED_SYSTEMS:
+def _check_kinds(request: PretrainRequest) -> None:
+    data, system = request.data, NAMED_SYSTEMS.get(chosen_system(request))
+    if system is None:
         return  # reported elsewhere
     check_kinds(
-        NAMED_SYSTEMS[name],
+        system,
         num_stores=len(data.store),
         has_text_corpus=bool(data.text_corpus),
         has_task_texts=bool(data.task_text),
@@ -400,9 +382,9 @@ def _check_kinds(request: PretrainRequest, recipe: Recipe | None) -> None:
     )
 
 
-def _check_system_of_start(request: PretrainRequest, recipe: Recipe | None) -> None:
+def _check_system_of_start(request: PretrainRequest) -> None:
     """Raises ValueError for a model of another system. Weights are not read."""
-    start, name = request.model.from_run, recipe.system if recipe is not None else chosen_system(request)
+    start, name = request.model.from_run, chosen_system(request)
     found = None if start is None or not Path(start).expanduser().exists() else found_model(start)
     if found is None or name not in NAMED_SYSTEMS:
         return
@@ -450,9 +432,8 @@ def check_stages(out: Path, stages: Sequence[RequestedStage]) -> None:
         return
     named = NamedFiles()
     named.need_output_folder(out)
-    requests = requests_of(stages)
-    for number, stage in enumerate(stages, start=1):
-        named.look(partial(_check, number, stage, requests[number - 1]))
+    for number, (stage, request) in enumerate(zip(stages, requests_of(stages), strict=True), start=1):
+        named.look(partial(_check, number, stage, request))
     named.check()
 
 
@@ -462,9 +443,7 @@ def requests_of(stages: Sequence[RequestedStage]) -> list[PretrainRequest]:
     for stage in stages:
         request = stage.request
         if found and request.model.system is None and request.model.recipe is None:
-            before = found[-1].model
-            system = recipe_named(before.recipe).system if before.recipe else chosen_system(found[-1])
-            request = replace(request, model=replace(request.model, system=system))
+            request = replace(request, model=replace(request.model, system=chosen_system(found[-1])))
         found.append(request)
     return found
 
@@ -481,13 +460,8 @@ _COMES_WITH_THE_WEIGHTS = ("from_bert", "tokenizer", "background", "detector", "
 
 
 def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
-    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one.
-
-    Args:
-        num_stages: number of stages described one by one; 0 for none.
-    Raises:
-        ValueError: for one stage, or another number than the recipe has.
-    """
+    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one. ValueError for
+    one stage, or another number of stages described one by one (0 for none) than the recipe has."""
     recipe, chain = spec.recipe, list[str]()
     if recipe is not None and spec.from_run is None and recipe_named(recipe).after:
         chain = [*stages_before(recipe), recipe]
@@ -501,11 +475,8 @@ def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
 
 
 def not_passed_on(number: int, recipe: str | None) -> tuple[str, ...]:
-    """Names of options that stage `number` (from 1) does not inherit from those given for all stages.
-
-    Args:
-        recipe: the stage's, where the run is a recipe's chain.
-    """
+    """Names of options that stage `number` (from 1), of this recipe of a chain, does not inherit from those given for
+    all."""
     names = () if number == 1 else _COMES_WITH_THE_WEIGHTS
     if recipe is None:
         return names

@@ -48,18 +48,11 @@ class TrainedDetector:
 
 
 def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
-    """
-    Raises:
-        ValueError, OSError: if an input is unknown, does not fit or cannot be read, with the remedy.
-    """
     _check(request, run_dir)
     with waiting("reading the labels"):
         photos = open_labelled_photos(request.labels, image_root=request.photos, vocab=request.vocab)
-    sizes = replace(
-        _sizes(request),
-        num_classes=len(photos.class_names),
-        num_attributes=len(photos.attribute_names),
-    )
+    num_classes, num_attributes = len(photos.class_names), len(photos.attribute_names)
+    sizes = replace(_sizes(request), num_classes=num_classes, num_attributes=num_attributes)
     settings = _settings(request, sizes)
     exif = settings.conventions.exif_orientation
     photos = look_once(photos, exif, is_trained_on=True)
@@ -82,17 +75,8 @@ def _resume(request: DetectorTrainRequest) -> Resume:
     return "auto" if chosen is None else chosen
 
 
-def _check_judged(request: DetectorTrainRequest) -> None:
-    if request.val_photos is not None and request.val_labels is None:
-        raise ValueError("--val-photos is the folder of the photos of --val-labels; give that too")
-
-
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
-    """The photos for evaluations.
-
-    Raises:
-        ValueError: if one is trained on, or their classes differ.
-    """
+    """The photos for evaluations."""
     assert request.val_labels is not None
     judged = open_labelled_photos(request.val_labels, image_root=request.val_photos, vocab=request.vocab).once()
     check_same_names(judged, photos.class_names, photos.attribute_names, f"of {request.labels}")
@@ -117,7 +101,8 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     named.need("--vocab", request.vocab)
     named.need("--val-labels", request.val_labels, FILE)
     named.need("--val-photos", request.val_photos, FOLDER)
-    named.look(lambda: _check_judged(request))
+    if request.val_photos is not None and request.val_labels is None:
+        named.refuse("--val-photos is the folder of the photos of --val-labels; give that too")
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
         if option == "--weights" and weights is not None and is_detector_folder(weights):
             named.look(partial(read_detector_folder, weights))
@@ -163,12 +148,6 @@ def _conventions(request: DetectorTrainRequest) -> Conventions:
 
 
 def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
-    """
-    Args:
-        sizes: of the detector, with the numbers of classes and attributes that the labels have.
-    Raises:
-        ValueError: for an invalid setting, number or start.
-    """
     sections: dict[str, Any] = {
         "photos": DetectorPhotoRules(batch_size=request.batch_size),
         "sampling": SamplingRules(),
