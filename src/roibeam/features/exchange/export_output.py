@@ -155,8 +155,8 @@ class ContinuedFile:
 
 
 class ContinuedFolder:
-    """A folder, empty or with what a stopped writer left, of files that are each written once; a context manager. At its
-    end there is nothing else in it."""
+    """A folder, empty or with what a stopped writer left, of files that are each written once; a context manager. At
+    its end there is nothing else in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -149,7 +149,7 @@ class ShardReader:
         return self._opened()[1].num_regions_at(row)
 
     def prefetch_at(self, row: int, *, large: bool = True) -> None:
-        """Prefetches a record's values (not `large`: only what `meta_at` reads), and returns at once; errors as `get`."""
+        """Prefetches a record's values, not `large` only what `meta_at` reads, and returns at once; errors as `get`."""
         mapped, index = self._opened()
         ranges = index.ranges(row)
         for start, end in (ranges[:2], ranges[2:])[: 2 if large else 1]:
