@@ -109,17 +109,6 @@ def test_of_two_attempts_the_first_one_counts(folder: OutputFolder) -> None:
         assert folder.put_first("part.json", b"mine")  # a try whose answer was lost
 
 
-def test_the_first_counts_also_where_a_disk_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(source: object, target: object) -> None:
-        raise PermissionError(errno.EPERM, "no links here", str(target))
-
-    monkeypatch.setattr(os, "link", refuse)
-    folder = LocalFolder(tmp_path)
-    assert folder.put_first("part.json", b"mine")
-    assert not folder.put_first("part.json", b"others")
-    assert folder.read_bytes("part.json") == b"mine" and list(folder.listing()) == ["part.json"]
-
-
 def test_a_folder_travels_to_workers_and_names_itself(folder: OutputFolder) -> None:
     folder.put_bytes("x", b"y")
     again = pickle.loads(pickle.dumps(folder))

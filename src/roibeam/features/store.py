@@ -394,13 +394,14 @@ class FeatureStore:
 
     def _open_shard(self, entry: ShardEntry) -> ShardReader:
         path = self._here / entry.manifest
-        manifest, _ = checked_manifest(lambda name: read_regular_file(self._here / name), entry, str(path))
+        manifest, _ = checked_manifest(lambda name: read_regular_file(self._here / name), entry, str(path), exact=False)
         if (manifest.feature_dim, manifest.feature_dtype) != (self.feature_dim, self.feature_dtype):
             raise ValueError(
                 f"{path}: has features {manifest.feature_dim} {manifest.feature_dtype}, {STORE_MANIFEST_NAME} says "
                 f"{self.feature_dim} {self.feature_dtype}; verify the store"
             )
-        assert manifest.data_file is not None, "this shard has records"
+        if manifest.data_file is None:
+            raise ValueError(f"{path}: has no record, {STORE_MANIFEST_NAME} says {entry.num_records}; verify the store")
         return ShardReader(self._here / manifest.data_file, manifest)
 
 

@@ -21,11 +21,7 @@ _LISTED_LETTERS = 5
 
 
 class CheckReport:
-    """Facts about the entries of one file.
-
-    Args:
-        details: of the `FeatureFile`.
-    """
+    """Facts about the entries of one file, by the `details` of its `FeatureFile`."""
 
     def __init__(self, layout: str, details: dict[str, Any]) -> None:
         self._layout, self._details = layout, details

@@ -120,11 +120,8 @@ def _remove(aside: Path) -> None:
 
 
 class ContinuedFile:
-    """A file being written from its first byte to its last; a context manager.
-
-    Args:
-        path: the file, empty or with what a stopped writer left.
-    """
+    """A file, empty or with what a stopped writer left, being written from its first byte to its last; a context
+    manager."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "r+b")
@@ -158,11 +155,8 @@ class ContinuedFile:
 
 
 class ContinuedFolder:
-    """A folder of files, each written once; a context manager. At its end there is nothing else in it.
-
-    Args:
-        folder: empty, or with what a stopped writer left.
-    """
+    """A folder, empty or with what a stopped writer left, of files that are each written once; a context manager. At
+    its end there is nothing else in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

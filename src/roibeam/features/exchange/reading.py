@@ -147,11 +147,7 @@ class Reading:
             self._bytes.append(np.frombuffer(data, np.uint8).reshape(-1, _GROUP))
 
     def classes(self, rows: np.ndarray, name: str, *, background: str = "first") -> RegionClasses:
-        """`classes_from_rows` of rows as the file has them.
-
-        Args:
-            background: where the format has it.
-        """
+        """`classes_from_rows` of rows as the file has them, with `background` where the format has it."""
         place = self.background or background
         if not self._settled and rows.size and place != "none":
             self._rows.append(rows)

@@ -96,11 +96,8 @@ class OutputFolder(Protocol):
         """Removes a file; nothing where there is none."""
 
     def scratch(self, attempt: str, parent: str | None) -> AbstractContextManager[Path]:
-        """An empty local folder for one attempt, removed afterwards.
-
-        Args:
-            parent: where it lies for a folder at a URL; None for the machine's temporary folder.
-        """
+        """An empty local folder for one attempt, removed afterwards; for a folder at a URL it lies in `parent`, or in
+        the machine's temporary folder."""
 
 
 LOCK_NAME = ".lock"
@@ -161,11 +158,7 @@ def lock_file(descriptor: int, operation: int, folder: Path) -> None:
 
 
 def store_lock(store: Path, *, held: str = "another run is writing this store") -> AbstractContextManager[None]:
-    """`held_lock` of OUT/.lock while a run writes.
-
-    Args:
-        held: message where another run holds it.
-    """
+    """`held_lock` of OUT/.lock while a run writes; `held` begins the message where another run holds it."""
     return held_lock(store / LOCK_NAME, f"{store}: {held}; wait for it or choose another folder")
 
 

@@ -83,11 +83,8 @@ class KeptFile:
 
 
 def write_summed_json(path: Path, content: Mapping[str, Any], **form: Any) -> None:
-    """Writes a JSON object, whole or not at all, with the SHA-256 of its text as the first member.
-
-    Args:
-        form: arguments of `json.dumps`.
-    """
+    """Writes a JSON object, whole or not at all, with the SHA-256 of its text as the first member; `form` are arguments
+    of `json.dumps`."""
     remove_if_folder(path)
     write_bytes_atomically(path, with_sum((json.dumps(dict(content), **form) + "\n").encode("ascii")))
 
@@ -188,11 +185,7 @@ def remove_if_folder(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
-    """Removes unfinished files of killed processes.
-
-    Args:
-        names: regular expression of the files' names.
-    """
+    """Removes files that killed processes left unfinished, of the names that this regular expression matches."""
     pattern = re.compile(rf"\.({names})\.(?P<process>\d+)(\.[0-9a-f]+)?{re.escape(TEMPORARY_SUFFIX)}")
     for entry in os.scandir(folder) if folder.is_dir() else ():
         found = pattern.fullmatch(entry.name)

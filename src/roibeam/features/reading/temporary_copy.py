@@ -80,11 +80,7 @@ _KEPT_INDEXES = 16  # some 100 bytes for each record of their shards
 
 
 class IndexedIds:
-    """Ids of a store, in the order of `FeatureStore.ids`.
-
-    Args:
-        store: at a URL; its shards are not touched.
-    """
+    """Ids of a store at a URL, in the order of `FeatureStore.ids`; its shards are not touched."""
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store

@@ -283,11 +283,8 @@ class GrowingLmdb:
         self._pending_bytes = 0
 
     def put(self, key: bytes, value: bytes, database: bytes | None = None, *, append: bool = False) -> bool:
-        """Adds an entry; False when the key is there already.
-
-        Args:
-            append: the key is larger than all before it, which packs the tree best.
-        """
+        """Adds an entry; False when the key is there already. `append`: it is larger than all before it, which packs
+        the tree best."""
         entry = (key, value, database)
         while True:
             try:

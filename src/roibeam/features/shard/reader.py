@@ -149,11 +149,7 @@ class ShardReader:
         return self._opened()[1].num_regions_at(row)
 
     def prefetch_at(self, row: int, *, large: bool = True) -> None:
-        """Prefetches a record's values, and returns at once; errors as `get`.
-
-        Args:
-            large: False prefetches only what `meta_at` reads.
-        """
+        """Prefetches a record's values, not `large` only what `meta_at` reads, and returns at once; errors as `get`."""
         mapped, index = self._opened()
         ranges = index.ranges(row)
         for start, end in (ranges[:2], ranges[2:])[: 2 if large else 1]:
@@ -163,11 +159,8 @@ class ShardReader:
     def record_at(
         self, row: int, *, image_id: str | None = None, copy: bool = True, check: bool = False
     ) -> RegionRecord:
-        """The record at position `row` in key order; arguments and errors as `get`.
-
-        Args:
-            image_id: of that record, where the caller has just found the row by it.
-        """
+        """The record at position `row` in key order; arguments and errors as `get`. `image_id` is that of the record,
+        where the caller has just found the row by it."""
         mapped, index = self._map, self._index
         if mapped is None or index is None:
             mapped, index = self._opened()

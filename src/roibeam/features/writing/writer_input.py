@@ -121,11 +121,8 @@ class WriterSettings:
         )  # fmt: skip
 
     def check(self, record: RegionRecord, *, has_classes: bool | None) -> None:
-        """ValueError naming the record when its ids are not those of the classes and attributes.
-
-        Args:
-            has_classes: whether its class ids were given; None if unknown.
-        """
+        """ValueError naming the record when its ids are not those of the classes and attributes; `has_classes` is
+        whether its class ids were given, None if unknown."""
         where = f"record {record.image_id!r}"
         known = self.known_classes
         if known is not None:

@@ -15,8 +15,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -309,25 +310,20 @@ class _Shard:
             except (OSError, ValueError) as error:
                 self._complain(entry.data_file, error)
                 is_readable = False
+        known: dict[str, Any] = asdict(entry)
+        del known["manifest"], known["manifest_sha256"]
         manifest = ShardManifest(
-            shard=self._number,
+            **known,
             attempt="unknown",
-            data_file=entry.data_file,
             fingerprint=self._manifest.fingerprint,
             members_digest="" if self._planned is None else self._planned.members_digest,
             dead_letters=self._recorded_letters(),
-            data_bytes=entry.data_bytes,
             page_size=page_size,
             num_pages=num_pages,
             index_offset=index.offset,
             index_bytes=index.length,
-            num_records=entry.num_records,
-            num_regions=entry.num_regions,
             feature_dim=self._manifest.feature_dim,
             feature_dtype=self._manifest.feature_dtype,
-            first_id=entry.first_id,
-            last_id=entry.last_id,
-            content_digest=entry.content_digest,
         )
         return manifest, is_readable
 

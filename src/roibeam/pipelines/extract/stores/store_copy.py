@@ -47,15 +47,6 @@ from roibeam.pipelines.extract.stores.class_names import ImportedClasses, added_
 from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at, resolved
 
 
-@dataclass(frozen=True)
-class MergedText:
-    """Facts in the new store's manifest beside its shards."""
-
-    config: dict[str, Any]
-    classes: tuple[str, ...] | None
-    attributes: tuple[str, ...] | None
-
-
 def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> Fingerprint:
     """The fingerprint of the copy; ValueError when the sources' records do not belong into one store."""
     first = change.fingerprint(stores[0].fingerprint, stores[0].feature_dtype)
@@ -113,8 +104,11 @@ def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -
         raise ValueError(f"the sources hold different class distributions ({found}); --distribution makes them equal")
 
 
-def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedText:
-    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name;
+_Names = tuple[str, ...] | None
+
+
+def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> tuple[dict[str, Any], _Names, _Names]:
+    """Configuration, classes and attributes of the copy: common values stay, a single source's goes under "copy";
     ValueError when two name classes or attributes differently."""
     configs = [store.manifest.config for store in stores]
     common = {
@@ -136,11 +130,10 @@ def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedT
         changed = {"feature_dtype": change.dtype, "distribution": change.distribution}
         changed = {key: value for key, value in changed.items() if value not in (None, "keep")}
         common["options"] = {**common["options"], **changed}
-    config = {**common, "copy": {"sources": origins}}
-    return MergedText(config, _names(stores, "classes"), _names(stores, "attributes"))
+    return {**common, "copy": {"sources": origins}}, _names(stores, "classes"), _names(stores, "attributes")
 
 
-def _names(stores: Sequence[FeatureStore], which: str) -> tuple[str, ...] | None:
+def _names(stores: Sequence[FeatureStore], which: str) -> _Names:
     known = {getattr(store.manifest, which): store for store in stores if getattr(store.manifest, which) is not None}
     if len(known) > 1:
         paths = " and ".join(str(store.folder) for store in known.values())
@@ -273,9 +266,9 @@ def copy_store(
             log.warning("%s", line)
         merge = StoreMerge(stores, None if selection is None else selection.ids, is_without=is_without)
         fingerprint = merged_fingerprint(stores, options.change)
-        text = merged_text(stores, options.change)
+        config, classes, attributes = merged_text(stores, options.change)
         if is_without:
-            text = replace(text, config=_without_examples(text.config))
+            config = _without_examples(config)
         names = added_names(stores, options.vocab)
         plan = _plan_digest(stores, options, names)
         outcomes = _Outcomes(stores, options)
@@ -290,9 +283,9 @@ def copy_store(
             write_dead_letters(folder, written.manifests)
             facts = {"options": _options_json(options), "plan": plan, "missing": len(merge.missing)}
             published = written.publish(
-                config={**text.config, "copy": {**text.config["copy"], **facts}},
-                classes=text.classes if names is None else names.names.classes,
-                attributes=text.attributes if names is None else names.names.attributes or text.attributes,
+                config={**config, "copy": {**config["copy"], **facts}},
+                classes=classes if names is None else names.names.classes,
+                attributes=attributes if names is None else names.names.attributes or attributes,
                 annotations=write_annotations(folder, merged_annotations(stores, folder, written.manifests)),
             )
     return CopySummary(
