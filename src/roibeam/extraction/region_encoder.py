@@ -133,7 +133,7 @@ def place_boxes(
     """(R, 4) boxes in photo pixels -> in those of the network's input, optionally mirrored, and clipped to it; sizes
     and scale as of `PreparedPhoto`."""
     height, width = input_hw
-    last_pixel = conventions.box_clip == "last-pixel"
+    last_pixel = conventions.last_pixel
     placed = boxes * scale_xy.repeat(2)
     if flip:
         placed[:, [0, 2]] = (width - 1 if last_pixel else width) - placed[:, [2, 0]]

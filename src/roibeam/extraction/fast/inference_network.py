@@ -88,9 +88,9 @@ def _regress(boxes: Tensor, deltas: Tensor, hw: tuple[int, int], conventions: Co
         deltas,
         weights=conventions.region_delta_weights,
         delta_cap=conventions.delta_cap,
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
+        plus_one_sides=conventions.plus_one_sides,
     )
-    return clip_boxes(moved, hw, last_pixel=conventions.box_clip == "last-pixel")
+    return clip_boxes(moved, hw, last_pixel=conventions.last_pixel)
 
 
 def best_attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, ...]:

@@ -105,7 +105,7 @@ def cell_anchors(config: DetectorConfig, conventions: Conventions) -> Tensor:
     else:
         pairs = list(itertools.product(sizes, ratios))
     center = conventions.anchor_offset * FEATURE_STRIDE
-    last = 1.0 if conventions.box_sides == "x2-x1+1" else 0.0
+    last = float(conventions.plus_one_sides)
     anchors = []
     for size, ratio in pairs:
         if conventions.anchor_sides == "rounded":

@@ -108,14 +108,11 @@ def anchor_targets(
         positive_iou=rules.anchor_positive_iou,
         negative_iou=rules.anchor_negative_iou,
         best_of_each=True,
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
+        plus_one_sides=conventions.plus_one_sides,
     )
     positive, negative = sample(labels, rules.anchors_per_image, rules.anchor_positive_fraction, generator)
-    deltas = encode_deltas(
-        anchors[usable[positive]],
-        objects.boxes[matched[positive]],
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
-    )
+    found, plus_one = objects.boxes[matched[positive]], conventions.plus_one_sides
+    deltas = encode_deltas(anchors[usable[positive]], found, plus_one_sides=plus_one)
     return AnchorTargets(usable[positive], usable[negative], deltas)
 
 
@@ -136,7 +133,7 @@ def region_targets(
         num_classes: class id of background.
         generator: on the CPU, so that every device samples the same.
     """
-    plus_one = conventions.box_sides == "x2-x1+1"
+    plus_one = conventions.plus_one_sides
     real = ~objects.ignored
     candidates = torch.cat([proposals, objects.boxes[real]])
     labels, matched = match(
@@ -265,7 +262,7 @@ def encode_deltas(boxes: Tensor, targets: Tensor, *, plus_one_sides: bool) -> Te
 def _inside(anchors: Tensor, input_hw: tuple[int, int], border: float, conventions: Conventions) -> Tensor:
     """(n,) bool, anchors that reach at most `border` pixels past the photo."""
     height, width = input_hw
-    last = 1.0 if conventions.box_sides == "x2-x1+1" else 0.0
+    last = float(conventions.plus_one_sides)
     limit = anchors.new_tensor([width - last + border, height - last + border])
     return (anchors[:, :2] >= -border).all(dim=1) & (anchors[:, 2:] <= limit).all(dim=1)
 
