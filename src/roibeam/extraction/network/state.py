@@ -149,13 +149,13 @@ _GAINS = {"cls_score": 14.0, "bbox_pred": 1.0, "fc_attr": 1.4, "attr_score": 4.0
 _CENTERED = ("cls_score", "bbox_pred", "attr_score")
 
 
-def random_seed(weights: str, *, named: str) -> int | None:
-    """The seed of `random:<seed>`; None for other weights. `named` is their name in the error."""
+def random_seed(weights: str, *, named: str | None = None) -> int | None:
+    """The seed of `random:<seed>`; None for other weights. In an error they are `named`."""
     if not weights.startswith("random:"):
         return None
     seed = weights.removeprefix("random:")
     if not seed.isdecimal() or not seed.isascii():
-        raise ValueError(f"{named}: the seed must be a whole number, such as random:1")
+        raise ValueError(f"{named or f'weights {weights}'}: the seed must be a whole number, such as random:1")
     return int(seed)
 
 
