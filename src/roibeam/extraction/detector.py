@@ -418,11 +418,7 @@ class Detector(nn.Module):
     def _scores(
         self, outputs: HeadOutputs, network: InferenceNetwork | None = None, *, whole_image: bool = False
     ) -> ScoredRegions:
-        """Probabilities, best attributes and boxes in photo pixels.
-
-        Args:
-            network: of this call, if there is one; required for the feature of the whole photo.
-        """
+        """Probabilities, best attributes and boxes in photo pixels; the whole photo's feature needs the network."""
         one, score = outputs.network_input, region_scores if network is None else network.scores
         boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
         scores = score(outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions)

@@ -424,11 +424,8 @@ class VLBatch:
 
 
 def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
-    """Raises ValueError for a piece that has no embedding; only on the CPU, since it would wait for a GPU.
-
-    Args:
-        model: its name for people, as in the checks below.
-    """
+    """Raises ValueError, with the model's name, for a piece without an embedding; on the CPU alone: it would wait for a
+    GPU."""
     if text_ids.device.type != "cpu" or torch.compiler.is_compiling() or not text_ids.numel():
         return
     least, most = (int(found) for found in text_ids.aminmax())

@@ -283,11 +283,7 @@ def _added(pairs: list[tuple[Tensor, Tensor]], which: int) -> Tensor:
 
 
 class DetectorHeads(nn.Module):
-    """Parameters have the names they have in a `Detector`, so that they and those of the encoder are one.
-
-    Args:
-        config, conventions: of the detector and of the encoder.
-    """
+    """Parameters have the names they have in a `Detector`, so that they and those of the encoder are one."""
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()

@@ -307,11 +307,7 @@ def proposal_box_loss(
 
 
 def class_loss(logits: Tensor, targets: RegionTargets) -> Tensor:
-    """Cross-entropy, mean over the sampled regions.
-
-    Args:
-        logits: (R, C + 1), background last.
-    """
+    """Cross-entropy of logits (R, C + 1), background last; mean over the sampled regions."""
     total = functional.cross_entropy(at_least_float32(logits), targets.class_ids, ignore_index=IGNORE, reduction="sum")
     return total / (targets.class_ids != IGNORE).sum().clamp(min=1)
 

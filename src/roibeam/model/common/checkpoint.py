@@ -251,11 +251,7 @@ def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def bert_table(model: str, *, norm: str = "norm", others: Rules = ()) -> KeyTable:
-    """BERT's names, and those of a model of one stream.
-
-    Args:
-        model: prefix of its embeddings, encoder and pooler; `norm` as in `embedding_rules`.
-    """
+    """BERT's names, and those of a model of one stream; its embeddings, encoder and pooler have the prefix `model`."""
     return KeyTable(
         "BERT",
         (

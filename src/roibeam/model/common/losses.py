@@ -107,22 +107,15 @@ def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
 
 
 def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_width: str = "mean") -> SumCount:
-    """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True.
-
-    Args:
-        over_width: one of `WIDTH_REDUCTIONS` of fields.py, over D.
-    """
+    """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True, and over D by one of
+    `WIDTH_REDUCTIONS`."""
     squares = (precise(predictions) - precise(targets)).square()
     per_row = squares.mean(dim=-1) if over_width == "mean" else squares.sum(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
-
-    Args:
-        logits, targets, mask: of one shape.
-    """
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True."""
     logits = precise(logits)
     # In their type: with whole or float32 targets torch would round double logits.
     per_number = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
