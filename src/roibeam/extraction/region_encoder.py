@@ -362,12 +362,8 @@ def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path |
 def started_encoder(
     config: DetectorConfig, conventions: Conventions, start: str | RegionEncoder, **options: Any
 ) -> RegionEncoder:
-    """A new encoder with its initial weights.
-
-    Args:
-        start: a file as `load_encoder_weights` takes it, or an encoder whose weights are copied.
-        options: `frozen_stages`, `region_chunk`, `recompute` and `mask_channels` of `RegionEncoder`.
-    """
+    """A new encoder with its initial weights: those of a file as `load_encoder_weights` takes it, or of another
+    encoder. The options are those of `RegionEncoder`."""
     encoder = RegionEncoder(config, conventions, **options)
     if isinstance(start, RegionEncoder):
         encoder.load_state_dict({**encoder.state_dict(), **start.state_dict()})

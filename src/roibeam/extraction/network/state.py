@@ -30,13 +30,10 @@ def is_weight(name: str) -> bool:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the weights as numbers: equal for every container that holds the same tensors.
+    """SHA-256 of the weights as numbers, in hexadecimal digits: equal for every container that holds the same tensors.
 
     Over the sorted names: name, shape, and the values as little-endian float32. Counters of batches and computed
     anchors are left out.
-
-    Returns:
-        64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     for name in sorted(filter(is_weight, state)):

@@ -110,12 +110,8 @@ class DetectorTraining(nn.Module):
         return self
 
     def forward(self, batch: DetectionBatch) -> DetectionLosses:
-        """Losses of a batch. Padding changes a photo's map near its right and bottom edge, see `RegionEncoder.forward`;
-        anchors in the padding are left out.
-
-        Args:
-            batch: on the parameters' device.
-        """
+        """Losses of a batch on the parameters' device. Padding changes a photo's map near its right and bottom edge,
+        see `RegionEncoder.forward`; anchors in the padding are left out."""
         feature_map = self.backbone(batch.pixels)
         logits, deltas = self.proposal_generator.rpn_head(feature_map)
         samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]

@@ -226,13 +226,8 @@ def sample(labels: Tensor, count: int, positive_fraction: float, generator: torc
 
 
 def overlaps(candidates: Tensor, boxes: Tensor, *, plus_one_sides: bool) -> tuple[Tensor, Tensor]:
-    """Intersection over union, and over the candidate's own area, as crowds are measured.
-
-    Args:
-        candidates: (n, 4) float32; boxes: (m, 4) float32, none empty.
-    Returns:
-        (n, m) float32 each, 0..1; of an empty candidate's own area NaN.
-    """
+    """(n, m) intersection over union, and over the candidate's own area, as crowds are measured; NaN of an empty one's
+    area."""
     if plus_one_sides:
         # Sides x2 - x1 + 1, of the boxes and of their intersection, are plain sides of boxes that end one pixel later.
         end = candidates.new_tensor([0.0, 0.0, 1.0, 1.0])
@@ -245,14 +240,9 @@ def overlaps(candidates: Tensor, boxes: Tensor, *, plus_one_sides: bool) -> tupl
 
 
 def encode_deltas(boxes: Tensor, targets: Tensor, *, plus_one_sides: bool) -> Tensor:
-    """Deltas that move boxes to targets, not weighted: the inverse of `decode_deltas`, but for the pixel that the
-    originals with `plus_one_sides` do not take off again.
-
-    Args:
-        boxes, targets: (P, 4) float32, none empty.
-    Returns:
-        (P, 4) float32, dx dy in sides of the box, dw dh natural logarithms.
-    """
+    """(P, 4) deltas that move boxes to targets, none empty, not weighted: dx dy in sides of the box, dw dh natural
+    logarithms. The inverse of `decode_deltas`, but for the pixel that the originals with `plus_one_sides` do not take
+    off again."""
     extra = 1.0 if plus_one_sides else 0.0
     sides, target_sides = (each[:, 2:] - each[:, :2] + extra for each in (boxes, targets))
     centers, target_centers = boxes[:, :2] + 0.5 * sides, targets[:, :2] + 0.5 * target_sides
@@ -278,12 +268,8 @@ REGION_DELTA_UNITS = (10.0, 10.0, 5.0, 5.0)
 
 
 def objectness_loss(logits: Tensor, targets: AnchorTargets) -> Tensor:
-    """Binary cross-entropy, mean over the sampled anchors. For a pair of numbers, whose softmax decides, the logit is
-    their difference, and this is the cross-entropy of the pair.
-
-    Args:
-        logits: (n,), of all anchors of the photo.
-    """
+    """Binary cross-entropy of the (n,) logits of all anchors of the photo, mean over the sampled ones. For a pair of
+    numbers, whose softmax decides, the logit is their difference, and this is the cross-entropy of the pair."""
     chosen = at_least_float32(torch.cat([logits[targets.positive], logits[targets.negative]]))
     labels = torch.zeros_like(chosen)
     labels[: len(targets.positive)] = 1.0
@@ -294,12 +280,8 @@ def proposal_box_loss(
     deltas: Tensor, targets: AnchorTargets, delta_weights: Sequence[float], rules: LossRules
 ) -> Tensor:
     """Smooth absolute error of the positive anchors' deltas, summed, over the number of sampled anchors: so every
-    positive anchor counts the same, for any number in a photo.
-
-    Args:
-        deltas: (n, 4), of all anchors of the photo, as output by the network.
-        delta_weights: `Conventions.proposal_delta_weights`.
-    """
+    positive anchor counts the same, for any number in a photo. `deltas` are (n, 4), of all anchors, as output by the
+    network."""
     pred = at_least_float32(deltas[targets.positive])
     pred = pred / pred.new_tensor(delta_weights)
     error = functional.smooth_l1_loss(pred, targets.deltas.to(pred.dtype), beta=rules.proposal_beta, reduction="sum")
@@ -313,13 +295,8 @@ def class_loss(logits: Tensor, targets: RegionTargets) -> Tensor:
 
 
 def region_box_loss(deltas: Tensor, targets: RegionTargets, delta_weights: Sequence[float], rules: LossRules) -> Tensor:
-    """Smooth absolute error of the deltas that each region with an object gives for its class, summed, over the number
-    of all sampled regions.
-
-    Args:
-        deltas: (R, C, 4), as output by the network.
-        delta_weights: `Conventions.region_delta_weights`.
-    """
+    """Smooth absolute error of the deltas (R, C, 4) that each region with an object gives for its class, as output by
+    the network, summed, over the number of all sampled regions."""
     count = len(targets.deltas)
     pred = at_least_float32(deltas[torch.arange(count, device=deltas.device), targets.class_ids[:count]])
     units = pred.new_tensor(REGION_DELTA_UNITS)

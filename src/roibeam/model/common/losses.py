@@ -123,12 +123,10 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCo
 
 
 def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:
-    """Cross-entropy of picking the right feature by its dot product with the prediction, over N rows.
+    """Cross-entropy of picking the right feature among its negatives (N, K, D) by its dot product with the prediction
+    (N, D).
 
     The multi-task ViLBERT's NCE (facebookresearch/vilbert-multi-task vilbert/vilbert.py, visual_target 2).
-
-    Args:
-        predictions, positives: (N, D); negatives: (N, K, D).
     """
     candidates = torch.cat([positives[:, None], negatives], dim=1)
     scores = (precise(candidates) @ precise(predictions)[..., None]).squeeze(-1)
