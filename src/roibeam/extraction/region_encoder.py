@@ -9,7 +9,7 @@ jackroos/VL-BERT common/fast_rcnn.py, whose arithmetic is the preset "vlbert-e2e
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class RegionBatch:
 
     def to(self, device: torch.device | str) -> RegionBatch:
         """The same batch on `device`."""
-        return RegionBatch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return RegionBatch(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
     @property
     def photo_boxes(self) -> Tensor:

@@ -12,7 +12,7 @@ Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import torch
@@ -73,8 +73,7 @@ class ImageBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, made: Callable[[Tensor], Tensor]) -> ImageBatch:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {name: made(each) for name, each in tensors.items() if each is not None}
+        changed: dict[str, Any] = {name: made(each) for name, each in vars(self).items() if each is not None}
         return replace(self, **changed)
 
 

@@ -9,7 +9,7 @@ width, G global feature width, C region labels (background included), N predicte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -389,10 +389,8 @@ class VLBatch:
         """A batch of one row, with the padding it has here."""
         if self.row_texts is not None or self.row_images is not None:
             return self.without_sharing().row(index)
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        chosen: dict[str, Any] = {
-            name: value[index : index + 1] for name, value in parts.items() if isinstance(value, Tensor | tuple)
-        }
+        parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor | tuple)}
+        chosen: dict[str, Any] = {name: value[index : index + 1] for name, value in parts.items()}
         if self.compact_targets:
             assert self.region_target_mask is not None
             of_row = torch.zeros_like(self.region_target_mask)
@@ -416,10 +414,8 @@ class VLBatch:
         return self._each(lambda name, tensor: tensor.pin_memory())
 
     def _each(self, made: Callable[[str, Tensor], Tensor]) -> VLBatch:
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed: dict[str, Any] = {
-            name: made(name, value) for name, value in tensors.items() if isinstance(value, Tensor)
-        }
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = {name: made(name, value) for name, value in tensors.items()}
         return replace(self, **changed)
 
 

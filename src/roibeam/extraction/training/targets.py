@@ -12,7 +12,7 @@ nothing is 0, with a gradient of 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class Objects:
 
     def to(self, device: torch.device | str) -> Objects:
         """The same on `device`."""
-        return Objects(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return Objects(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
 
 @dataclass(frozen=True, eq=False)

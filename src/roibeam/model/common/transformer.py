@@ -356,8 +356,8 @@ class TransformerEncoder(nn.Module):
         read_B: Tensor | None = None,
         passed: list[Tensor] | None = None,
     ) -> Tensor:
-        """(B, S, H) for padded states, 0 at padding; packed on the way. As `packed`, but `passed` collects (B, S,
-        H)."""
+        """(B, S, H) for padded states, 0 at padding; packed on the way. `passed` collects padded states too, else as
+        `packed`."""
         packing = Packing(mask_BS)
         states_PH = packing.pack(states_BSH)
         if passed is None:
