@@ -326,7 +326,7 @@ class Detector(nn.Module):
                 raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
             return _PreparedPhoto(made, made.pixels, None, None)
         given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
-        network_boxes = clip_boxes(made.scale.to_network(given), made.input_hw, last_pixel=self._last_pixel)
+        network_boxes = clip_boxes(made.scale.to_network(given), made.input_hw, last_pixel=self.conventions.last_pixel)
         pixels = made.pixels
         if masked is not None:
             pixels = blank_regions(pixels, network_boxes[checked_mask(masked, len(given)).to(self.device)])
@@ -398,7 +398,7 @@ class Detector(nn.Module):
     def _whole_image(self, network: InferenceNetwork, outputs: HeadOutputs) -> Tensor:
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
-        box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
+        box = clip_boxes(box, (height, width), last_pixel=self.conventions.last_pixel)
         with self.arithmetic():
             return network.regions(outputs.feature_map, box).features[0]
 
@@ -418,11 +418,7 @@ class Detector(nn.Module):
     def _scores(
         self, outputs: HeadOutputs, network: InferenceNetwork | None = None, *, whole_image: bool = False
     ) -> ScoredRegions:
-        """Probabilities, best attributes and boxes in photo pixels.
-
-        Args:
-            network: of this call, if there is one; required for the feature of the whole photo.
-        """
+        """Probabilities, best attributes and boxes in photo pixels; the whole photo's feature needs the network."""
         one, score = outputs.network_input, region_scores if network is None else network.scores
         boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
         scores = score(outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions)
@@ -432,10 +428,6 @@ class Detector(nn.Module):
             given_boxes=outputs.given_boxes,
             image_feature=self._whole_image(network, outputs) if whole_image and network is not None else None,
         )
-
-    @property
-    def _last_pixel(self) -> bool:
-        return self.conventions.box_clip == "last-pixel"
 
 
 def _image_hw(image: np.ndarray) -> tuple[int, int]:

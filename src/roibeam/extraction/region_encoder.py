@@ -9,7 +9,7 @@ jackroos/VL-BERT common/fast_rcnn.py, whose arithmetic is the preset "vlbert-e2e
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class RegionBatch:
 
     def to(self, device: torch.device | str) -> RegionBatch:
         """The same batch on `device`."""
-        return RegionBatch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return RegionBatch(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
     @property
     def photo_boxes(self) -> Tensor:
@@ -133,7 +133,7 @@ def place_boxes(
     """(R, 4) boxes in photo pixels -> in those of the network's input, optionally mirrored, and clipped to it; sizes
     and scale as of `PreparedPhoto`."""
     height, width = input_hw
-    last_pixel = conventions.box_clip == "last-pixel"
+    last_pixel = conventions.last_pixel
     placed = boxes * scale_xy.repeat(2)
     if flip:
         placed[:, [0, 2]] = (width - 1 if last_pixel else width) - placed[:, [2, 0]]
@@ -362,12 +362,8 @@ def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path |
 def started_encoder(
     config: DetectorConfig, conventions: Conventions, start: str | RegionEncoder, **options: Any
 ) -> RegionEncoder:
-    """A new encoder with its initial weights.
-
-    Args:
-        start: a file as `load_encoder_weights` takes it, or an encoder whose weights are copied.
-        options: `frozen_stages`, `region_chunk`, `recompute` and `mask_channels` of `RegionEncoder`.
-    """
+    """A new encoder with its initial weights: those of a file as `load_encoder_weights` takes it, or of another
+    encoder. The options are those of `RegionEncoder`."""
     encoder = RegionEncoder(config, conventions, **options)
     if isinstance(start, RegionEncoder):
         encoder.load_state_dict({**encoder.state_dict(), **start.state_dict()})

@@ -8,7 +8,7 @@ higher threshold when too few are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,8 +213,8 @@ class HostCopy:
     def __init__(self, scored: ScoredRegions) -> None:
         device = scored.features.device
         # Into pinned memory, which torch uses for copies without waiting.
-        tensors = {field.name: getattr(scored, field.name) for field in fields(scored)}
-        copies = {name: each.to("cpu", non_blocking=True) for name, each in tensors.items() if each is not None}
+        tensors = {name: each for name, each in vars(scored).items() if each is not None}
+        copies = {name: each.to("cpu", non_blocking=True) for name, each in tensors.items()}
         self._copy = ScoredRegions(**copies)
         self._arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 

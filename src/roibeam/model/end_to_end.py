@@ -12,7 +12,7 @@ Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import torch
@@ -36,14 +36,8 @@ class RegionEncoderProtocol(Protocol):
     def __call__(
         self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None
     ) -> Tensor:
-        """(B, R, D), zeros without a box.
-
-        Args:
-            pixels: (B, 3, H, W) float; B may be 0.
-            boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`; R may be 0.
-            region_mask: (B, R) bool, True at real boxes.
-            cell_weights: see `ImageBatch`.
-        """
+        """(B, R, D), zeros without a box, from pixels (B, 3, H, W) and boxes (B, R, 4) in them, of which `region_mask`
+        (B, R) bool marks the real ones; B and R may be 0. `cell_weights` as in `ImageBatch`."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,8 +73,7 @@ class ImageBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, made: Callable[[Tensor], Tensor]) -> ImageBatch:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {name: made(each) for name, each in tensors.items() if each is not None}
+        changed: dict[str, Any] = {name: made(each) for name, each in vars(self).items() if each is not None}
         return replace(self, **changed)
 
 
@@ -134,12 +127,8 @@ class EndToEndModel(nn.Module):
         self.regresses_features = bool(getattr(config, "with_region_feature_head", False))
 
     def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any, **options: Any) -> Any:
-        """The model's output on freshly computed features: losses, or a `VLOutput` for the head of a task.
-
-        Args:
-            batch, images: as `with_features`.
-            arguments, options: further arguments of the model's call, such as ViLBERT's generator.
-        """
+        """The model's output on freshly computed features: losses, or a `VLOutput` for the head of a task. Further
+        arguments are those of the model's call, such as ViLBERT's generator."""
         return self.model(self.with_features(batch, images), *arguments, **options)
 
     def activation_checkpointing_enable(self) -> None:

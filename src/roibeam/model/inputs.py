@@ -9,7 +9,7 @@ width, G global feature width, C region labels (background included), N predicte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -389,10 +389,8 @@ class VLBatch:
         """A batch of one row, with the padding it has here."""
         if self.row_texts is not None or self.row_images is not None:
             return self.without_sharing().row(index)
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        chosen: dict[str, Any] = {
-            name: value[index : index + 1] for name, value in parts.items() if isinstance(value, Tensor | tuple)
-        }
+        parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor | tuple)}
+        chosen: dict[str, Any] = {name: value[index : index + 1] for name, value in parts.items()}
         if self.compact_targets:
             assert self.region_target_mask is not None
             of_row = torch.zeros_like(self.region_target_mask)
@@ -416,19 +414,14 @@ class VLBatch:
         return self._each(lambda name, tensor: tensor.pin_memory())
 
     def _each(self, made: Callable[[str, Tensor], Tensor]) -> VLBatch:
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed: dict[str, Any] = {
-            name: made(name, value) for name, value in tensors.items() if isinstance(value, Tensor)
-        }
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        changed: dict[str, Any] = {name: made(name, value) for name, value in tensors.items()}
         return replace(self, **changed)
 
 
 def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
-    """Raises ValueError for a piece that has no embedding; only on the CPU, since it would wait for a GPU.
-
-    Args:
-        model: its name for people, as in the checks below.
-    """
+    """Raises ValueError, with the model's name, for a piece without an embedding; on the CPU alone: it would wait for a
+    GPU."""
     if text_ids.device.type != "cpu" or torch.compiler.is_compiling() or not text_ids.numel():
         return
     least, most = (int(found) for found in text_ids.aminmax())

@@ -51,12 +51,8 @@ class LayerStates:
     def of_joint(
         cls, passed_BSH: Iterable[Tensor] | None, text: slice, regions: slice, kind: str = "layer"
     ) -> LayerStates | None:
-        """States of one sequence that holds both, of the embeddings, then of each layer; None if none were kept.
-
-        Args:
-            text, regions: their slices of S.
-            kind: name of the layers.
-        """
+        """States of one sequence that holds both, in these slices of S: of the embeddings, then of each layer, by names
+        of its kind; None if none were kept."""
         if passed_BSH is None:
             return None
         made = cls()

@@ -92,14 +92,8 @@ def score_regression(predictions_N1: Tensor, scores_N: Tensor) -> SumCount:
 
 
 def overlaps(boxes: Tensor, others: Tensor, *, inclusive_sides: bool) -> Tensor:
-    """Intersection over union of all pairs.
-
-    Args:
-        boxes, others: (..., R, 4), (..., G, 4), x1 y1 x2 y2 in pixels.
-        inclusive_sides: counts sides as x2 - x1 + 1.
-    Returns:
-        (..., R, G); 0 for two boxes without area.
-    """
+    """(..., R, G) intersection over union of all pairs of boxes (..., R, 4) and others (..., G, 4) in pixels, their
+    sides optionally x2 - x1 + 1; 0 for two boxes without area."""
     more = 1.0 if inclusive_sides else 0.0
     first, second = boxes[..., :, None, :], others[..., None, :, :]
     shared = torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2]) + more
@@ -134,13 +128,8 @@ def referred_targets(
 
 
 def phrase_targets(boxes_NR4: Tensor, mask_NR: Tensor, right_boxes_NPG4: Tensor, right_mask_NPG: Tensor) -> Tensor:
-    """1/n on each of the n regions with an IoU of at least 0.5 with any right box of a phrase (Flickr30k Entities).
-
-    Args:
-        right_mask_NPG: bool, True where a phrase has a box.
-    Returns:
-        (N, P, R) float; a row of zeros for a phrase that matches no region.
-    """
+    """(N, P, R): 1/n on each of the n regions with an IoU of at least 0.5 with any right box of a phrase (Flickr30k
+    Entities), which `right_mask_NPG` marks; a row of zeros for a phrase that matches no region."""
     overlap = overlaps(boxes_NR4[:, None], right_boxes_NPG4, inclusive_sides=False)
     right = ((overlap >= RIGHT_OVERLAP) & right_mask_NPG[:, :, None]).any(dim=-1) & mask_NR[:, None]
     return right / right.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -186,14 +175,10 @@ RETRIEVAL_LOSSES: Mapping[str, Callable[[Tensor, Tensor], SumCount]] = MappingPr
 
 
 def retrieval_losses(log_odds_NP: Tensor, true_N: Tensor, names: Sequence[str] = ("binary",)) -> dict[str, SumCount]:
-    """The losses of `names` over the same groups; the total loss is the plain sum of their means.
+    """The losses of `names`, of `RETRIEVAL_LOSSES`, over the same groups; the total loss is the plain sum of their
+    means.
 
-    Args:
-        log_odds_NP: (N, P) float, P at least 2.
-        true_N: (N,) long, index of the match among the P candidates.
-        names: of `RETRIEVAL_LOSSES`.
-    Raises:
-        ValueError: for an unknown name, or groups without a wrong candidate.
+    `log_odds_NP` are (N, P), P at least 2; `true_N` (N,) long is the index of the match among the P candidates.
     """
     unknown = [name for name in names if name not in RETRIEVAL_LOSSES]
     if unknown:

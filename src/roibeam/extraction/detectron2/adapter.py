@@ -113,12 +113,8 @@ class FullyConnected:
 
 
 def region_head(model: nn.Module, layer: str | None) -> Detectron2RegionHead:
-    """The head of a network that `check_network` takes.
-
-    Args:
-        layer: of an FPN network, one of `LAYERS`; None for the first, which VisualBERT and Pythia keep, and for a
-            C4 network, which has no choice.
-    """
+    """The head of a network that `check_network` takes; of an FPN network that of a layer, one of `LAYERS`, by default
+    the first, which VisualBERT and Pythia keep."""
     if hasattr(model.roi_heads, "res5"):
         if layer is not None:
             raise ValueError(f"layer {layer!r}: a C4 network has one feature, the mean of res5; leave the layer out")

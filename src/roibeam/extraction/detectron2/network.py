@@ -246,7 +246,7 @@ def _load_weights(spec: str, model: nn.Module) -> None:
     network: Any = model
     state = network.state_dict()
     expected = {name: tensor for name, tensor in state.items() if is_weight(name)}
-    if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
+    if (seed := random_seed(spec)) is not None:
         weights = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, seed)
     else:
         source = f"weights {spec}"

@@ -164,11 +164,7 @@ class DilatedStage:
 
 
 class FusedBackbone:
-    """Pixels -> res4 map, both float32, the map channels-last.
-
-    Args:
-        input_hw: a typical size of the pixels; others work too, and may be slower.
-    """
+    """Pixels -> res4 map, both float32, the map channels-last; other sizes than about `input_hw` may be slower."""
 
     def __init__(self, backbone: Backbone, mode: Mode, input_hw: tuple[int, int]) -> None:
         self.dtype, self.stem = mode.conv_dtype, backbone.stem

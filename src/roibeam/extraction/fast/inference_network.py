@@ -61,13 +61,8 @@ class PhotoSize:
 def region_scores(
     outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
 ) -> RegionScores:
-    """Logits to probabilities, deltas to boxes; a GPU is never waited for.
-
-    Args:
-        outputs: of the heads for R regions.
-        boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels: the pooled boxes.
-        factors_xyxy: (4,) float32, as of `PhotoScale`.
-    """
+    """Logits of the heads to probabilities, deltas to boxes, for (R, 4) boxes in network-input pixels and the factors
+    of their `PhotoScale`; a GPU is never waited for."""
     probabilities = outputs.class_logits.softmax(dim=1)
     best_deltas = best_class_deltas(outputs.box_deltas, probabilities)
     scale = PhotoScale(factors_xyxy, size.divides)
@@ -88,18 +83,14 @@ def _regress(boxes: Tensor, deltas: Tensor, hw: tuple[int, int], conventions: Co
         deltas,
         weights=conventions.region_delta_weights,
         delta_cap=conventions.delta_cap,
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
+        plus_one_sides=conventions.plus_one_sides,
     )
-    return clip_boxes(moved, hw, last_pixel=conventions.box_clip == "last-pixel")
+    return clip_boxes(moved, hw, last_pixel=conventions.last_pixel)
 
 
 def best_attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, ...]:
-    """(R,) float32 probability and (R,) int64 id of the best attribute, "no attribute" left out of the choice; nothing
-    without a head.
-
-    Args:
-        logits: (R, A + 1), "no attribute" last; (R, 0) without a head.
-    """
+    """(R,) float32 probability and (R,) int64 id of the best attribute, "no attribute", the last, left out of the
+    choice; nothing without a head."""
     if not logits.shape[1]:
         return ()
     if conventions.attribute_softmax == "all":

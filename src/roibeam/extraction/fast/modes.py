@@ -69,11 +69,7 @@ MODES = MappingProxyType(
 
 
 def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
-    """The mode of that name.
-
-    Args:
-        device: device of the calls, if known.
-    """
+    """The mode of that name, for the device of the calls if it is known."""
     if name not in MODES:
         raise ValueError(f"mode {name!r}: choose one of {', '.join(MODES)}")
     if device is not None and MODES[name].tf32 and _kind(device) != "cuda":

@@ -105,7 +105,7 @@ def cell_anchors(config: DetectorConfig, conventions: Conventions) -> Tensor:
     else:
         pairs = list(itertools.product(sizes, ratios))
     center = conventions.anchor_offset * FEATURE_STRIDE
-    last = 1.0 if conventions.box_sides == "x2-x1+1" else 0.0
+    last = float(conventions.plus_one_sides)
     anchors = []
     for size, ratio in pairs:
         if conventions.anchor_sides == "rounded":
@@ -120,11 +120,8 @@ def cell_anchors(config: DetectorConfig, conventions: Conventions) -> Tensor:
 
 
 def grid_anchors(cell: Tensor, map_hw: tuple[int, int], stride: int) -> Tensor:
-    """(rows * columns * A, 4): the first cell's A anchors at every cell of a map; rows outermost, anchors innermost.
-
-    Args:
-        stride: pixels per cell.
-    """
+    """(rows * columns * A, 4): the first cell's A anchors at every cell of a map, a stride apart; rows outermost,
+    anchors innermost."""
     rows, columns = map_hw
     ys = torch.arange(rows, dtype=torch.float32, device=cell.device) * stride
     xs = torch.arange(columns, dtype=torch.float32, device=cell.device) * stride

@@ -137,6 +137,16 @@ class Conventions:
         if self.resized_edge_rounding == "truncate" and self.long_edge_rule != "short-truncated":
             raise ValueError("convention resized_edge_rounding 'truncate' goes with long_edge_rule 'short-truncated'")
 
+    @property
+    def plus_one_sides(self) -> bool:
+        """Whether a box is x2 - x1 + 1 wide, by `box_sides`."""
+        return self.box_sides == "x2-x1+1"
+
+    @property
+    def last_pixel(self) -> bool:
+        """Whether boxes end at the last pixel, by `box_clip`."""
+        return self.box_clip == "last-pixel"
+
 
 IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
     {

@@ -125,11 +125,8 @@ class _BinMax:
 
 class WindowMax:
     """`RegionMax` for a GPU, which has the memory for the maxima of windows of every size: a bin is one row. It waits
-    for nothing, and has the numbers of torchvision's kernel, in a quarter of its time with the change of layout.
-
-    Args:
-        boxes: on the map; bins of others could be larger than any window.
-    """
+    for nothing, and has the numbers of torchvision's kernel, in a quarter of its time with the change of layout. Boxes
+    lie on the map: bins of others could be larger than any window."""
 
     def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
         channels, rows, columns = feature_map.shape[1:]
@@ -357,12 +354,8 @@ class RoIHeads(nn.Module):
         return self.judge((describe_chunk(pooled(start)) for start in starts), len(boxes))
 
     def judge(self, chunks: Iterable[Tensor], count: int) -> RegionOutputs:
-        """Outputs of the linear heads.
-
-        Args:
-            chunks: (chunk, D) float32 features each; at least one.
-            count: number of their rows, from the first on, that are regions.
-        """
+        """Outputs of the linear heads for chunks of features, (chunk, D) float32 each, of which the first `count` rows
+        are regions; there is at least one chunk."""
         features = torch.cat(list(chunks))
         head_rows = CPU_HEAD_ROWS if features.device.type == "cpu" else GPU_HEAD_ROWS
         features = functional.pad(features, (0, 0, 0, -len(features) % head_rows))

@@ -130,7 +130,7 @@ class ProposalGenerator(nn.Module):
             deltas,
             weights=self.conventions.proposal_delta_weights,
             delta_cap=self.conventions.delta_cap,
-            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
+            plus_one_sides=self.conventions.plus_one_sides,
         )
         return boxes, logits.permute(0, 2, 3, 1).reshape(-1).float()
 
@@ -176,7 +176,7 @@ def rank_anchors(
     order = torch.argsort(objectness, descending=True, stable=True)
     if conventions.proposal_filter == "topk-clip-nonempty":
         order = order[: config.proposals_before_nms]
-    boxes = clip_boxes(boxes[order], input_hw, last_pixel=conventions.box_clip == "last-pixel")
+    boxes = clip_boxes(boxes[order], input_hw, last_pixel=conventions.last_pixel)
     return RankedAnchors(boxes, objectness[order], _large_enough(boxes, min_side, conventions))
 
 
@@ -191,7 +191,7 @@ def choose_ranked(ranked: RankedAnchors, config: DetectorConfig, conventions: Co
         objectness,
         config.proposal_nms_iou,
         comparison=conventions.nms_comparison,
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
+        plus_one_sides=conventions.plus_one_sides,
         most=config.proposals_after_nms,
     )
     return Proposals(boxes[best], objectness[best])
@@ -200,7 +200,7 @@ def choose_ranked(ranked: RankedAnchors, config: DetectorConfig, conventions: Co
 def _large_enough(boxes: Tensor, min_side: float, conventions: Conventions) -> Tensor:
     """(n,) bool."""
     plain = boxes[:, 2:] - boxes[:, :2]
-    sides = plain + 1 if conventions.box_sides == "x2-x1+1" else plain
+    sides = plain + 1 if conventions.plus_one_sides else plain
     if conventions.proposal_filter == "clip-side-topk":
         return (sides >= min_side).all(dim=1)
     large = (sides > min_side).all(dim=1)

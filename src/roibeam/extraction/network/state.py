@@ -30,13 +30,10 @@ def is_weight(name: str) -> bool:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the weights as numbers: equal for every container that holds the same tensors.
+    """SHA-256 of the weights as numbers, in hexadecimal digits: equal for every container that holds the same tensors.
 
     Over the sorted names: name, shape, and the values as little-endian float32. Counters of batches and computed
     anchors are left out.
-
-    Returns:
-        64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     for name in sorted(filter(is_weight, state)):
@@ -149,13 +146,13 @@ _GAINS = {"cls_score": 14.0, "bbox_pred": 1.0, "fc_attr": 1.4, "attr_score": 4.0
 _CENTERED = ("cls_score", "bbox_pred", "attr_score")
 
 
-def random_seed(weights: str, *, named: str) -> int | None:
-    """The seed of `random:<seed>`; None for other weights. `named` is their name in the error."""
+def random_seed(weights: str, *, named: str | None = None) -> int | None:
+    """The seed of `random:<seed>`; None for other weights. In an error they are `named`."""
     if not weights.startswith("random:"):
         return None
     seed = weights.removeprefix("random:")
     if not seed.isdecimal() or not seed.isascii():
-        raise ValueError(f"{named}: the seed must be a whole number, such as random:1")
+        raise ValueError(f"{named or f'weights {weights}'}: the seed must be a whole number, such as random:1")
     return int(seed)
 
 

@@ -84,11 +84,7 @@ class ResizedPhoto:
 def preprocess(
     image: np.ndarray, config: DetectorConfig, conventions: Conventions, device: torch.device | str = "cpu"
 ) -> NetworkInput:
-    """Resizes a photo and removes the mean.
-
-    Args:
-        image: (height, width, 3) uint8, channel order B, G, R.
-    """
+    """Resizes a photo, (height, width, 3) uint8 in B, G, R order, and removes the mean."""
     return network_input(resize_photo(image, config, conventions), conventions, device)
 
 

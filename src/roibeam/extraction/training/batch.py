@@ -109,7 +109,7 @@ def prepare_training_photo(
     _, factor = input_size(prepared.image_hw, config.short_edge, config.long_edge, conventions)
     # Boxes of the conventions that count the last pixel have a side of 1 where x2 equals x1.
     nonempty = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
-    if conventions.box_sides == "x2-x1+1":
+    if conventions.plus_one_sides:
         nonempty = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
     kept = Objects(boxes[nonempty], class_ids[nonempty], attribute_ids[nonempty], ignored[nonempty])
     return TrainingPhoto(prepared.pixels, prepared.input_hw, factor, kept)

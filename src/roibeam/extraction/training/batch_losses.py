@@ -110,12 +110,8 @@ class DetectorTraining(nn.Module):
         return self
 
     def forward(self, batch: DetectionBatch) -> DetectionLosses:
-        """Losses of a batch. Padding changes a photo's map near its right and bottom edge, see `RegionEncoder.forward`;
-        anchors in the padding are left out.
-
-        Args:
-            batch: on the parameters' device.
-        """
+        """Losses of a batch on the parameters' device. Padding changes a photo's map near its right and bottom edge,
+        see `RegionEncoder.forward`; anchors in the padding are left out."""
         feature_map = self.backbone(batch.pixels)
         logits, deltas = self.proposal_generator.rpn_head(feature_map)
         samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]
@@ -283,11 +279,7 @@ def _added(pairs: list[tuple[Tensor, Tensor]], which: int) -> Tensor:
 
 
 class DetectorHeads(nn.Module):
-    """Parameters have the names they have in a `Detector`, so that they and those of the encoder are one.
-
-    Args:
-        config, conventions: of the detector and of the encoder.
-    """
+    """Parameters have the names they have in a `Detector`, so that they and those of the encoder are one."""
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ nothing is 0, with a gradient of 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class Objects:
 
     def to(self, device: torch.device | str) -> Objects:
         """The same on `device`."""
-        return Objects(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return Objects(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +108,11 @@ def anchor_targets(
         positive_iou=rules.anchor_positive_iou,
         negative_iou=rules.anchor_negative_iou,
         best_of_each=True,
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
+        plus_one_sides=conventions.plus_one_sides,
     )
     positive, negative = sample(labels, rules.anchors_per_image, rules.anchor_positive_fraction, generator)
-    deltas = encode_deltas(
-        anchors[usable[positive]],
-        objects.boxes[matched[positive]],
-        plus_one_sides=conventions.box_sides == "x2-x1+1",
-    )
+    found, plus_one = objects.boxes[matched[positive]], conventions.plus_one_sides
+    deltas = encode_deltas(anchors[usable[positive]], found, plus_one_sides=plus_one)
     return AnchorTargets(usable[positive], usable[negative], deltas)
 
 
@@ -136,7 +133,7 @@ def region_targets(
         num_classes: class id of background.
         generator: on the CPU, so that every device samples the same.
     """
-    plus_one = conventions.box_sides == "x2-x1+1"
+    plus_one = conventions.plus_one_sides
     real = ~objects.ignored
     candidates = torch.cat([proposals, objects.boxes[real]])
     labels, matched = match(
@@ -229,13 +226,8 @@ def sample(labels: Tensor, count: int, positive_fraction: float, generator: torc
 
 
 def overlaps(candidates: Tensor, boxes: Tensor, *, plus_one_sides: bool) -> tuple[Tensor, Tensor]:
-    """Intersection over union, and over the candidate's own area, as crowds are measured.
-
-    Args:
-        candidates: (n, 4) float32; boxes: (m, 4) float32, none empty.
-    Returns:
-        (n, m) float32 each, 0..1; of an empty candidate's own area NaN.
-    """
+    """(n, m) intersection over union, and over the candidate's own area, as crowds are measured; NaN of an empty one's
+    area."""
     if plus_one_sides:
         # Sides x2 - x1 + 1, of the boxes and of their intersection, are plain sides of boxes that end one pixel later.
         end = candidates.new_tensor([0.0, 0.0, 1.0, 1.0])
@@ -248,14 +240,9 @@ def overlaps(candidates: Tensor, boxes: Tensor, *, plus_one_sides: bool) -> tupl
 
 
 def encode_deltas(boxes: Tensor, targets: Tensor, *, plus_one_sides: bool) -> Tensor:
-    """Deltas that move boxes to targets, not weighted: the inverse of `decode_deltas`, but for the pixel that the
-    originals with `plus_one_sides` do not take off again.
-
-    Args:
-        boxes, targets: (P, 4) float32, none empty.
-    Returns:
-        (P, 4) float32, dx dy in sides of the box, dw dh natural logarithms.
-    """
+    """(P, 4) deltas that move boxes to targets, none empty, not weighted: dx dy in sides of the box, dw dh natural
+    logarithms. The inverse of `decode_deltas`, but for the pixel that the originals with `plus_one_sides` do not take
+    off again."""
     extra = 1.0 if plus_one_sides else 0.0
     sides, target_sides = (each[:, 2:] - each[:, :2] + extra for each in (boxes, targets))
     centers, target_centers = boxes[:, :2] + 0.5 * sides, targets[:, :2] + 0.5 * target_sides
@@ -265,7 +252,7 @@ def encode_deltas(boxes: Tensor, targets: Tensor, *, plus_one_sides: bool) -> Te
 def _inside(anchors: Tensor, input_hw: tuple[int, int], border: float, conventions: Conventions) -> Tensor:
     """(n,) bool, anchors that reach at most `border` pixels past the photo."""
     height, width = input_hw
-    last = 1.0 if conventions.box_sides == "x2-x1+1" else 0.0
+    last = float(conventions.plus_one_sides)
     limit = anchors.new_tensor([width - last + border, height - last + border])
     return (anchors[:, :2] >= -border).all(dim=1) & (anchors[:, 2:] <= limit).all(dim=1)
 
@@ -281,12 +268,8 @@ REGION_DELTA_UNITS = (10.0, 10.0, 5.0, 5.0)
 
 
 def objectness_loss(logits: Tensor, targets: AnchorTargets) -> Tensor:
-    """Binary cross-entropy, mean over the sampled anchors. For a pair of numbers, whose softmax decides, the logit is
-    their difference, and this is the cross-entropy of the pair.
-
-    Args:
-        logits: (n,), of all anchors of the photo.
-    """
+    """Binary cross-entropy of the (n,) logits of all anchors of the photo, mean over the sampled ones. For a pair of
+    numbers, whose softmax decides, the logit is their difference, and this is the cross-entropy of the pair."""
     chosen = at_least_float32(torch.cat([logits[targets.positive], logits[targets.negative]]))
     labels = torch.zeros_like(chosen)
     labels[: len(targets.positive)] = 1.0
@@ -297,12 +280,8 @@ def proposal_box_loss(
     deltas: Tensor, targets: AnchorTargets, delta_weights: Sequence[float], rules: LossRules
 ) -> Tensor:
     """Smooth absolute error of the positive anchors' deltas, summed, over the number of sampled anchors: so every
-    positive anchor counts the same, for any number in a photo.
-
-    Args:
-        deltas: (n, 4), of all anchors of the photo, as output by the network.
-        delta_weights: `Conventions.proposal_delta_weights`.
-    """
+    positive anchor counts the same, for any number in a photo. `deltas` are (n, 4), of all anchors, as output by the
+    network."""
     pred = at_least_float32(deltas[targets.positive])
     pred = pred / pred.new_tensor(delta_weights)
     error = functional.smooth_l1_loss(pred, targets.deltas.to(pred.dtype), beta=rules.proposal_beta, reduction="sum")
@@ -310,23 +289,14 @@ def proposal_box_loss(
 
 
 def class_loss(logits: Tensor, targets: RegionTargets) -> Tensor:
-    """Cross-entropy, mean over the sampled regions.
-
-    Args:
-        logits: (R, C + 1), background last.
-    """
+    """Cross-entropy of logits (R, C + 1), background last; mean over the sampled regions."""
     total = functional.cross_entropy(at_least_float32(logits), targets.class_ids, ignore_index=IGNORE, reduction="sum")
     return total / (targets.class_ids != IGNORE).sum().clamp(min=1)
 
 
 def region_box_loss(deltas: Tensor, targets: RegionTargets, delta_weights: Sequence[float], rules: LossRules) -> Tensor:
-    """Smooth absolute error of the deltas that each region with an object gives for its class, summed, over the number
-    of all sampled regions.
-
-    Args:
-        deltas: (R, C, 4), as output by the network.
-        delta_weights: `Conventions.region_delta_weights`.
-    """
+    """Smooth absolute error of the deltas (R, C, 4) that each region with an object gives for its class, as output by
+    the network, summed, over the number of all sampled regions."""
     count = len(targets.deltas)
     pred = at_least_float32(deltas[torch.arange(count, device=deltas.device), targets.class_ids[:count]])
     units = pred.new_tensor(REGION_DELTA_UNITS)

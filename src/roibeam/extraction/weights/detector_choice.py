@@ -70,11 +70,7 @@ def describe_detector(
 
 
 def read_detector_folder(folder: str | Path) -> DetectorFolder:
-    """Reads `config.json` and checks that the weights exist.
-
-    Args:
-        folder: a path, or the name of a shipped detector (`SHIPPED`).
-    """
+    """Reads `config.json` of a folder, or of a shipped detector (`SHIPPED`), and checks that the weights exist."""
     place = SHIPPED.get(str(folder), Path(folder).expanduser())
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
     if not place.exists():

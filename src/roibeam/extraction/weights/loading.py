@@ -128,7 +128,7 @@ def build_detector(
     chosen = choose_detector(detector, preset=preset, conventions=conventions, selection=selection, weights=weights)
     warn_if_slow(mode_named(mode, device), device)
     config, found = chosen.config, None
-    if random_seed(chosen.weights, named=f"weights {chosen.weights}") is None:
+    if random_seed(chosen.weights) is None:
         found = read_named(chosen.weights)
         if given_boxes and found.family.layout is None:
             config = replace(config, num_classes=0, num_attributes=0)
@@ -167,8 +167,7 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
             detector's.
         OSError: if it cannot be fetched.
     """
-    seed = random_seed(spec, named=f"weights {spec}")
-    _load(spec, None if seed is not None else read_named(spec, cache_dir=cache_dir), detector)
+    _load(spec, None if random_seed(spec) is not None else read_named(spec, cache_dir=cache_dir), detector)
 
 
 def _load(spec: str, found: NamedWeights | None, detector: Detector) -> None:
@@ -179,7 +178,7 @@ def _load(spec: str, found: NamedWeights | None, detector: Detector) -> None:
     expected = {name: tensor for name, tensor in everything.items() if is_weight(name)}
     layout, anchors = HeadLayout.of(conventions), cell_anchors(config, conventions)
     if found is None:
-        seed = random_seed(spec, named=f"weights {spec}")
+        seed = random_seed(spec)
         assert seed is not None
         hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
         shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
@@ -211,7 +210,7 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
         ValueError: as `load_weights`. The file's proposal network and heads are not checked, all of its ResNet is.
         OSError: if it cannot be fetched.
     """
-    if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
+    if (seed := random_seed(spec)) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
     return _resnet_state(read_named(spec, cache_dir=cache_dir), expected)
 

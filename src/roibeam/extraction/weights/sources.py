@@ -294,11 +294,8 @@ def _base_name(url: str) -> str:
 
 
 def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, checksum: str, warn: bool = False) -> Path:
-    """Copies a stream to `target`, which appears when it is complete and checked, or not at all.
-
-    Args:
-        warn: whether to warn that no checksum was given, and how to give one.
-    """
+    """Copies a stream to `target`, which appears when it is complete and checked, or not at all; warns, on request,
+    that no checksum was given, and how to give one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     _log.info("fetching %s to %s", url, target)
     digest, received = hashlib.sha256(), 0
@@ -446,11 +443,7 @@ def format_named(to: str | None, out: Path) -> str:
 
 
 def check_written_file(out: Path, to: str) -> None:
-    """Raises ValueError if such a file cannot be written: it exists, has no folder, or another suffix.
-
-    Args:
-        to: key of `FORMATS`.
-    """
+    """Raises ValueError if a file of the format `to` cannot be written: it exists, has no folder, or another suffix."""
     suffix = FORMATS[to].suffix
     if out.suffix != suffix:
         raise ValueError(f"{out}: {to} files end in {suffix}; rename it, or choose another --to")

@@ -180,13 +180,8 @@ def inner_parameters(checkpoint: Mapping[str, Any]) -> Mapping[str, Tensor]:
 
 
 def tidy_names(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Its parameters with "module." taken off, and the gamma and beta of old LayerNorms as weight and bias.
-
-    Args:
-        checkpoint: see `inner_parameters`.
-    Raises:
-        ValueError: if two parameters get one name, or one is no tensor.
-    """
+    """The `inner_parameters` with "module." taken off, and the gamma and beta of old LayerNorms as weight and bias;
+    raises ValueError if two get one name."""
     tidy: dict[str, Tensor] = {}
     for name, tensor in inner_parameters(checkpoint).items():
         new = name.removeprefix("module.")
@@ -200,13 +195,8 @@ def tidy_names(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors without second copies in a file, such as the decoder of masked words, which is the word embedding.
-
-    Args:
-        copies: from the name that is left out to that of its equal.
-    Raises:
-        ValueError: if the two differ.
-    """
+    """The tensors without second copies in a file (name -> that of its equal), such as the decoder of masked words,
+    which is the word embedding; raises ValueError if two differ."""
     for copy, first in copies.items():
         if copy in official and (first not in official or not official[copy].equal(official[first])):
             raise ValueError(f"{copy} differs from {first}; here the two are one tensor")
@@ -251,11 +241,7 @@ def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def bert_table(model: str, *, norm: str = "norm", others: Rules = ()) -> KeyTable:
-    """BERT's names, and those of a model of one stream.
-
-    Args:
-        model: prefix of its embeddings, encoder and pooler; `norm` as in `embedding_rules`.
-    """
+    """BERT's names, and those of a model of one stream; its embeddings, encoder and pooler have the prefix `model`."""
     return KeyTable(
         "BERT",
         (

@@ -54,11 +54,7 @@ class ConfigFields:
 
     @classmethod
     def check_values(cls, given: Mapping[str, Any]) -> None:
-        """Raises ValueError for a value that its field cannot hold, for any values of the others.
-
-        Args:
-            given: by names of `own_fields`.
-        """
+        """Raises ValueError for a value of `own_fields` that its field cannot hold, for any values of the others."""
         kinds = {field.name: _kind(field) for field in cls._fields()}
         words = {name: found for each in cls.__mro__ for name, found in vars(each).get("choices", {}).items()}
         for name, value in given.items():

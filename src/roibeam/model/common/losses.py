@@ -107,22 +107,15 @@ def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
 
 
 def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_width: str = "mean") -> SumCount:
-    """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True.
-
-    Args:
-        over_width: one of `WIDTH_REDUCTIONS` of fields.py, over D.
-    """
+    """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True, and over D by one of
+    `WIDTH_REDUCTIONS`."""
     squares = (precise(predictions) - precise(targets)).square()
     per_row = squares.mean(dim=-1) if over_width == "mean" else squares.sum(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
-
-    Args:
-        logits, targets, mask: of one shape.
-    """
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True."""
     logits = precise(logits)
     # In their type: with whole or float32 targets torch would round double logits.
     per_number = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
@@ -130,12 +123,10 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCo
 
 
 def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:
-    """Cross-entropy of picking the right feature by its dot product with the prediction, over N rows.
+    """Cross-entropy of picking the right feature among its negatives (N, K, D) by its dot product with the prediction
+    (N, D).
 
     The multi-task ViLBERT's NCE (facebookresearch/vilbert-multi-task vilbert/vilbert.py, visual_target 2).
-
-    Args:
-        predictions, positives: (N, D); negatives: (N, K, D).
     """
     candidates = torch.cat([positives[:, None], negatives], dim=1)
     scores = (precise(candidates) @ precise(predictions)[..., None]).squeeze(-1)

@@ -69,11 +69,7 @@ def mask_pieces(
 ) -> tuple[np.ndarray, np.ndarray]:
     """BERT's 80/10/10 masking piece by piece (uclanlp/visualbert pytorch_pretrained_bert/fine_tuning.py, random_word).
 
-    Args:
-        maskable: (T,) bool, False for special tokens, which are never chosen.
-        text_ids, probability, masked_share: as in `mask_words`.
-    Returns:
-        As `mask_words`.
+    As `mask_words`; special tokens, which are not `maskable` (T,), are never chosen.
     """
     draws = np.ones(len(text_ids))
     draws[maskable] = generator.random(int(maskable.sum()))

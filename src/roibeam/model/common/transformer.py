@@ -356,12 +356,8 @@ class TransformerEncoder(nn.Module):
         read_B: Tensor | None = None,
         passed: list[Tensor] | None = None,
     ) -> Tensor:
-        """(B, S, H) for padded states, 0 at padding; packed on the way.
-
-        Args:
-            read_B: as in `packed`.
-            passed: as in `packed`, but (B, S, H), 0 at padding.
-        """
+        """(B, S, H) for padded states, 0 at padding; packed on the way. `passed` collects padded states too, else as
+        `packed`."""
         packing = Packing(mask_BS)
         states_PH = packing.pack(states_BSH)
         if passed is None:

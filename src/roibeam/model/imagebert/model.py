@@ -265,12 +265,11 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
 
 
 def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
-    """(N,) long, "the labeled classification categories from Faster R-CNN" (section 4.3, task 2).
+    """(N,) long, "the labeled classification categories from Faster R-CNN" (section 4.3, task 2), of class
+    distributions as in the store, background last.
 
-    Args:
-        targets_NC: class distributions as in the store, background last.
-        num_labels: K: C, or C - 1 for a model that leaves background out; then the class is the best other one, and
-            `IGNORE_INDEX` where a region is surely background.
+    For a model that leaves background out, of one class less, the class is the best other one, and `IGNORE_INDEX` where
+    a region is surely background.
     """
     num_targets = targets_NC.shape[1]
     if num_labels not in (num_targets, num_targets - 1):

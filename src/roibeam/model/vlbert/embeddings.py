@@ -103,12 +103,10 @@ def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> VLBertImageElements
 
 
 def elements_of_pieces(aligned_words_BRA: Tensor, num_pieces: int) -> Tensor:
-    """(B, T) long: the image element that each text piece names, 0 (the whole image) for a piece that names none.
+    """(B, T) long: the image element that each text piece names (`VLBatch.aligned_words`), 0, the whole image, for
+    none.
 
     The last region that names a piece counts; the release's tags (vcr/modules, `_collect_obj_reps`) hold one anyway.
-
-    Args:
-        aligned_words_BRA: as `VLBatch.aligned_words`.
     """
     rows, regions, _ = aligned_words_BRA.shape
     numbers = torch.arange(1, regions + 1, device=aligned_words_BRA.device)[None, :, None]

@@ -206,11 +206,8 @@ class VLBertModel(VLBertPreTrainedModel):
 
 
 def mean_over_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
-    """The mean in each row, then over the rows that have any, with the release's epsilons (`*_NORM_IN_BATCH_FIRST`).
-
-    Args:
-        losses_N: one for each True of `chosen_BX`, in order.
-    """
+    """The mean of (N,) losses in each row, then over the rows that have any, with the release's epsilons
+    (`*_NORM_IN_BATCH_FIRST`). The losses are those of `chosen_BX`, in order."""
     counts, rows = chosen_BX.sum(dim=1), chosen_BX.nonzero()[:, 0]
     totals = losses_N.new_zeros(len(counts)).index_add(0, rows, losses_N)
     with_any = (counts > 0).sum()
