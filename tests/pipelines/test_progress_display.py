@@ -106,6 +106,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(progress_file.log, "propagate", False)  # an earlier test may have sent log lines here
 
     def written_by(work: Callable[[], None]) -> str:
         # Not in the fixture itself: pytest sets standard error anew before the test.
