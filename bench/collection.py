@@ -90,7 +90,7 @@ def child(pages: str, out: str) -> None:
     from roibeam.pipelines.collection.page_units import plan_units
     from roibeam.pipelines.collection.part import read_counts
     from roibeam.pipelines.collection.thresholds import Thresholds
-    from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
+    from roibeam.pipelines.extract.request import RunnerChoice
 
     units = plan_units(pages, base_url="http://pages.invalid/")
     started = time.perf_counter()

@@ -45,7 +45,7 @@ from roibeam.pipelines.common import locations
 from roibeam.pipelines.data.shard_plan import Plan, extend_plan
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import run_extraction
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
+from roibeam.pipelines.extract.request import RunnerChoice
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.shard_job import place_detector, shared_fingerprint

@@ -1,4 +1,4 @@
-"""How fast one process makes batches of VQA and VCR, ready for a model, from a store of many images.
+"""How fast one process makes batches of VQA and VCR, ready for a model: `python bench/finetuning_loader.py`.
 
 The store is on disk and warm: 10 to 60 regions an image, 2048 float16 values and 1,601 class probabilities each. Every
 question is of an image of its own, in a shuffled order. A question of VQA has 10 to 36 words, of a vocabulary of 8,000
@@ -9,6 +9,7 @@ mirrored as VL-BERT trains; 16 of VCR, with four answers each.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from pretraining import WIDTH, write_store
-from store_rounds import table
+from store_rounds import MIN_ROUNDS, table
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.rows import AUTO, CHOICE, LABEL, TaskGroup, TaskRow, TaskText
@@ -100,20 +101,26 @@ def rate(batches: GroupBatches, groups: Sequence[TaskGroup], size: int, seed: in
     return (len(order) // size * size) / (clock() - start)
 
 
-def loader_rates(images: int, rounds: int, folder: Path | None, clock: Callable[[], float] = time.perf_counter) -> str:
-    """The table of questions/s of every system, in turn."""
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=5000, help="of the store")
+    parser.add_argument("--folder", type=Path, help="where the store goes [default: the temporary folder]")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS)
+    parser.add_argument("--cpu-time", action="store_true", help="seconds of CPU time: for a machine that is busy")
+    arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         place = Path(name) / "store"
         place.mkdir()
-        write_store(place, images, REGIONS, WIDTH, IMAGE_HW)
+        write_store(place, arguments.images, REGIONS, WIDTH, IMAGE_HW)
         with FeatureStore(place) as store:
             words = Words(1)
             tokenizer = load_tokenizer("captions", [" ".join(words.known)] * 2)
             groups = {"vqa": vqa_groups(store, words), "vcr": vcr_groups(store, words)}
             arms = {(task, system): make_batches(system, task, store, tokenizer) for task in BARS for system in SYSTEMS}
             found: dict[tuple[str, str], list[float]] = {arm: [] for arm in arms}
-            for turn in range(rounds + 1):
+            for turn in range(arguments.rounds + 1):
                 for (task, system), batches in arms.items():
                     each = rate(batches, groups[task], BATCH[task], turn, clock)
                     if turn:  # the first warms up
@@ -124,4 +131,8 @@ def loader_rates(images: int, rounds: int, folder: Path | None, clock: Callable[
         verdict = "met" if median >= BARS[task] else "missed"
         spread = f"{min(rates):,.0f}..{max(rates):,.0f}"
         rows.append((task, system, f"{median:,.0f}", spread, f"{BARS[task]:,}: {verdict}"))
-    return table(("task", "system", "questions/s", "of the rounds", "bar"), rows)
+    print(table(("task", "system", "questions/s", "of the rounds", "bar"), rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import logging
@@ -189,6 +190,21 @@ def stand_in(name: str, **contents: Any) -> ModuleType:
             setattr(sys.modules[".".join(parts[: end - 1])], parts[end - 1], sys.modules[full])
     vars(sys.modules[name]).update(contents)
     return sys.modules[name]
+
+
+def import_from(checkout: Path, name: str) -> Any:
+    """A module of a checkout.
+
+    Raises:
+        FileNotFoundError: when the checkout has no such file.
+    """
+    if not (checkout / Path(*name.split("."))).with_suffix(".py").is_file():
+        raise FileNotFoundError(f"{checkout}: no {name.replace('.', '/')}.py there; is it a checkout of that code?")
+    sys.path.insert(0, str(checkout))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(checkout))
 
 
 def load_script(path: Path, name: str) -> Any:

@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from official_models import import_from
-from official_training import stand_in
+from official_training import import_from, stand_in
 from torch import Tensor
 
 Value = TypeVar("Value")

@@ -14,7 +14,6 @@ largest value for features, locations and targets.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import tempfile
@@ -23,11 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from official_models import stand_in
+from official_training import load_script, stand_in
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.regions import elements_with_whole_image
@@ -128,7 +127,7 @@ class OfficialTokenizer:
         return [self._tokenizer.cls_id, *ids, self._tokenizer.sep_id]
 
 
-def official_module(checkout: Path, path: str, name: str) -> ModuleType:
+def official_module(checkout: Path, path: str, name: str) -> Any:
     """A file of a checkout as a module of its own, without the package around it.
 
     Raises:
@@ -137,18 +136,11 @@ def official_module(checkout: Path, path: str, name: str) -> ModuleType:
     file = checkout / path
     if not file.is_file():
         raise FileNotFoundError(f"{checkout}: no {path} there; is it a checkout of that code?")
-    stand_in("tensorpack")
     stand_in("tensorpack.dataflow")
-    sys.modules["tensorpack"].dataflow = sys.modules["tensorpack.dataflow"]  # type: ignore[attr-defined]
     stand_in("msgpack_numpy", patch=lambda: None)
     stand_in("msgpack")
-    stand_in("scipy")
     stand_in("scipy.spatial", distance=None)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(file, name)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from official_models import import_from, stand_in
+from official_training import import_from, stand_in
 from sample_comparison import (
     IMAGES,
     NUM_CLASSES,

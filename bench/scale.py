@@ -10,8 +10,7 @@ the same table, after a list of what is measured, what was published, and what i
 
 - 10.6 seconds per image: BENCHMARKS.md, "The detector at true size": 0.094 images/s from file to record in exact mode
   on two CPU cores. The second table stands for an H200 in exact mode, 15.8 images/s from file to record (same section).
-- pace, restart, what a kill costs, how long machines live: drawn from the values of bench/measured/scale.json, which
-  bench/scale_measure.py makes.
+- pace, restart, what a kill costs, how long machines live: drawn from the values of bench/measured/scale.json.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the simulation bench/scale.py draws from: measured here, measured and published by others, or assumed.
 
-bench/measured/scale.json holds the measurements; bench/scale_measure.py makes it. `told` says which input is which.
+bench/measured/scale.json holds the measurements, made by bench/scale_measure.py of commit 24243c50. `told` says which
+input is which.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def read_inputs(path: Path = MEASURED) -> tuple[Inputs, dict[str, Any]]:
     content = json.loads(path.read_text(encoding="utf-8"))
     missing = {"kills", "pace", "lifetimes", "photos"} - content.keys()
     if missing:
-        raise ValueError(f"{path}: no part {sorted(missing)[0]!r}; python bench/scale_measure.py makes it")
+        raise ValueError(f"{path}: no part {sorted(missing)[0]!r}")
     kills, pace, lives, photos = (content[part] for part in ("kills", "pace", "lifetimes", "photos"))
     in_work = sum(kill["in_work"] for kill in kills["kills"])
     again = [seconds for kill in kills["kills"] for seconds in kill["begun_anew_after"]]

@@ -16,27 +16,17 @@ to the precision that the format stores.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from store_formats import LIMIT, OURS, written_formats
-from store_rounds import MIN_ROUNDS, Ratio, load_harness, table, take_turns
+from store_formats import EVERY_PEER, LIMIT, OURS, store_parser, written_formats
+from store_rounds import Ratio, load_harness, table, take_turns
 
 from roibeam.features.batch import BatchBuffers
 from roibeam.features.store import FeatureStore
 
-PEERS = (
-    "uniter_lmdb_msgpack",
-    "mmf_lmdb_pickle",
-    "mmf_npy_per_image",
-    "h5_big_contiguous",
-    "safetensors_shards",
-    "arrow_ipc_mmap",
-)
 HDF5 = "h5_big_contiguous"
 # The harness's name of a field -> ours in a batch.
 FIELDS = {
@@ -119,20 +109,12 @@ def check(batch: Batch, ours: Batch, arm: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("harness", type=Path, help="bench_store.py")
-    parser.add_argument("--records", type=int, default=1500, help="records of 10 to 100 regions (232 kB each)")
+    parser = store_parser(__doc__, peers=EVERY_PEER)
     parser.add_argument("--batch", type=int, default=64, help="images of a batch")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), help="formats of the harness beside the limit")
-    parser.add_argument("--rounds", type=int, default=7, help=f"turns of each arm; {MIN_ROUNDS} or more")
-    parser.add_argument("--work", type=Path, help="folder for the scratch files (some GB), on a local disk")
     arguments = parser.parse_args()
     harness = load_harness(arguments.harness)
-    with written_formats(harness, arguments.records, "top1", arguments.peers, arguments.work) as (
-        master,
-        formats,
-        work,
-    ):
+    chosen = (arguments.records, "top1", arguments.peers, arguments.work)
+    with written_formats(harness, *chosen) as (master, formats, work):
         order = np.random.default_rng(2).permutation(master.n).tolist()
         keys = [master.keys[index] for index in order]
         batches = [keys[at : at + arguments.batch] for at in range(0, len(keys), arguments.batch)]

@@ -13,7 +13,6 @@ made the device read, read-ahead included. They stay 0 on tmpfs and some network
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import mmap
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from store_formats import LIMIT, OURS, written_formats
+from store_formats import EVERY_PEER, LIMIT, OURS, store_parser, written_formats
 from store_rounds import MIN_ROUNDS, Ratio, load_harness, table, take_turns
 
 from roibeam.features.batch import BatchBuffers
@@ -31,14 +30,6 @@ from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 
-PEERS = (
-    "uniter_lmdb_msgpack",
-    "mmf_lmdb_pickle",
-    "mmf_npy_per_image",
-    "h5_big_contiguous",
-    "safetensors_shards",
-    "arrow_ipc_mmap",
-)
 # Boxes and features of an image lie together; the others keep boxes in a file or an array of their own.
 ONE_VALUE = ("uniter_lmdb_msgpack", "mmf_lmdb_pickle")
 MAX_RESIDENT = 0.01
@@ -148,21 +139,13 @@ def value_ranges(folder: Path, keys: list[str]) -> tuple[Path, list[tuple[int, i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("harness", type=Path, help="bench_store.py")
-    parser.add_argument("--records", type=int, default=1500, help="records of 10 to 100 regions (232 kB each)")
+    parser = store_parser(__doc__, peers=EVERY_PEER, rounds=MIN_ROUNDS)
     parser.add_argument("--reads", type=int, default=512, help="records read of them, in random order")
     parser.add_argument("--batch", type=int, default=64, help="records asked for at once")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), help="formats of the harness beside the limit")
-    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help=f"turns of each arm; {MIN_ROUNDS} or more")
-    parser.add_argument("--work", type=Path, help="folder for the scratch files (some GB), on a local disk")
     arguments = parser.parse_args()
     harness = load_harness(arguments.harness)
-    with written_formats(harness, arguments.records, "top1", arguments.peers, arguments.work) as (
-        master,
-        formats,
-        work,
-    ):
+    chosen = (arguments.records, "top1", arguments.peers, arguments.work)
+    with written_formats(harness, *chosen) as (master, formats, work):
         order = np.random.default_rng(3).permutation(master.n)[: arguments.reads].tolist()
         keys = [master.keys[index] for index in order]
         print(f"{len(keys)} of {master.n} records, batches of {arguments.batch}, {arguments.rounds} rounds\n")

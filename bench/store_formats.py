@@ -39,6 +39,7 @@ from roibeam.features.store import FeatureStore
 OURS, CHECKED = "roibeam", "roibeam-checked"
 LIMIT = "ideal_memmap"
 PEERS = ("uniter_lmdb_msgpack", "mmf_lmdb_pickle", "h5_big_contiguous", "safetensors_shards", "arrow_ipc_mmap")
+EVERY_PEER = (*PEERS[:2], "mmf_npy_per_image", *PEERS[2:])
 FINGERPRINT = Fingerprint("imported:benchmark")
 
 
@@ -178,6 +179,17 @@ def written_formats(
         yield master, build_formats(harness, master, [OURS, LIMIT, *peers], folder), folder
 
 
+def store_parser(description: str | None, *, peers: Sequence[str], rounds: int = 7) -> argparse.ArgumentParser:
+    """The options of all scripts that are handed the harness."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("harness", type=Path, help="bench_store.py")
+    parser.add_argument("--records", type=int, default=1500, help="records of 10 to 100 regions (232 kB each)")
+    parser.add_argument("--peers", nargs="*", default=list(peers), help="formats of the harness beside the limit")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each arm; {MIN_ROUNDS} or more")
+    parser.add_argument("--work", type=Path, help="folder for the scratch files (some GB), on a local disk")
+    return parser
+
+
 def rate(read: Callable[[], int]) -> Callable[[], float]:
     """What runs `read` once and returns records per second."""
 
@@ -265,14 +277,9 @@ def bars(figures: dict[str, Any], bytes_ratio: float) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("harness", type=Path, help="bench_store.py")
-    parser.add_argument("--records", type=int, default=1500, help="records of 10 to 100 regions (232 kB each)")
+    parser = store_parser(__doc__, peers=PEERS)
     parser.add_argument("--schema", choices=["top1", "full"], default="top1", help="full: with class distribution")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), help="formats of the harness beside the limit")
-    parser.add_argument("--rounds", type=int, default=7, help=f"turns of each format; {MIN_ROUNDS} or more")
     parser.add_argument("--loader-rounds", type=int, default=MIN_ROUNDS, help="of the DataLoader column; 0: leave out")
-    parser.add_argument("--work", type=Path, help="folder for the scratch files (some GB), on a local disk")
     arguments = parser.parse_args()
     harness = load_harness(arguments.harness)
     chosen = (arguments.records, arguments.schema, arguments.peers, arguments.work)

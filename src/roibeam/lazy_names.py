@@ -1,29 +1,23 @@
 """Names of a package that are imported when they are first used, so that `import roibeam` costs nothing.
 
-Standard library only: the `__init__` files of the package and its floors import this file and nothing else.
+The names stand in the `__init__.pyi` beside each `__init__.py`, which type checkers read and `lazy_loader` too.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import lazy_loader
 
-def lazy_names(package: str, files: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for the `__init__` of a package.
 
-    Args:
-        package: its `__name__`.
-        files: name -> the module that has it, or, for a room of the package, is it.
-    Raises:
-        AttributeError: by `__getattr__`, for a name that is not among them.
-    """
+def lazy_names(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` for the `__init__` of a package, from its `__name__` and `__file__`."""
+    load, names_, names = lazy_loader.attach_stub(package, init)
 
     def getattr_(name: str) -> Any:
-        if name not in files:
+        if name not in names:  # as Python says it
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(files[name])
-        return module if files[name] == f"{package}.{name}" else getattr(module, name)
+        return load(name)
 
-    return getattr_, lambda: sorted(files)
+    return getattr_, names_, names

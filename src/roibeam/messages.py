@@ -54,6 +54,11 @@ def on_a_line(text: str) -> str:
     return "".join(c.encode("unicode_escape").decode("ascii") if category(c) in _NO_TEXT else c for c in text)
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message; its type where there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 _MOST_NEAR, _MOST_LISTED = 3, 14
 _LONG = 5  # letters of a name that another may contain
 _ALIKE = 0.65  # 0 to 1, of difflib: "best" is not near to "vl-bert"

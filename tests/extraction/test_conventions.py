@@ -3,7 +3,7 @@
 A probe takes conventions and gives plain numbers. `CASES` names, for every field of `Conventions`, what the probe gives
 for each of its values; a field, or a word of one, that is missing there fails the tests, and so does a switch that is
 wired to nothing. That the numbers of a whole preset are those of the published code is for the goldens
-(`roibeam conformance`, test_conventions_goldens.py) and for bench/published_proposals.py, which runs those codes.
+(`python tests/conformance`, test_published_numbers.py) and for bench/published_proposals.py, which runs those codes.
 """
 
 from __future__ import annotations

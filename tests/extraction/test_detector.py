@@ -16,7 +16,6 @@ from roibeam.extraction.fast.inference_network import NetworkCache
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
-from roibeam.extraction.photos.preprocessing import input_size, preprocess
 from roibeam.extraction.weights.loading import build_detector
 
 
@@ -49,13 +48,6 @@ def test_a_region_is_bit_identical_whatever_else_is_there(narrow_detector, featu
         assert torch.equal(rows, everything[name][:count]), name
 
 
-def test_a_region_is_bit_identical_at_every_place(narrow_detector, feature_map, boxes, everything):
-    order = torch.randperm(len(boxes), generator=torch.Generator().manual_seed(2))
-    permuted = head_rows(narrow_detector, feature_map, boxes[order])
-    for name, rows in permuted.items():
-        assert torch.equal(rows, everything[name][order]), name
-
-
 def test_no_boxes_give_empty_rows_of_the_right_width(narrow_detector, feature_map):
     rows = head_rows(narrow_detector, feature_map, torch.empty(0, 4))
     shapes = {name: tuple(value.shape) for name, value in rows.items()}
@@ -65,14 +57,6 @@ def test_no_boxes_give_empty_rows_of_the_right_width(narrow_detector, feature_ma
         "attribute_logits": (0, 13),
         "box_deltas": (0, 20, 4),
     }
-
-
-def test_a_photo_is_bit_identical_whatever_its_neighbours(narrow_detector, noise_image):
-    other = np.ascontiguousarray(noise_image[:, ::-1])
-    (alone,) = narrow_detector([noise_image])
-    _, between = narrow_detector([other, noise_image])
-    for field in dataclasses.fields(alone):
-        assert np.array_equal(getattr(alone, field.name), getattr(between, field.name)), field.name
 
 
 @pytest.mark.parametrize("height, width", [(1, 1), (12, 8), (200, 4000), (4000, 30), (1, 3000), (120, 160)])
@@ -118,21 +102,6 @@ def check_regions(regions, height, width):
 def test_only_bgr_bytes_are_images(narrow_detector, image, words):
     with pytest.raises(ValueError, match=words):
         narrow_detector([image])
-
-
-def test_channel_order_is_bgr():
-    red = np.zeros((8, 8, 3), np.uint8)
-    red[..., 2] = 200
-    pixels = preprocess(red, CONFIGS["small"], CONVENTIONS["hf"]).pixels
-    assert pixels[0, :, 0, 0].tolist() == pytest.approx([-102.9801, -115.9465, 200 - 122.7717], abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    "image_hw, resized",
-    [((480, 640), (800, 1067)), ((640, 480), (1067, 800)), ((500, 500), (800, 800)), ((100, 1000), (133, 1333))],
-)
-def test_resized_size(image_hw, resized):
-    assert input_size(image_hw, 800, 1333, CONVENTIONS["hf"])[0] == resized
 
 
 def test_description_is_json_and_names_everything(small_detector):

@@ -1,4 +1,4 @@
-"""detectron2 networks as detectors, and the Visual Genome network in detectron2 against ours and the goldens.
+"""detectron2 networks as detectors, and the Visual Genome network in detectron2 against ours.
 
 Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (a checkout, and a folder with what it
 imports; see docs/detectors.md). Without it all but the first tests skip.
@@ -13,19 +13,20 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_fpn import fpn_yaml
+from with_detectron2 import rows_of, surely_detected
 
 import roibeam.extraction
 from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
 from roibeam.extraction.detectron2.network import check_network, read_detectron2_config
 from roibeam.extraction.detectron2.vg import register_vg_detector, vg_config
 from roibeam.extraction.engine.region_iterator import extract_regions
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.state import CELL_ANCHORS, is_weight
@@ -74,36 +75,16 @@ def assert_same_proposals(got, want):
     assert (distance <= 0.05).mean() >= 0.99
 
 
-def golden_config(golden_dir, size):
-    """goldens/detector/config_<size>.json in our terms."""
-    text = (golden_dir / f"config_{size}.json").read_text()
-    c = json.loads(text, object_hook=lambda fields: SimpleNamespace(**fields))
-    return DetectorConfig(
-        depth=c.resnets.depth,
-        base_channels=c.resnets.stem_out_channels,
-        num_classes=c.roi_heads.num_classes,
-        num_attributes=c.roi_box_head.num_attrs,
-        anchor_sizes=tuple(c.anchor_generator.sizes[0]),
-        anchor_ratios=tuple(c.anchor_generator.aspect_ratios[0]),
-        rpn_hidden_channels=c.proposal_generator.hidden_channels,
-        proposals_before_nms=c.rpn.pre_nms_topk_test,
-        proposals_after_nms=c.rpn.post_nms_topk_test,
-        proposal_nms_iou=c.rpn.nms_thresh,
-        short_edge=c.input.min_size_test,
-        long_edge=c.input.max_size_test,
-    )
-
-
 # The Visual Genome network.
 
 
-@pytest.mark.parametrize("size, keys", [("small", "hf_frcnn_keys_small"), ("full", "detectron2_keys")])
+@pytest.mark.parametrize("size, keys", [("small", "hf_frcnn_keys_small"), ("vg-r101-c4", "detectron2_keys")])
 def test_vg_network_has_the_published_names_and_shapes(detectron2, golden_dir, size, keys):
     from detectron2.modeling import build_model
 
     register_vg_detector()
     register_vg_detector()  # a second time changes nothing
-    cfg = vg_config(golden_config(golden_dir, size))
+    cfg = vg_config(CONFIGS[size])
     cfg.MODEL.DEVICE = "cpu"
     want = {name: shape for name, shape in json.loads((golden_dir / f"{keys}.json").read_text()).items()}
     got = {name: list(tensor.shape) for name, tensor in build_model(cfg).state_dict().items()}
@@ -131,15 +112,11 @@ def test_vg_config_says_what_the_golden_config_says(detectron2, golden_dir):
 
 
 class Case:
-    """One photo through our network and detectron2's, fed with the same input, and what the reference gave."""
+    """One photo through our network and detectron2's, fed with the same input."""
 
-    def __init__(self, ours, theirs, golden, image):
+    def __init__(self, ours, theirs, given, image):
         from detectron2.structures import ImageList
 
-        # The best so many: the suppression keeps proposals in the order of their scores.
-        kept = ours.config.proposals_after_nms
-        self.golden = golden | {name: golden[name][:kept] for name in ("proposal_boxes", "proposal_logits")}
-        given = torch.from_numpy(golden["given_boxes"][0])
         with torch.inference_mode():
             self.ours = ours.head_outputs(image)
             self.our_rpn = ours.proposal_generator.rpn_head(self.ours.feature_map)
@@ -164,36 +141,24 @@ def case(request, golden_dir, photo, small_detector, small_vg):
         ours = build_detector(config, weights="random:1", conventions="hf")
         theirs = build_detectron2_detector(vg_config(config), weights="random:1")
     with np.load(golden_dir / f"{size}_{name}.npz") as golden:
-        return Case(ours, theirs, dict(golden), photo(name))
+        return Case(ours, theirs, torch.from_numpy(golden["given_boxes"][0]), photo(name))
 
 
-def test_same_input_gives_our_maps_and_the_goldens(case):
-    assert_near(case.map, case.ours.feature_map)
-    assert_near(case.map[:, :: case.map.shape[1] // 16], case.golden["res4_sub"])
-    for got, ours, key in zip(case.rpn, case.our_rpn, ("rpn_logits_sub", "rpn_deltas_sub"), strict=True):
+def test_same_input_gives_our_maps(case):
+    for got, ours in zip((case.map, *case.rpn), (case.ours.feature_map, *case.our_rpn), strict=True):
         assert_near(got, ours)
-        step = 1 if got.shape == case.golden[key].shape else 4
-        assert_near(got[:, :, ::step, ::step], case.golden[key])
 
 
-def test_same_input_gives_our_proposals_and_the_goldens(case):
-    boxes = case.proposals.proposal_boxes.tensor
-    assert_same_proposals(boxes, case.ours.proposals.boxes)
-    assert_same_proposals(boxes, case.golden["proposal_boxes"])
-    assert_near(case.proposals.objectness_logits, case.golden["proposal_logits"])
+def test_same_input_gives_our_proposals(case):
+    proposals = case.ours.proposals
+    assert_same_proposals(case.proposals.proposal_boxes.tensor, proposals.boxes)
+    assert_near(case.proposals.objectness_logits, proposals.objectness)
 
 
-def test_same_input_gives_our_regions_and_the_goldens(case):
-    stable, golden = case.golden["given_stable"][0], case.golden
+def test_same_input_gives_our_regions(case):
     for name in HEADS:
         assert_near(getattr(case.given, name), getattr(case.our_given, name))
         assert_near(getattr(case.regions, name), getattr(case.ours.regions, name))
-    assert_near(case.given.features[stable], golden["given_features"][0][stable])
-    assert_near(case.given.class_logits[stable], golden["given_cls_logits"][0][stable])
-    assert_near(case.given.attribute_logits[stable], golden["given_attr_logits"][0][stable])
-    deltas = golden["given_box_deltas"][0]
-    class_step = case.given.box_deltas.shape[1] // deltas.shape[1]
-    assert_near(case.given.box_deltas[stable][:, ::class_step], deltas[stable])
 
 
 @pytest.mark.parametrize("edges", [(800, 1333), (600, 1000)])
@@ -264,73 +229,64 @@ STOCK_KINDS = {
 
 @pytest.mark.parametrize("kind", STOCK_KINDS)
 def test_regions_hold_what_detectron2_itself_detects(small_vg, tmp_path, noise_image, kind):
-    from detectron2.data.transforms import ResizeShortestEdge
-
     lines = STOCK_KINDS[kind]
     detector = (
         small_vg if lines is None else build_detectron2_detector(stock_yaml(tmp_path, *lines), weights="random:1")
     )
-    # What detectron2's DefaultPredictor does with a B, G, R photo.
-    test_input = detector.cfg.INPUT
-    flipped = noise_image[:, :, ::-1] if test_input.FORMAT == "RGB" else noise_image
-    resize = ResizeShortestEdge([test_input.MIN_SIZE_TEST] * 2, test_input.MAX_SIZE_TEST).get_transform(flipped)
-    pixels = torch.as_tensor(resize.apply_image(flipped).astype("float32").transpose(2, 0, 1))
-    height, width = noise_image.shape[:2]
-    with torch.no_grad():
-        detected = detector.model([{"image": pixels, "height": height, "width": width}])[0]["instances"]
-    sure = detected[detected.scores > 0.5]  # then it is its proposal's best class, which is what our regions keep
-    assert len(sure) >= 3
+    sure = surely_detected(detector, noise_image)
     outputs = detector.head_outputs(noise_image)
     regions = detector.postprocess(outputs, EVERYTHING)
     assert len(regions.boxes) == len(outputs.proposals.boxes)
-    for box, score, class_id, row in zip(
-        sure.pred_boxes.tensor, sure.scores, sure.pred_classes, range(len(sure)), strict=True
-    ):
-        near = np.abs(regions.regressed_boxes - box.numpy()).max(axis=1) <= 1e-2
-        near &= (np.abs(regions.class_scores - float(score)) <= 1e-4) & (regions.class_ids == int(class_id))
-        assert near.any()
-        if kind == "vg":
-            ours = int(np.argmax(near))
-            assert regions.attribute_ids[ours] == int(sure.attr_classes[row])
-            assert_near(regions.attribute_scores[ours], sure.attr_scores[row])
-            assert_near(regions.features[ours], sure.features[row])
+    rows = rows_of(sure, regions)
+    if kind == "vg":
+        np.testing.assert_array_equal(regions.attribute_ids[rows], sure.attr_classes)
+        assert_near(regions.attribute_scores[rows], sure.attr_scores)
+        assert_near(regions.features[rows], sure.features)
 
 
-def test_engine_runs_it_unchanged(stock, small_vg, photo_file):
+@pytest.fixture(scope="module", params=["stock", "small_vg", "fpn"])
+def network(request):
+    """Shared: read only."""
+    if request.param == "fpn":
+        return build_detectron2_detector(
+            fpn_yaml(request.getfixturevalue("tmp_path_factory").mktemp("fpn")), weights="random:1"
+        )
+    return request.getfixturevalue(request.param)
+
+
+def test_engine_runs_it_unchanged(network, photo_file):
     photo = ImageRef("a", str(photo_file("input")))
     with_boxes = dataclasses.replace(photo, boxes=((0.0, 0.0, 50.0, 60.0), (20.0, 10.0, 640.0, 480.0)))
-    for detector, num_classes, width, attributes in ((stock, 5, 256, False), (small_vg, 20, 512, True)):
-        record, given = extract_regions([photo, with_boxes], detector)
-        assert isinstance(given, RegionRecord) and given.boxes.tolist() == [list(box) for box in with_boxes.boxes]
-        assert isinstance(record, RegionRecord)
-        assert record.features.shape == (len(record.boxes), width) and len(record.boxes) >= 10
-        assert np.asarray(record.class_distribution).shape == (len(record.boxes), num_classes + 1)
-        assert (record.attribute_ids is not None) is attributes
+    record, given = extract_regions([photo, with_boxes], network)
+    assert isinstance(given, RegionRecord) and given.boxes.tolist() == [list(box) for box in with_boxes.boxes]
+    assert isinstance(record, RegionRecord)
+    assert record.features.shape == (len(record.boxes), network.feature_dim) and len(record.boxes) >= 10
+    assert np.asarray(record.class_distribution).shape == (len(record.boxes), network.num_classes + 1)
+    assert (record.attribute_ids is not None) is (network.num_attributes > 0)
 
 
-def test_given_boxes_and_whole_image(stock, noise_image):
+def test_given_boxes_and_whole_image(network, noise_image):
     height, width = noise_image.shape[:2]
     corner = np.random.default_rng(0).uniform(0, 90, (37, 2)).astype(np.float32)
-    boxes = np.concatenate([corner, corner + 20], axis=1)
+    boxes = np.concatenate([corner, corner + np.geomspace(4, 90, 37)[:, None]], axis=1).astype(np.float32)
     boxes[0] = [0, 0, width, height]
-    (many,) = stock([noise_image], boxes=[boxes], whole_image=True)
+    (many,) = network([noise_image], boxes=[boxes], whole_image=True)
     np.testing.assert_array_equal(many.boxes, np.minimum(boxes, [width, height, width, height]))
     np.testing.assert_array_equal(many.image_feature, many.features[0])
-    _, (few,) = stock([noise_image]), stock([noise_image], boxes=[boxes[5:8]])
+    _, (few,) = network([noise_image]), network([noise_image], boxes=[boxes[5:8]])
     np.testing.assert_array_equal(few.features, many.features[5:8])  # whatever else is there, bit for bit
-    (none,) = stock([noise_image], boxes=[np.empty((0, 4), np.float32)])
-    assert none.features.shape == (0, 256) and none.class_probabilities.shape == (0, 6)
-    proposed, given = stock([noise_image, noise_image], boxes=[None, boxes[:2]])
+    (none,) = network([noise_image], boxes=[np.empty((0, 4), np.float32)])
+    assert none.features.shape == (0, network.feature_dim)
+    assert none.class_probabilities.shape == (0, network.num_classes + 1)
+    proposed, given = network([noise_image, noise_image], boxes=[None, boxes[:2]])
     assert len(proposed.boxes) >= 10 and len(given.boxes) == 2
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 2000), (700, 3)])
-def test_odd_photos_give_regions(small_vg, stock, shape):
-    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
-    for detector in (small_vg, stock):
-        (regions,) = detector([image])
-        assert len(regions.boxes) and np.isfinite(regions.features).all()
-        assert (regions.boxes[:, 2:] <= [shape[1], shape[0]]).all() and (regions.boxes >= 0).all()
+def test_odd_photos_give_regions(network, shape):
+    (regions,) = network([np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)])
+    assert len(regions.boxes) and np.isfinite(regions.features).all()
+    assert (regions.boxes[:, 2:] <= [shape[1], shape[0]]).all() and (regions.boxes >= 0).all()
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 import torch
 from small_fpn import WIDTH, fpn_yaml
+from with_detectron2 import rows_of, surely_detected
 
 from roibeam.extraction.detectron2.adapter import build_detectron2_detector
-from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
-from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.features.record.region_record import RegionRecord
 
 EVERYTHING = SelectionPolicy(min_score=0.0, min_regions=0, max_regions=10_000)
 
@@ -37,54 +35,18 @@ def assert_near(got, want):
 @pytest.mark.parametrize("layer, module", [("fc6", "fc_relu1"), ("fc7", "fc_relu2")])
 def test_features_are_what_detectron2_has_in_that_layer(fpn, noise_image, layer, module):
     """Of the proposals, all at once, in detectron2's own inference; and its detections are among our regions."""
-    from detectron2.data.transforms import ResizeShortestEdge
-
     detector = fpn if layer == "fc6" else type(fpn)(fpn.model, fpn.cfg, layer=layer)
     seen = []
     hook = detector.model.roi_heads.box_head.get_submodule(module).register_forward_hook(
         lambda _, inputs, output: seen.append(output)
     )
-    resize = ResizeShortestEdge([96] * 2, 160).get_transform(noise_image)
-    pixels = torch.as_tensor(resize.apply_image(noise_image).astype("float32").transpose(2, 0, 1))
-    height, width = noise_image.shape[:2]
-    with torch.no_grad():
-        detected = detector.model([{"image": pixels, "height": height, "width": width}])[0]["instances"]
+    sure = surely_detected(detector, noise_image)
     hook.remove()
     outputs = detector.head_outputs(noise_image)
     assert len(seen) == 1 and outputs.regions.features.shape == seen[0].shape and seen[0].shape[1] == WIDTH
     assert float(seen[0].std()) > 0
     assert_near(outputs.regions.features, seen[0])
-    regions = detector.postprocess(outputs, EVERYTHING)
-    sure = detected[detected.scores > 0.5]  # then it is its proposal's best class, which is what our regions keep
-    assert len(sure) >= 3
-    for box, score, class_id in zip(sure.pred_boxes.tensor, sure.scores, sure.pred_classes, strict=True):
-        near = np.abs(regions.regressed_boxes - box.numpy()).max(axis=1) <= 1e-2
-        near &= (np.abs(regions.class_scores - float(score)) <= 1e-4) & (regions.class_ids == int(class_id))
-        assert near.any()
-
-
-def test_engine_and_given_boxes(fpn, photo_file, noise_image):
-    photo = ImageRef("a", str(photo_file("input")))
-    (record,) = extract_regions([photo], fpn)
-    assert isinstance(record, RegionRecord)
-    assert record.features.shape == (len(record.boxes), WIDTH) and len(record.boxes) >= 10
-    height, width = noise_image.shape[:2]
-    corner = np.random.default_rng(0).uniform(0, 90, (37, 2)).astype(np.float32)
-    boxes = np.concatenate([corner, corner + np.geomspace(4, 90, 37)[:, None]], axis=1).astype(np.float32)
-    boxes[0] = [0, 0, width, height]
-    (many,) = fpn([noise_image], boxes=[boxes], whole_image=True)
-    np.testing.assert_array_equal(many.image_feature, many.features[0])
-    (few,) = fpn([noise_image], boxes=[boxes[5:8]])
-    np.testing.assert_array_equal(few.features, many.features[5:8])  # whatever else is there, bit for bit
-    (none,) = fpn([noise_image], boxes=[np.empty((0, 4), np.float32)])
-    assert none.features.shape == (0, WIDTH) and none.class_probabilities.shape == (0, 6)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (4, 2000), (700, 3)])
-def test_odd_photos_give_regions(fpn, shape):
-    (regions,) = fpn([np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)])
-    assert len(regions.boxes) and np.isfinite(regions.features).all()
-    assert (regions.boxes[:, 2:] <= [shape[1], shape[0]]).all() and (regions.boxes >= 0).all()
+    assert rows_of(sure, detector.postprocess(outputs, EVERYTHING))
 
 
 def test_the_layer_is_part_of_what_features_mean(fpn):

@@ -12,7 +12,6 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.extraction.network.roi_heads import pool_regions
-from roibeam.extraction.photos.preprocessing import blank_regions
 from roibeam.extraction.weights.loading import build_detector
 
 HEIGHT, WIDTH = 90, 120
@@ -57,14 +56,6 @@ def test_no_boxes_give_no_regions(narrow_detector, photo):
     (regions,) = narrow_detector([photo], boxes=[np.empty((0, 4), np.float32)])
     assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 128)
     assert regions.class_probabilities.shape == (0, 21)
-
-
-def test_boxes_outside_or_empty_get_the_cell_they_touch(narrow_detector, photo):
-    odd = np.array([[-50, -40, -10, -5], [200, 200, 300, 300], [-9, 20, 40, 500], [50, 40, 50, 40]], np.float32)
-    (regions,) = narrow_detector([photo], boxes=[odd])
-    want = [[0, 0, 0, 0], [WIDTH, HEIGHT, WIDTH, HEIGHT], [0, 20, 40, HEIGHT], [50, 40, 50, 40]]
-    np.testing.assert_array_equal(regions.boxes, np.array(want, np.float32))
-    assert np.isfinite(regions.features).all() and len(regions.features) == 4
 
 
 @pytest.mark.parametrize(
@@ -122,15 +113,6 @@ def test_masking_needs_boxes_and_one_flag_for_each(narrow_detector, photo):
         narrow_detector.head_outputs(photo, masked=np.ones(3, bool))
     with pytest.raises(ValueError, match=r"masked must be \(3,\) bool"):
         narrow_detector.head_outputs(photo, boxes=BOXES, masked=np.ones(2, bool))
-
-
-def test_blanked_rows_and_columns_include_the_last():
-    pixels = torch.ones(1, 3, 10, 12)
-    blanked = blank_regions(pixels, torch.tensor([[2.9, 3.2, 5.9, 6.0], [-4.0, 8.0, 1.5, 99.0]]))
-    zeros = torch.nonzero(blanked[0, 0] == 0).tolist()
-    want = [[y, x] for y in range(3, 7) for x in range(2, 6)] + [[y, x] for y in (8, 9) for x in (0, 1)]
-    assert sorted(zeros) == sorted(want)
-    assert pixels.min() == 1
 
 
 def test_whole_image_feature_is_that_of_a_box_around_the_photo(narrow_detector, photo):

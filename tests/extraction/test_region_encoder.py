@@ -63,6 +63,29 @@ def test_shape_and_padding_rows(encoder, batch):
     assert not got[1, 2:].any() and (got[batch.region_mask].amax(1) > 0).all()
 
 
+@pytest.mark.parametrize(
+    "quirk",
+    [
+        {"channel_order": "rgb"},
+        {"resize": "float-bilinear"},
+        {"stem_pool": "pad-0-ceil"},
+        {"stride_conv": "3x3"},
+        {"norm_eps": 1e-3},
+        {"res5_stride": 2},
+        {"res5_dilation": 1},
+        {"region_pool": "roi-pool"},
+        {"box_clip": "edge"},
+    ],
+    ids=lambda quirk: next(iter(quirk)),
+)
+def test_each_convention_shows_in_the_features(quirk, noise_image, boxes):
+    made = []
+    for conventions in (CONVENTION, dataclasses.replace(CONVENTION, **quirk)):
+        batch = collate_photos([prepare_photo(noise_image, boxes, TINY, conventions)])
+        made.append(features(tiny_encoder(conventions=conventions), batch))
+    assert (made[1] - made[0]).abs().max() > 1e-3 * made[0].abs().max()
+
+
 def test_outlines_are_told_in_channels_of_the_map_as_r2c_does(batch):
     """A convolution of the outline, minus a half, is added to the first channels before res5; whole boxes are ones, and
     what tells outlines is trained beside a frozen ResNet."""

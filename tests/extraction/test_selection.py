@@ -63,16 +63,6 @@ def test_scores_at_or_above_the_floor_do_not_depend_on_it():
         assert torch.equal(got, torch.where(exact >= floor, exact, 0.0))
 
 
-def test_plus_one_areas_decide_between_thin_boxes():
-    # One pixel wide with +1, empty without: IoU is 1 and 0/0.
-    boxes = torch.tensor([[5.0, 5.0, 5.0, 9.0], [5.0, 5.0, 5.0, 9.0]])
-    scores = torch.tensor([[0.5], [0.4]])
-    with_plus_one = SelectionPolicy(min_regions=0)
-    without = dataclasses.replace(with_plus_one, legacy_plus_one_areas=False)
-    assert select_classwise_max(boxes, scores, with_plus_one).tolist() == [0]
-    assert select_classwise_max(boxes, scores, without).tolist() == [0, 1]
-
-
 def test_fewer_proposals_than_the_minimum_gives_all_of_them():
     boxes, scores = map(torch.from_numpy, random_regions(1, regions=5))
     assert sorted(select_classwise_max(boxes, scores, SELECTIONS["butd-36"]).tolist()) == [0, 1, 2, 3, 4]
@@ -98,25 +88,6 @@ def test_equal_scores_go_to_the_lower_index():
     policy = dataclasses.replace(SELECTIONS["butd-36"], min_regions=5, max_regions=5)
     assert select_classwise_max(boxes, scores, policy).tolist() == [0, 1, 2, 3, 4]
     assert select_single_nms(boxes, scores[:, 0], LADDER).tolist() == list(range(30))
-
-
-def test_ladder_takes_the_first_threshold_that_leaves_enough():
-    # Neighbours 2 pixels apart on 10-pixel boxes: IoU 8/12 = 0.67, next but one 6/14 = 0.43.
-    boxes = torch.tensor([[2.0 * i, 0.0, 2.0 * i + 10, 10.0] for i in range(12)])
-    scores = torch.linspace(0.9, 0.1, 12)
-    few = dataclasses.replace(LADDER, min_regions=6, max_regions=12)
-    assert select_single_nms(boxes, scores, few).tolist() == [0, 2, 4, 6, 8, 10]  # 0.5 is enough
-    many = dataclasses.replace(LADDER, min_regions=7, max_regions=12)
-    assert select_single_nms(boxes, scores, many).tolist() == list(range(12))  # 0.6 is not, 0.7 is
-
-
-def test_boxes_are_those_the_policy_keeps():
-    proposals, regressed = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[1.0, 1.0, 8.0, 8.0]])
-    arguments = {"class_scores": torch.tensor([[0.9]]), "proposal_boxes": proposals, "regressed_boxes": regressed}
-    butd = select_regions(SELECTIONS["butd-36"], **arguments, nms_boxes=regressed)
-    hf = select_regions(SELECTIONS["hf-36"], **arguments, nms_boxes=regressed)
-    assert butd.boxes.tolist() == [[0.0, 0.0, 10.0, 10.0]]
-    assert hf.boxes.tolist() == [[1.0, 1.0, 8.0, 8.0]]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -128,18 +129,64 @@ def test_records_that_a_tsv_cannot_hold(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mutated_tsv_gives_no_crash(tmp_path: Path) -> None:
-    path = tmp_path / "f.tsv"
-    TSV.write(PAIR, path)
-    assert survives(TSV, path, path, range(100)) > 30
+def deflated(path: Path) -> None:
+    """Packs a zip again."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+# Format, layout, the file of it that is hurt, in how many ways, and how many of them must leave a record.
+HURT = [
+    *(("butd-tsv", layout, "", 100, 30) for layout in TSV.layouts),
+    ("mmf-npy", None, "first-image.npy", 100, 100),  # the other image is always there
+    ("mmf-npy", None, "first-image_info.npy", 100, 100),
+    ("milvlg-npz", None, "first-image.npz", 150, 150),
+    ("lxmert-h5", None, "", 60, 6),
+    ("vilbert-lmdb", "multi-task", "data.mdb", 100, 10),
+    ("vilbert-lmdb", "volta", "data.mdb", 100, 10),
+    ("mmf-lmdb", None, "data.mdb", 100, 10),
+    ("uniter-lmdb", "compressed", "feat_th0.2_max100_min10_compressed/data.mdb", 100, 10),
+    ("uniter-lmdb", "msgpack", "feat_th0.2_max100_min10/data.mdb", 100, 10),
+    ("uniter-lmdb", None, "nbb_th0.2_max100_min10.json", 30, 1),
+    ("vlbert-zip", None, "", 120, 10),
+    ("vlbert-zip", "deflated", "", 120, 10),
+]
+
+
+def survivors(tmp_path: Path, name: str, layout: str | None, file: str, seeds: range) -> int:
+    found, path = format_named(name), place(tmp_path, name)
+    found.write(PAIR, path, layout=None if layout == "deflated" else layout)
+    if layout == "deflated":
+        deflated(path)
+    return survives(found, path, path / file if file else path, seeds)
+
+
+@pytest.mark.parametrize(("name", "layout", "file", "ways", "least"), HURT)
+def test_damage_is_an_error_or_a_dead_letter(
+    tmp_path: Path, name: str, layout: str | None, file: str, ways: int, least: int
+) -> None:
+    assert survivors(tmp_path, name, layout, file, range(ways)) >= least
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("layout", TSV.layouts)
-def test_many_mutated_tsvs_give_no_crash(tmp_path: Path, layout: str) -> None:
-    path = tmp_path / "f.tsv"
-    TSV.write(PAIR, path, layout=layout)
-    survives(TSV, path, path, soak_seeds(20_000))
+@pytest.mark.parametrize(("name", "layout", "file", "ways", "least"), HURT)
+def test_damage_for_long(tmp_path: Path, name: str, layout: str | None, file: str, ways: int, least: int) -> None:
+    seeds = soak_seeds(100 * ways)
+    assert survivors(tmp_path, name, layout, file, seeds) >= (len(seeds) if least == ways else 1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_there_stays_and_other_layouts_are_refused(tmp_path: Path, name: str) -> None:
+    found, path = format_named(name), place(tmp_path, name)
+    with pytest.raises(ValueError, match=f"layout 'other' of {name}.*{found.layouts[-1]}"):
+        found.write(PAIR, path, layout="other")
+    path.write_bytes(b"something")
+    with pytest.raises(ValueError, match="exists already"):
+        found.write(PAIR, path)
+    assert path.read_bytes() == b"something" and list(tmp_path.iterdir()) == [path]
 
 
 def test_report() -> None:

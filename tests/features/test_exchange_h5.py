@@ -9,8 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from exchange_examples import PAIR, letters, measured, outcomes, records, survives
-from fuzz_child import soak_seeds
+from exchange_examples import letters, measured, outcomes, records
 
 from roibeam.features.exchange.lxmert_h5 import FORMAT
 from roibeam.features.record.region_record import RegionRecord
@@ -65,15 +64,6 @@ def test_ids_that_are_no_group_are_refused_and_leave_no_file(tmp_path: Path, ima
     with pytest.raises(ValueError, match=words):
         FORMAT.write([measured("x"), measured(image_id)], tmp_path / "bad.h5")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_export_never_writes_over_a_file(written: Path) -> None:
-    before = written.read_bytes()
-    with pytest.raises(ValueError, match="exists already"):
-        FORMAT.write([measured("c")], written)
-    assert written.read_bytes() == before
-    with pytest.raises(ValueError, match="there is one, group-per-image"):
-        FORMAT.write([measured("c")], written.with_name("new.h5"), layout="other")
 
 
 def test_bad_groups_are_dead_letters_and_the_others_are_read(written: Path) -> None:
@@ -169,22 +159,6 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         FORMAT.open(path)
     path.write_text("text")
     assert not FORMAT.looks_like(path) and not FORMAT.looks_like(tmp_path)
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    FORMAT.write(PAIR, tmp_path / "pair.h5")
-    return tmp_path / "pair.h5"
-
-
-def test_mutated_files_give_no_crash(pair: Path) -> None:
-    assert survives(FORMAT, pair, pair, range(60)) > 5
-
-
-@pytest.mark.soak
-def test_many_mutated_files_give_no_crash(pair: Path) -> None:
-    seeds = soak_seeds(4000)
-    assert survives(FORMAT, pair, pair, seeds) > len(seeds) // 10
 
 
 def test_the_true_output(shared_data: Path) -> None:

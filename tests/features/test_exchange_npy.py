@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_examples import letters, measured, outcomes, records, survives
-from fuzz_child import soak_seeds
+from exchange_examples import letters, measured, outcomes, records
 
 from roibeam.features.exchange.mmf_npy import FORMAT
 from roibeam.features.record.region_record import RegionRecord
@@ -153,15 +152,3 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
 def saved(path: Path) -> Path:
     FORMAT.write([measured("a", rows=False)], path)
     return path
-
-
-@pytest.mark.parametrize("name", ["a.npy", "a_info.npy"])
-def test_mutated_files_give_no_crash(folder: Path, name: str) -> None:
-    assert survives(FORMAT, folder, folder / name, range(100)) == 100
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["a.npy", "a_info.npy"])
-def test_many_mutated_files_give_no_crash(folder: Path, name: str) -> None:
-    seeds = soak_seeds(4000)
-    assert survives(FORMAT, folder, folder / name, seeds) == len(seeds)

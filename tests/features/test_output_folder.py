@@ -20,7 +20,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from roibeam.features.folders import object_folder
-from roibeam.features.folders.durable_files import PREFIX, scratch_folder, with_place
+from roibeam.features.folders.durable_files import PREFIX, scratch_folder, with_place, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import LocalFolder, note_links, output_folder
 from roibeam.features.folders.object_folder import ObjectFolder
@@ -286,3 +286,25 @@ def test_an_error_that_is_the_context_of_its_own_cause_is_looked_at_once(tmp_pat
     error, cause = OSError("not there"), ValueError("packed")
     error.__cause__, cause.__context__ = cause, error
     assert with_place(error, [tmp_path]) is None
+
+
+def no_links(source: object, target: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(source))
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_the_first_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_links: bool) -> None:
+    if not hard_links:
+        monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "part-00000.json"
+    assert write_bytes_atomically(path, b"first", first=True)
+    assert not write_bytes_atomically(path, b"second", first=True)
+    assert path.read_bytes() == b"first"
+    assert write_bytes_atomically(path, b"third")
+    assert path.read_bytes() == b"third" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_gone_is_an_error_in_both(tmp_path: Path) -> None:
+    for first in (True, False):
+        with pytest.raises(FileNotFoundError):
+            write_bytes_atomically(tmp_path / "gone" / "a.json", b"x", first=first)

@@ -16,7 +16,7 @@ from butd_tsv_examples import CAFFE, LXMERT, encoded, fields, line
 from exchange_examples import measured
 
 from roibeam.features.exchange.butd_tsv import ButdTsv
-from roibeam.features.exchange.formats import FORMATS, format_named, format_of
+from roibeam.features.exchange.formats import format_named, format_of
 from roibeam.features.exchange.reading import FILE_DTYPES, Reading, likely_background, likely_dtypes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
@@ -77,16 +77,15 @@ def read(path: Path, reading: Reading | None = None) -> list[RegionRecord]:
     return [each for each in found if isinstance(each, RegionRecord)]
 
 
-def in_place_of_float32(monkeypatch: pytest.MonkeyPatch, format_name: str, dtype: np.dtype) -> None:
-    """The writer of a format puts features of this dtype into its base64."""
-    module = __import__(FORMATS[format_name], fromlist=["FORMAT"])
+def in_place_of_float32(monkeypatch: pytest.MonkeyPatch, dtype: np.dtype) -> None:
+    """Writers put features of this dtype into their base64."""
     plain = base64.b64encode
 
     def other(data: bytes) -> bytes:
         values = np.frombuffer(data, "<f4")
         return plain(values.astype(dtype).tobytes() if len(values) == 6 * DIM else data)
 
-    monkeypatch.setattr(module.base64, "b64encode", other)
+    monkeypatch.setattr(base64, "b64encode", other)
 
 
 @pytest.mark.parametrize("format_name", BYTES_OF_FEATURES)
@@ -97,7 +96,7 @@ def test_bytes_of_another_number_type_are_doubted_and_read_by_the_option(
     found = format_named(format_name)
     kept = [record(number, kind="counts" if dtype == "uint8" else "relu") for number in range(IMAGES)]
     path = tmp_path / f"file{found.suffixes[0]}"
-    in_place_of_float32(monkeypatch, format_name, FILE_DTYPES[dtype])
+    in_place_of_float32(monkeypatch, FILE_DTYPES[dtype])
     found.write(kept, path, layout="beta" if format_name == "vilbert-lmdb" else None)
     reading = Reading()
     words = rf"look like (\S+ or )?{dtype}.*--feature-dtype {dtype} or .*--feature-dtype float32"
@@ -373,10 +372,10 @@ def test_rows_of_probabilities_are_of_the_type_in_which_they_sum_up_to_1(
     as_other = lambda data: plain(np.frombuffer(data, "<f4").astype(dtype).tobytes() if len(data) == 312 else data)  # noqa: E731
     kept = [record(number, probabilities(number)) for number in range(2)]
     for name in ("butd-tsv", "vlbert-zip"):
-        module = __import__(FORMATS[name], fromlist=["FORMAT"])
-        monkeypatch.setattr(module.base64, "b64encode", as_other)
-        path = tmp_path / f"a{module.FORMAT.suffixes[0]}"
-        module.FORMAT.write(kept, path, layout=ROWS[name])
+        found = format_named(name)
+        monkeypatch.setattr(base64, "b64encode", as_other)
+        path = tmp_path / f"a{found.suffixes[0]}"
+        found.write(kept, path, layout=ROWS[name])
         monkeypatch.undo()
         for want, got in zip(kept, read(path), strict=True):
             np.testing.assert_array_equal(got.class_ids, want.class_ids)

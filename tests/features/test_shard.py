@@ -10,12 +10,13 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard
+from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard, write_store
 
+from roibeam.features.folders.local_folder import LocalFolder, output_folder
 from roibeam.features.record.region_record import content_digest, record_digest
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
-from roibeam.features.shard.reader import ShardReader, stream_digests
+from roibeam.features.shard.reader import ShardObject, ShardReader, shard_digests
 from roibeam.features.shard.writer import ShardWriter
 
 MIB = 2**20
@@ -36,7 +37,8 @@ def assert_holds(path: Path, summary: ShardSummary, records: list) -> None:
         assert list(reader.ids()) == [record.image_id for record in ordered]
         assert all(got.equals(want) for got, want in zip(reader, ordered, strict=True))
         assert dict(reader.digests()) == {r.image_id.encode(): record_digest(r) for r in ordered}
-        assert list(stream_digests(path, manifest, rows_at_once=7)) == list(reader.digests())
+        named = replace(manifest, data_file=path.name)
+        assert list(shard_digests(LocalFolder(path.parent), named, rows_at_once=7)) == list(reader.digests())
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as env:
         meta, regions = env.open_db(b"meta", create=False), env.open_db(b"regions", create=False)
         with env.begin() as txn:
@@ -315,3 +317,28 @@ assert roibeam.features.FeatureStore in given
 print([name for name in ("torch", "apache_beam", "pyarrow") if name in sys.modules])
 """
     assert run_child(code).stdout.split() == ["[]"]
+
+
+def test_a_shard_at_a_url_has_the_records_and_digests_of_the_file(tmp_path: Path) -> None:
+    write_store(tmp_path / "s", [[make_record(f"i{n}") for n in range(5)]])
+    folder = output_folder(f"file://{tmp_path}/s")
+    manifest = ShardManifest.read(tmp_path / "s" / "part-00000.json")
+    assert manifest.data_file is not None
+    shard = ShardObject(folder, manifest)
+    with ShardReader(tmp_path / "s" / manifest.data_file, manifest) as reader:
+        assert list(shard.digests()) == list(reader.digests()) and len(shard) == len(reader) == 5
+        for row in range(5):
+            mine, theirs = shard.record_at(row), reader.record_at(row)
+            assert mine.image_id == theirs.image_id and np.array_equal(mine.features, theirs.features)
+
+    with pytest.raises(ValueError, match=r"its index counts records, .* its manifest"):
+        ShardObject(folder, replace(manifest, num_regions=manifest.num_regions + 1))
+    with pytest.raises(ValueError, match=r"\.lmdb: offset index"):
+        ShardObject(folder, replace(manifest, index_offset=manifest.index_offset - 64))
+    path = tmp_path / "s" / manifest.data_file
+    path.write_bytes(path.read_bytes()[: manifest.index_offset + 10])
+    with pytest.raises(ValueError, match=f"has 10 bytes from {manifest.index_offset} on"):
+        ShardObject(folder, manifest)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=manifest.data_file):
+        ShardObject(folder, manifest)

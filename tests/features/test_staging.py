@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from store_examples import make_record, write_store
@@ -19,7 +20,7 @@ from store_examples import make_record, write_store
 from roibeam.features.folders import object_folder
 from roibeam.features.folders.folder_protocol import UnreachableError
 from roibeam.features.reading.staging import StagedStore, plan_ranks
-from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardEntry, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 
@@ -302,3 +303,32 @@ def test_processes_share_a_folder_and_copy_each_shard_once(flaky: str, source: P
     # A worker that did two jobs counts the bytes of both in the second.
     assert max(count for _, count in results) <= sum(entry.data_bytes for entry in parent.manifest.shards)
     assert verify_store(tmp_path / "here", deep=True)[0].file == "part-00003.json"  # the empty shard was not asked for
+
+
+# --- Shards shared out among ranks: each once, balanced by bytes
+
+
+def sized(number: int, data_bytes: int, num_records: int = 1) -> ShardEntry:
+    return ShardEntry(
+        shard=number, manifest=f"part-{number:05d}.json", data_file="x", num_records=num_records, num_regions=1,
+        data_bytes=data_bytes, first_id="a", last_id="b", content_digest="", manifest_sha256="",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3, 7, 64])
+def test_every_shard_goes_to_one_rank_and_loads_are_even(num_ranks: int) -> None:
+    sizes = np.random.default_rng(0).integers(50, 400, 1650)
+    shards = [sized(number, int(size)) for number, size in enumerate(sizes)]
+    plan = plan_ranks(shards, num_ranks)
+    assert sorted(entry.shard for entries in plan for entry in entries) == list(range(1650))
+    assert all(entries == sorted(entries, key=lambda entry: entry.shard) for entries in plan)
+    loads = [sum(entry.data_bytes for entry in entries) for entries in plan]
+    assert max(loads) <= 1.02 * sum(loads) / num_ranks and min(loads) >= 0.98 * sum(loads) / num_ranks
+    assert plan == plan_ranks(shards[::-1], num_ranks)
+
+
+def test_empty_shards_and_more_ranks_than_shards() -> None:
+    plan = plan_ranks([sized(0, 10), sized(1, 0, num_records=0), sized(2, 5)], 4)
+    assert [[entry.shard for entry in entries] for entries in plan] == [[0], [2], [], []]
+    with pytest.raises(ValueError, match="at least one rank"):
+        plan_ranks([], 0)

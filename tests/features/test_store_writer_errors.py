@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from writer_examples import SPACE, arrays, error_of, labels, stopped, written
 from roibeam.features.record.region_record import TopKDistribution
 from roibeam.features.verify import verify_store
 from roibeam.features.writing.store_writer import StoreWriter
+from roibeam.features.writing.writer_input import RegionArrays
 
 BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no boxes": (lambda given: given.pop("boxes"), "record 'i0': boxes missing; give height, width, boxes, features"),
@@ -148,3 +150,11 @@ def test_a_damaged_file_of_captions_is_one_line(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(ValueError, match=r"cannot be read .* or delete part-00000\.json and write the images"):
         written(tmp_path / "store", {"b": arrays(1)})
+
+
+def test_the_table_of_the_python_page_names_every_array() -> None:
+    """tests/test_documentation.py runs its snippets."""
+    text = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    table = text.partition("| name | shape |")[2].partition("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall("`(.*?)`", line.split("|")[1])}
+    assert named == set(RegionArrays.__annotations__) | {"captions"}

@@ -134,8 +134,6 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
 
 
 def exported(init: Path) -> list[str]:
-    """The names that a room offers: the keys of `_FILES` in its `__init__`."""
-    for node in ast.parse(init.read_text("utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            return [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
-    return []
+    """The names that a room offers: those that the `.pyi` beside its `__init__` imports."""
+    body = ast.parse(init.with_suffix(".pyi").read_text("utf-8")).body
+    return [alias.asname or "" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +84,24 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler], port: int = 0) -> Iterator[int]:
+    """Serves on this machine while the block runs; yields the port, a free one for 0."""
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+@contextmanager
 def serve_oddly(folder: Path, modes: dict[str, str]) -> Iterator[str]:
     """Yields the URL of a folder.
 
     Args:
         modes: how a path ends -> what is odd about it; may be changed meanwhile. Other files are served plainly.
     """
-    handler = partial(_Handler, directory=str(folder), modes=modes)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, name="odd server", daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(partial(_Handler, directory=str(folder), modes=modes)) as port:
+        yield f"http://127.0.0.1:{port}"

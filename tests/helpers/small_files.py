@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable
+import tarfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,3 +21,15 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_tar(
+    path: Path, files: Mapping[str, bytes] | Iterable[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT
+) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=kind) as tar:
+        for name, data in files.items() if isinstance(files, Mapping) else files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path

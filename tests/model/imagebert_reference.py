@@ -331,11 +331,9 @@ def retrieval_multi_class_loss(logits: np.ndarray, positive: np.ndarray) -> floa
     return classification_loss(logits, positive, np.ones(len(logits), dtype=bool))
 
 
-def retrieval_triplet_loss(
-    logits: np.ndarray, positive: np.ndarray, margin: float = 0.2, scores: str = "sigmoid"
-) -> float:
-    """L_Triplet: max(0, m - s+ + s-_h) with the hardest negative of a group; `scores` is "sigmoid" or "logit"."""
-    s = {"sigmoid": np.exp(-np.logaddexp(0.0, -logits)), "logit": logits}[scores]
+def retrieval_triplet_loss(logits: np.ndarray, positive: np.ndarray, margin: float = 0.2) -> float:
+    """L_Triplet: max(0, m - s+ + s-_h) of sigmoids, with the hardest negative of a group."""
+    s = np.exp(-np.logaddexp(0.0, -logits))
     is_positive = np.arange(logits.shape[1]) == positive[:, None]
     hardest = np.where(is_positive, -np.inf, s).max(axis=1)
     return float(np.maximum(0.0, margin - s[is_positive] + hardest).mean())

@@ -10,13 +10,15 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import torch
+from imagebert_examples import tiny as tiny_imagebert
+from interbert_examples import tiny as tiny_interbert
 from soak_share import some
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 from vilbert_examples import tiny as tiny_vilbert
 
-from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.model import InterBertForPreTraining, interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
@@ -43,21 +45,20 @@ def _single_stream(**overrides):
     return SingleStreamForPreTraining(SingleStreamConfig(**(SIZES | {"region_target_size": LABELS} | overrides)))
 
 
+def tiny_visualbert(**overrides):
+    return VisualBertConfig(**(SIZES | {"num_answers": 9} | overrides))
+
+
 def _visualbert(**overrides):
-    return VisualBertForPreTraining(VisualBertConfig(**(SIZES | overrides)))
+    return VisualBertForPreTraining(tiny_visualbert(**overrides))
 
 
 def _imagebert(**overrides):
-    return ImageBertForPreTraining(ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides)))
+    return ImageBertForPreTraining(tiny_imagebert(**overrides))
 
 
 def _interbert(preset="release", **overrides):
-    sizes = SIZES | {"image_num_attention_heads": 3, "image_intermediate_size": 28, "pooled_size": 16}
-    layers = {"num_hidden_layers": 2, "text_num_hidden_layers": 1, "image_num_hidden_layers": 2}
-    if preset == "single-stream":
-        layers = {"num_hidden_layers": 2}
-    options = sizes | layers | {"region_target_size": LABELS}
-    return InterBertForPreTraining(interbert_config(preset, **(options | overrides)))
+    return InterBertForPreTraining(tiny_interbert(preset, **overrides))
 
 
 class Example(NamedTuple):
@@ -147,6 +148,12 @@ def tensors(values):
     """Of a batch or an output, by name."""
     named = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
+def in_dtype(batch, dtype):
+    """All numbers that are fractions, boxes too."""
+    floats = {name: value.to(dtype) for name, value in tensors(batch).items() if value.is_floating_point()}
+    return dataclasses.replace(batch, **floats)
 
 
 def padded(batch, text_pad, region_pad):

@@ -26,6 +26,7 @@ from end_to_end_examples import (
     visualbert,
     vlbert,
 )
+from model_examples import in_dtype
 from soak_share import some
 
 from roibeam.extraction.photos.preprocessing import blank_regions
@@ -54,12 +55,6 @@ from roibeam.model.task_losses import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def to_double(batch):
-    tensors = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    floating = {n: t.double() for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.is_floating_point()}
-    return dataclasses.replace(batch, **floating)
 
 
 def assert_slopes(joint, compute):
@@ -91,7 +86,7 @@ def assert_slopes(joint, compute):
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_every_pre_training_loss_are_slopes(name):
     joint = joint_model(name).double()
-    batch, images = (to_double(part) for part in inputs(joint))
+    batch, images = (in_dtype(part, torch.float64) for part in inputs(joint))
     found = losses(joint, batch, images)
     assert set(found) >= {"masked_words"} and all(loss > 0 for loss in found.values())
     assert_slopes(joint, lambda: losses(joint, batch, images))
@@ -100,7 +95,7 @@ def test_gradients_of_every_pre_training_loss_are_slopes(name):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_gradients_of_every_task_loss_are_slopes(name):
     joint = joint_model(name).double()
-    batch, images = (to_double(part) for part in inputs(joint))
+    batch, images = (in_dtype(part, torch.float64) for part in inputs(joint))
     batch = dataclasses.replace(batch, phrase_positions=torch.tensor([[1, 2], [3, -1]]))
     config = joint.model.config
     answer = awake(LabelHead(LabelHeadConfig.for_model(config, num_classes=3))).double()

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, make_full_batch, padded, tensors
+from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, in_dtype, make_full_batch, padded, tensors
 
 from roibeam.model.common.transformer import Attention, Packing, TransformerEncoder, TransformerLayer, computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
@@ -20,11 +20,6 @@ RAGGED = {
 
 def every_model(test):
     return pytest.mark.parametrize("name", EXAMPLES)(test)
-
-
-def in_dtype(batch, dtype):
-    floats = {name: value.to(dtype) for name, value in tensors(batch).items() if value.is_floating_point()}
-    return dataclasses.replace(batch, **floats)
 
 
 def total_loss(model, batch):

@@ -1,26 +1,21 @@
-"""InterBERT's masked segments, spans and groups of regions: how often, and which; the release's against its arrays."""
-
-import json
-from pathlib import Path
+"""InterBERT's masked segments, spans and groups of regions: how often, and which; ViLBERT's by overlap."""
 
 import numpy as np
 import pytest
-import torch
 from binomial import assert_share
 from soak_share import many
 
 from roibeam.model.common.masking import (
     mask_one_span,
+    mask_overlapping_regions,
     mask_region_groups,
     mask_region_groups_as_released,
     mask_segments,
     overlaps_with_inclusive_sides,
     regions_around,
 )
-from roibeam.model.common.regions import mean_feature
 from roibeam.model.inputs import IGNORE_INDEX
 
-GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "interbert" / "group_masking.npz"
 MASK_ID, VOCAB_SIZE = 103, 30_000
 
 
@@ -158,6 +153,16 @@ def test_an_overlap_equal_to_the_threshold():
     assert regions_around(EQUAL_TO_THRESHOLD, anchors, at_threshold=True).tolist() == [True, True, False]
 
 
+def test_what_the_multi_task_release_does_not_count_can_be_hidden():
+    """It leaves the pixels of regions that overlap an anchor visible, unless told to hide them."""
+    anchors = np.array([True, False, False])
+    for hide, hidden in ((False, [True, False, False]), (True, [True, True, False])):
+        masked, counted = mask_overlapping_regions(
+            EQUAL_TO_THRESHOLD, anchors, anchors, threshold=0.39, hide_overlapping=hide
+        )
+        assert (masked.tolist(), counted.tolist()) == (hidden, [False, False, True])
+
+
 def test_anchors_of_regions_are_one_in_ten_and_take_their_neighbours():
     generator = np.random.default_rng(3)
     pairs, trials = 20, 200
@@ -189,27 +194,3 @@ def test_no_region():
     assert mask_region_groups(boxes, np.random.default_rng(0)).shape == (0,)
     masked, predicted = mask_region_groups_as_released(boxes, np.zeros((0, 5)), np.random.default_rng(0))
     assert masked.shape == predicted.shape == (0,)
-
-
-def test_the_release_s_groups():
-    with np.load(GOLDEN) as file:
-        golden, options = {key: file[key] for key in file.files}, json.loads(str(file["config"]))
-    cases = sorted({key.split("/")[1].split(".")[0] for key in golden if "/" in key})
-    assert len(cases) == 4
-    for case in cases:
-        count = int(golden[f"in/{case}.num_boxes"])
-        boxes, features = golden[f"in/{case}.boxes_pixel"], torch.from_numpy(golden[f"in/{case}.features"][:count])
-        anchors = np.zeros(count, bool)
-        anchors[golden[f"in/{case}.anchors"]] = True
-        masked = regions_around(boxes, anchors, threshold=options["threshold"], at_threshold=True)
-        visible = torch.from_numpy(~masked)
-        predicted = masked | ~features.numpy().any(axis=1)
-        assert np.flatnonzero(predicted).tolist() == golden[f"out/{case}.masked_set"].tolist()
-        assert np.where(predicted, 1, -1).tolist() == golden[f"out/{case}.image_label"].tolist()
-        np.testing.assert_allclose(
-            overlaps_with_inclusive_sides(boxes), golden[f"out/{case}.iou"], rtol=1e-4, atol=1e-4
-        )
-        whole = mean_feature(features, visible, torch.ones_like(visible))
-        np.testing.assert_allclose(whole.numpy(), golden[f"out/{case}.global_feature"], rtol=1e-4, atol=1e-4)
-        left = features.masked_fill(~visible[:, None], 0.0).numpy()
-        np.testing.assert_allclose(left, golden[f"out/{case}.masked_features"][:count], rtol=0, atol=1e-6)

@@ -1,66 +1,18 @@
-"""InterBERT's own choices, gradients, presets and files; what it shares with all is in test_invariances.py."""
+"""InterBERT's own choices and presets; what it shares with all is in test_invariances.py."""
 
 import dataclasses
 
 import pytest
 import torch
 from interbert_examples import make_model, tiny
-from vilbert_examples import FEATURES, LABELS, POSITIONS, make_batch, randomised, take_rows
+from vilbert_examples import FEATURES, POSITIONS, make_batch, randomised
 
 from roibeam.model.common.heads import PADDED_SCORE
 from roibeam.model.common.transformer import Packing
-from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.interbert.fields import PRESETS
 from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining, InterBertForTasks, interbert_config
 
 KINDS = ["release", "paper", "single-stream"]
-
-
-@pytest.mark.parametrize("with_region_positions", [False, True])
-def test_region_order_counts_only_with_region_positions(with_region_positions):
-    model = make_model("paper", with_region_positions=with_region_positions)
-    batch, order = take_rows(make_batch(), [0, 1]), [4, 2, 0, 1, 3]  # of row 0's five regions
-    turned = {name: getattr(batch, name).clone() for name in ("region_features", "region_boxes", "masked_regions")}
-    for value in turned.values():
-        value[0, :5] = value[0, order]
-    with torch.no_grad():
-        before, after = model.encode(batch), model.encode(dataclasses.replace(batch, **turned))
-    difference = (after.region_states[0, :5] - before.region_states[0, order]).abs().max()
-    assert difference > 1e-2 if with_region_positions else difference < 2e-5
-    assert torch.equal(after.text_states[1], before.text_states[1])
-
-
-@pytest.mark.parametrize("preset", KINDS)
-def test_the_box_of_a_masked_region_can_be_seen(preset):
-    model, batch = make_model(preset), make_batch()
-    boxes = batch.region_boxes.clone()
-    boxes[batch.masked_regions] += 9.0
-    with torch.no_grad():
-        before, moved = model.encode(batch), model.encode(dataclasses.replace(batch, region_boxes=boxes))
-    assert (before.text_states - moved.text_states).abs().max() > 1e-3
-
-
-def test_img_divides_by_all_regions():
-    """Row 0 has five regions, the first of them masked."""
-    model, batch = make_model(), make_batch()
-    mean = torch.zeros(3, FEATURES)
-    mean[0] = batch.region_features[0, 1:5].sum(dim=0) / 5
-    with torch.no_grad():
-        ours = model.encode(batch).pooled[0]
-        given = model.encode(dataclasses.replace(batch, whole_image_features=mean)).pooled[0]
-        other = model.encode(dataclasses.replace(batch, whole_image_features=mean * 1.25)).pooled[0]
-    torch.testing.assert_close(ours, given, rtol=1e-5, atol=1e-6)
-    assert (ours - other).abs().max() > 1e-4
-
-
-def test_half_empty_batches_of_a_model_that_regresses_features():
-    model = make_model(region_loss="regression", region_target_size=FEATURES).train()
-    batch = make_batch(target_size=FEATURES)
-    batch = dataclasses.replace(batch, region_target_mask=torch.zeros_like(batch.region_target_mask))
-    losses = model(batch).losses
-    assert losses["masked_words"].mean > 0 == losses["masked_regions"].mean
-    sum(term.mean for term in losses.values()).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("preset", KINDS)
@@ -109,51 +61,6 @@ def test_regression_divides_by_regions_and_not_by_width():
         errors = model.logits(output).regions[chosen] - batch.region_targets[chosen]
     torch.testing.assert_close(loss.mean, errors.square().sum() / 3, rtol=1e-5, atol=0)
     assert model.region_logits(output.region_states) is None
-
-
-def test_our_match_label_is_one_and_the_release_s_logit_is_the_first():
-    model, batch = make_model(), make_batch()
-    with torch.no_grad():
-        model.match_head.weight.zero_()
-        model.match_head.bias.copy_(torch.tensor([9.0, 0.0]))  # says: all match
-        scored = model(dataclasses.replace(batch, match_labels=torch.tensor([1, 1, IGNORE_INDEX])))
-        assert scored.losses["matching"].mean < 0.01 and scored.losses["matching"].count == 2
-        assert (model.match_log_odds(model.encode(batch)) > 8.9).all()
-
-
-@pytest.mark.parametrize("missing", ["text_labels", "match_labels"])
-def test_missing_targets_are_named(missing):
-    with pytest.raises(ValueError, match=missing):
-        make_model()(dataclasses.replace(make_batch(), **{missing: None}))
-
-
-@pytest.mark.parametrize("preset, region_loss", [("release", "regression"), ("paper", "kl")])
-def test_gradients_are_those_of_finite_differences(preset, region_loss):
-    """float64, each part of the model along one random direction of all its parameters."""
-    size = FEATURES if region_loss == "regression" else LABELS
-    layers = {"num_hidden_layers": 1, "image_num_hidden_layers": 1}
-    model = make_model(preset, region_loss=region_loss, region_target_size=size, **layers).double()
-    batch = make_batch((5, 4), (3, 2), target_size=size)
-    double = {n: v.double() for n, v in vars(batch).items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
-    batch = dataclasses.replace(batch, **double)
-
-    def total():
-        return sum(term.mean for term in model(batch).losses.values())
-
-    total().backward()
-    parts = {"heads": [p for name, p in model.named_parameters() if not name.startswith("interbert.")]}
-    parts |= {name: list(part.parameters()) for name, part in model.interbert.named_children()}
-    generator, step = torch.Generator().manual_seed(1), 1e-6
-    for name, parameters in parts.items():
-        directions = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in parameters]
-        expected = sum((p.grad * d).sum().item() for p, d in zip(parameters, directions, strict=True))
-        values = []
-        with torch.no_grad():
-            for change in (step, -2 * step, step):
-                for parameter, direction in zip(parameters, directions, strict=True):
-                    parameter.add_(direction, alpha=change)
-                values.append(total().item())
-        assert (values[0] - values[1]) / (2 * step) == pytest.approx(expected, rel=1e-5), name
 
 
 def test_every_choice_of_the_paper_changes_what_is_computed():
@@ -223,19 +130,6 @@ def test_presets_are_the_published_sizes():
     paper = released + 6 * layer + extra - 1024 * 769  # one pooler
     assert parameter_count(interbert_config("paper")) == paper
     assert parameter_count(interbert_config("single-stream")) == paper - 12 * layer
-
-
-@pytest.mark.parametrize("model_class, preset", [(InterBertForPreTraining, "paper"), (InterBertForTasks, "release")])
-def test_save_and_load_give_the_same_model(model_class, preset, tmp_path):
-    model, batch = randomised(model_class(tiny(preset))), make_batch()
-    model.save_pretrained(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
-    loaded = model_class.from_pretrained(tmp_path).eval()
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
-    state, other = model.state_dict(), loaded.state_dict()
-    assert state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
-    with torch.no_grad():
-        torch.testing.assert_close(model.encode(batch).pooled, loaded.encode(batch).pooled, rtol=1e-6, atol=1e-6)
 
 
 def test_a_task_model_starts_from_a_pretrained_one(tmp_path):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from end_to_end_examples import inputs, joint_model
-from model_examples import EXAMPLES, ONE_OF_EACH, build, make_full_batch
+from model_examples import EXAMPLES, ONE_OF_EACH, build, in_dtype, make_full_batch
 from test_invariances import assert_same, vectors
 
 from roibeam.model.task_heads import LabelHead, LabelHeadConfig, RegionHead, RegionHeadConfig
@@ -21,10 +21,7 @@ def shared_batch():
     words = batch.aligned_words[ROW_IMAGES]
     named = dict.fromkeys(OF_ROWS) | {"aligned_words": words, "row_texts": ROW_TEXTS, "row_images": ROW_IMAGES}
     named |= {"sample_ids": (), "draw_seeds": ()}
-    found = dataclasses.replace(batch, **named)
-    floats = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
-    wide = {n: v.double() for n, v in floats.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
-    return dataclasses.replace(found, **wide)
+    return in_dtype(dataclasses.replace(batch, **named), torch.float64)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, make_full_batch, padded
+from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, in_dtype, make_full_batch, padded
 from vilbert_examples import randomised
 
 from roibeam.model.common.losses import cross_entropy
@@ -40,12 +40,6 @@ from roibeam.model.vilbert.model import ViLbertForPreTraining
 ANSWERS = 6
 ONE_STREAM = ("VL-BERT", "VL-BERT with relationship", "VL-BERT, paper")
 ONE_STREAM += ("ViLBERT single-stream", "VisualBERT", "ImageBERT")
-
-
-def as_float64(batch):
-    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    floats = {name: each.double() for name, each in fields.items() if getattr(each, "is_floating_point", bool)()}
-    return dataclasses.replace(batch, **floats)
 
 
 def summary(model):
@@ -231,7 +225,7 @@ def test_a_last_layer_leaves_out_what_no_head_reads(name, reads):
             (encoder,) = (each for each in model.modules() if isinstance(each, TransformerEncoder))
             encoder.layers[-1].feed_forward.register_forward_hook(lambda _, __, states: computed.append(len(states)))
         task_model = TaskModel(model, head)
-        wide = as_float64(batch)
+        wide = in_dtype(batch, torch.float64)
         scores = head(wide, model.encode(wide)) if all_states else task_model(wide)
         (scores * some_targets(scores.shape).double()).sum().backward()
         grads = {key: value.grad for key, value in task_model.named_parameters() if value.grad is not None}

@@ -60,5 +60,5 @@ def test_what_it_refuses():
         SingleStreamConfig(num_segments=1)
     with pytest.raises(ValueError, match=r"this model takes 1 .* to 24"):
         make_model().encode(make_batch((25, 3, 3)))
-    with pytest.raises(ValueError, match="lacks text_labels or match_labels"):
+    with pytest.raises(ValueError, match="has no match_labels"):
         make_model()(dataclasses.replace(make_batch(), match_labels=None))

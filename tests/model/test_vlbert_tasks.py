@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
+from vilbert_examples import randomised
 from vlbert_examples import SIZES, make_batch, make_model
 
 from roibeam.model.common.checkpoint import load_start
@@ -253,46 +255,26 @@ def test_the_papers_vcr_keeps_its_vector_of_masked_regions():
     assert torch.equal(model.choice_head.decoder.weight, pretrained.relationship_head.weight)
 
 
-def make_bert(model, *, old_names):
-    """A BERT that fits the model, as a file holds it."""
-    generator = torch.Generator().manual_seed(2)
-    bert = {}
-    weight, bias = ("gamma", "beta") if old_names else ("weight", "bias")
-
-    def add(name, *shape):
-        bert[name] = torch.randn(*shape, generator=generator)
-
-    add("bert.embeddings.word_embeddings.weight", 60, 32)
-    add("bert.embeddings.position_embeddings.weight", 24, 32)
-    add("bert.embeddings.token_type_embeddings.weight", 2, 32)
-    add(f"bert.embeddings.LayerNorm.{weight}", 32)
-    add(f"bert.embeddings.LayerNorm.{bias}", 32)
-    shapes = {"attention.self.query": (32, 32), "attention.self.key": (32, 32), "attention.self.value": (32, 32)}
-    shapes |= {"attention.output.dense": (32, 32), "intermediate.dense": (48, 32), "output.dense": (32, 48)}
-    for layer in range(2):
-        for part, shape in shapes.items():
-            add(f"bert.encoder.layer.{layer}.{part}.weight", *shape)
-            add(f"bert.encoder.layer.{layer}.{part}.bias", shape[0])
-        for part in ("attention.output.LayerNorm", "output.LayerNorm"):
-            add(f"bert.encoder.layer.{layer}.{part}.{weight}", 32)
-            add(f"bert.encoder.layer.{layer}.{part}.{bias}", 32)
-    for name, shape in {"bert.pooler.dense": (32, 32), "cls.seq_relationship": (2, 32)}.items():
-        add(f"{name}.weight", *shape)
-        add(f"{name}.bias", shape[0])
-    add("cls.predictions.bias", 60)
-    add("cls.predictions.transform.dense.weight", 32, 32)
-    add("cls.predictions.transform.dense.bias", 32)
-    add(f"cls.predictions.transform.LayerNorm.{weight}", 32)
-    add(f"cls.predictions.transform.LayerNorm.{bias}", 32)
-    bert["cls.predictions.decoder.weight"] = bert["bert.embeddings.word_embeddings.weight"]
-    return bert
+def make_bert(*, old_names):
+    """A BERT that fits the models, as a file holds it."""
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    sizes = {name: SIZES[name] for name in (*names, "max_position_embeddings")}
+    bert = randomised(transformers.BertForPreTraining(transformers.BertConfig(**sizes)))
+    bert.tie_weights()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"} if old_names else {}
+    found = {}
+    for name, tensor in bert.state_dict().items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        found[name] = tensor
+    return found
 
 
 @pytest.mark.parametrize("old_names", [True, False])
 @pytest.mark.parametrize("related", [False, True])
 def test_start_from_bert(old_names, related):
     model = make_model(with_pooler=related, with_relationship_head=related)
-    bert = make_bert(model, old_names=old_names)
+    bert = make_bert(old_names=old_names)
     drawn = model.vlbert.embeddings.segments.weight[2].clone()
     state = state_from_bert(bert, with_pooler=related, with_relationship_head=related)
     left = load_start(model, state)
@@ -321,7 +303,7 @@ def test_start_from_bert(old_names, related):
 def test_a_new_model_reads_text_as_bert_does():
     """At the release's start the visual features add nothing (their LayerNorms are 0)."""
     model = make_model(visual_norm_text_init=0.0, visual_norm_region_init=0.0)
-    load_start(model, state_from_bert(make_bert(model, old_names=False)))
+    load_start(model, state_from_bert(make_bert(old_names=False)))
     batch = make_batch()
     embeddings = model.vlbert.embeddings
     with torch.no_grad():
@@ -334,7 +316,7 @@ def test_a_new_model_reads_text_as_bert_does():
 
 def test_vqa_without_pretraining_takes_bert_s_masked_word_transform():
     model = task_model("vqa")
-    bert = make_bert(model, old_names=True)
+    bert = make_bert(old_names=True)
     load_start(model, task_start("vqa", state_from_bert(bert), model.state_dict()))
     assert torch.equal(model.answer_head.dense.weight, bert["cls.predictions.transform.dense.weight"])
     assert torch.equal(model.answer_head.norm.bias, bert["cls.predictions.transform.LayerNorm.beta"])
@@ -369,16 +351,21 @@ def test_official_names_there_and_back(kind, make):
 
 
 def test_an_end_to_end_task_checkpoint_is_split():
+    """The last stage of its image network stands there twice."""
     official = state_to_official(task_model("refcoco").state_dict(), "refcoco")
-    pixels = {
-        "image_feature_extractor.backbone.conv1.weight": torch.ones(2),
-        "image_feature_extractor.roi_head_feature_extractor.0.conv1.weight": torch.ones(3),
-        "image_feature_extractor.head.0.0.conv1.weight": torch.ones(3),
-    }
-    model, encoder = split_official({f"module.{name}": tensor for name, tensor in (official | pixels).items()})
-    assert model.keys() == official.keys() and len(encoder) == 2
+    stage, again = "image_feature_extractor.roi_head_feature_extractor.", "image_feature_extractor.head.0."
+    last = {f"{stage}0.conv1.weight": torch.ones(3), f"{stage}0.bn1.num_batches_tracked": torch.tensor(0)}
+    encoder = {"image_feature_extractor.backbone.conv1.weight": torch.ones(2), **last}
+    pixels = encoder | {name.replace(stage, again): tensor.clone() for name, tensor in last.items()}
+    found = split_official({f"module.{name}": tensor for name, tensor in (official | pixels).items()})
+    assert found[0].keys() == official.keys() and found[1] == encoder
+    assert split_official(official)[1] == {}
+    with pytest.raises(ValueError, match=r"head\.0\.0\.conv1\.weight differs from .*roi_head.*\.0\.conv1\.weight"):
+        split_official(official | encoder | {f"{again}0.conv1.weight": torch.zeros(3)})
     with pytest.raises(ValueError, match="split_official takes the image network out"):
         state_from_official(official | pixels)
+    with pytest.raises(ValueError, match=r"'vlbert\.rotary' has no name in a checkpoint of VL-BERT"):
+        state_to_official({"vlbert.rotary": torch.ones(1)})
     with pytest.raises(ValueError, match=r"differs from vlbert\.word_embeddings"):
         state_from_official({"vlbert.mlm_head.predictions.decoder.weight": torch.ones(2)})
 

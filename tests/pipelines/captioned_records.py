@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
+from tiny_commands import TINY
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
@@ -117,7 +118,6 @@ def captioned(store, rows, **options):
     return CaptionedStore(store, [Caption(text, image_id) for image_id, text in rows], **options)
 
 
-TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 # A model that is to learn by heart; a dropout would keep it from it.
 LEARNER = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 LEARNER |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}

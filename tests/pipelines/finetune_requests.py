@@ -7,8 +7,8 @@ from typing import Any
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
-from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 
 ASKED = {
@@ -23,7 +23,7 @@ ASKED = {
 
 
 def request(task: str = "vqa", **changes: Any) -> FinetuneRequest:
-    named: dict[str, Any] = {"out": Path("o"), "task": task, "start": "none", "store": "s", "data": Path("d")}
+    named: dict[str, Any] = {"out": Path("o"), "task": task, "from_": "none", "store": "s", "data": Path("d")}
     return FinetuneRequest(**{**named, **changes})
 
 

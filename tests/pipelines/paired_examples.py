@@ -6,6 +6,7 @@ from functools import cache
 import captioned_records
 import numpy as np
 import torch
+from binomial import assert_share
 from captioned_records import CAPTIONS, NUM_CLASSES
 
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus
@@ -119,3 +120,24 @@ def samples(sampler, corpus, count, seed=0):
 
 def one(sampler, corpus, row=0, seed=0):
     return sampler.sample(corpus, row, np.random.default_rng(seed))
+
+
+def caption_of_halves(words):
+    """So many words, of two pieces each for `pieces_tokenizer`."""
+    return " ".join(f"{'abcdefghij'[n % 10]}{n % 7}" for n in range(words))
+
+
+def assert_replaced(ids, before, chosen, tokenizer):
+    """80% [MASK], 10% any piece of the vocabulary, 10% what was there.
+
+    Args:
+        ids: (rows, T), what is read now. before: (T,). chosen: (rows, T) bool, each with a draw of its own.
+    """
+    now, was, size = ids[chosen], np.broadcast_to(before, ids.shape)[chosen], tokenizer.vocab_size
+    same = 0.1 / size
+    assert_share((now == tokenizer.mask_id).sum(), len(now), 0.8 + same)
+    assert_share((now == was).sum(), len(now), 0.1 + same)
+    for piece in range(size):
+        if piece != tokenizer.mask_id:
+            others = was != piece
+            assert_share((now[others] == piece).sum(), others.sum(), same)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.run import predict_run
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def requested(name: str, *, toy: bool, end_to_end: bool, settings: tuple[str, ..
     return PretrainRequest(
         out=Path("nowhere"),
         model=RequestedModel(recipe=name, toy=toy, from_bert="none"),
-        training=RequestedTraining(batch_size=BATCH, device="cpu", settings=settings),
+        training=RequestedTraining(batch_size=BATCH, device="cpu", set=settings),
         encoder=encoder,
         end_to_end=end_to_end,
     )

@@ -6,7 +6,9 @@ from functools import cache
 from typing import Any, cast
 
 import torch
-from captioned_records import CAPTIONS, TINY, WIDTH, make_store
+from captioned_records import CAPTIONS, WIDTH, make_store
+from tiny_commands import TINY
+from tiny_commands import TINY_OF as SIZES
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.heads import DroppedLinear
@@ -30,18 +32,6 @@ ASKED = {
     PHRASE: OutputSpec(PHRASE),
 }
 LOSS = {LABEL: "bce", CHOICE: "softmax", REGION: "rows", WHOLE: "rows", "pair": "class", PHRASE: "captions"}
-# InterBERT shares its layers out to three parts, ViLBERT names the layers that meet.
-SIZES: dict[str, dict[str, Any]] = {
-    "vilbert": {
-        "image_hidden_size": 32, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
-        "image_intermediate_size": 64, "co_attention_size": 32, "co_attention_num_heads": 2,
-        "text_co_attention": (0,), "image_co_attention": (0,),
-    },
-    "interbert": {
-        "text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
-        "image_intermediate_size": 64, "pooled_size": 32,
-    },
-}  # fmt: skip
 
 
 @cache

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from small_files import write_tar
 
 from roibeam.extraction.photos.image_ref import PhotoReadError
 from roibeam.pipelines.common import locations
@@ -33,15 +34,6 @@ FILES = {
     "sub/" + "long-" * 40 + ".png": b"third",
     "tail.jpg": b"",
 }
-
-
-def write_tar(path: Path, files: dict[str, bytes], kind: int = tarfile.PAX_FORMAT) -> Path:
-    with tarfile.open(path, "w", format=kind) as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
 
 
 def write_zip(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -190,11 +182,7 @@ def test_a_wrong_sum_a_password_and_an_unknown_packing_are_failures_of_one_image
 
 
 def test_members_of_one_name_are_refused(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for data in (b"old", b"newer"):
-            member = tarfile.TarInfo("a.jpg")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    write_tar(tmp_path / "x.tar", [("a.jpg", b"old"), ("a.jpg", b"newer")])
     with pytest.raises(ValueError, match=r"two images have the id 'a': 'tar://a\.jpg::"):
         open_source(str(tmp_path / "x.tar"))
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):

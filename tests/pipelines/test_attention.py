@@ -16,7 +16,8 @@ import pytest
 import torch
 from captioned_records import make_record
 from evaluated_models import INTERBERT, SIZES, VILBERT, VLBERT
-from tiny_commands import one_line
+from matplotlib.text import Text
+from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -28,8 +29,7 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
-from roibeam.pipelines.analysis.attention_figures import Group, grouped_looks, picture_shapes
+from roibeam.pipelines.analysis.attention_figures import Group, draw_looks, grouped_looks
 from roibeam.pipelines.analysis.attention_questions import (
     ENTITY,
     CaptionQuestions,
@@ -51,7 +51,7 @@ from roibeam.pipelines.analysis.head_accuracy import (
     relations_of,
 )
 from roibeam.pipelines.analysis.probe import pair_batch, words_to_regions
-from roibeam.pipelines.analysis.probe_picture import Label
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.data.datasets.entities import EntityBoxes, EntityImage, parse_marked_sentence, read_conll
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.toyworld.entities import PARSES_NAME, ToyEntities
@@ -356,8 +356,9 @@ def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
     caption = CaptionQuestions("a", "a", 0, sentence, ())
     _, looks = grouped_looks(np.full((8, 2, 5, 4), 0.25), [[1], [2], [3]], caption, record, figures)
     assert [(each.layer, each.head) for each in looks] == [(layer, 2) for layer in (1, 3, 5, 6, 7, 8)]
-    shapes, _ = picture_shapes(caption, record, [Group("hat", np.array([0]))], looks, None, num_layers=8)
-    told = [each.text for each in shapes if isinstance(each, Label)]
+    colours = dict.fromkeys(("text", "quiet", "line", "series-0"), "#123456")
+    sheet = draw_looks(caption, record, [Group("hat", np.array([0]))], looks, None, colours, num_layers=8)
+    told = [each.get_text() for each in sheet.figure.findobj(Text)]
     assert {"The best head of 6 of 8 layers (layer-head)", "These layers find phrases best."} <= set(told)
 
 
@@ -402,7 +403,7 @@ def test_a_damaged_record_is_not_asked(world: World, tmp_path: Path) -> None:
 
 
 def test_the_command_writes_numbers_and_pictures(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     words = (
         "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
@@ -444,7 +445,7 @@ TABLE_2 = [
 
 @pytest.mark.slow
 def test_the_command_tells_it_as_json_and_needs_no_parses(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     done = roibeam(
         "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
@@ -468,7 +469,7 @@ def test_the_command_tells_it_as_json_and_needs_no_parses(
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any], options: tuple[str, ...], says: str
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli, options: tuple[str, ...], says: str
 ) -> None:
     words = ("attention", model_folder, "--store", world.store, "--entities", world.entities, "--out", tmp_path / "out")
     assert says in one_line(roibeam(*words, *options))
@@ -476,7 +477,7 @@ def test_a_wrong_option_is_told_in_one_line(
 
 
 def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
-    world: World, model_folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
+    world: World, model_folder: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     write_perfect_store(
         tmp_path / "few", [(image_id(n), generate(SEED, n).scene) for n in range(8)], Perception(missed=0.25)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from finetune_requests import request
-from tiny_commands import Pictures, one_line
+from tiny_commands import Cli, Pictures, one_line
 from transformers import BertConfig, BertForPreTraining, BertModel
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -223,7 +223,7 @@ def test_a_repository_of_the_hub(tmp_path: Path) -> None:
     assert read.stdout.split()[0] == "32" and int(read.stdout.split()[1]) > 40
 
 
-def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], pictures: Pictures) -> None:
+def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Cli, pictures: Pictures) -> None:
     """With its own words alone: of others the embeddings are not."""
     theirs = save_bert(tmp_path / "bert")
     other = tmp_path / "vocab.txt"

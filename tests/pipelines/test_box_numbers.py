@@ -22,12 +22,13 @@ from roibeam.features.writing.store_writer import StoreWriter
 from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
-from roibeam.pipelines.analysis.analysis_settings import AttentionRequest, EvaluationConfig
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.attention_request import analyse_attention
-from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest, evaluate
+from roibeam.pipelines.analysis.evaluation.evaluate_request import evaluate
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.probe import pair_batch
-from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
+from roibeam.pipelines.analysis.probe_request import write_probe
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest
 from roibeam.pipelines.collection.judging.match_scores import MatchScores
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig, VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS

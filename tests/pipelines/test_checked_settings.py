@@ -13,18 +13,19 @@ from finetune_requests import request as finetuning
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.pipelines.common.console.overrides import TRAIN_NAMES
-from roibeam.pipelines.finetuning.run.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.run.finetune_settings import config_of
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions
 from roibeam.pipelines.pretraining.checked_request import check_settings
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedModel, RequestedTraining
-from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, _settings
+from roibeam.pipelines.training.detector.train_request import _settings
+from roibeam.pipelines.training.requests import DetectorTrainRequest
 from roibeam.pipelines.training.train_config import TrainConfig, with_settings
 
 
 def check(model: RequestedModel, *settings: str, goes_on: bool = False, **given: Any) -> None:
-    request = PretrainRequest(Path("run"), model=model, training=RequestedTraining(settings=settings, **given))
+    request = PretrainRequest(Path("run"), model=model, training=RequestedTraining(set=settings, **given))
     check_settings(request, None if model.recipe is None else RECIPES[model.recipe], None, goes_on=goes_on)
 
 
@@ -47,7 +48,7 @@ def test_fields_refuse_what_the_configuration_refuses_in_the_same_words(name: st
 def test_every_size_and_recipe_is_accepted(toy: bool) -> None:
     for name, system in NAMED_SYSTEMS.items():
         for size in system.sizes:
-            check(RequestedModel(system=name, size=size), "train.keep=3", "data.workers=0")
+            check(RequestedModel(system=name, model=size), "train.keep=3", "data.workers=0")
     for recipe in RECIPES:
         check(RequestedModel(recipe=recipe, toy=toy))
 
@@ -130,9 +131,9 @@ def test_an_option_and_a_setting_do_not_say_two_things(given: dict[str, Any], se
     check(RequestedModel(system="vlbert"), alike, **given)
     of_detector = setting.replace("data.", "photos.")
     with pytest.raises(ValueError, match="are two values for one thing"):
-        _settings(DetectorTrainRequest(labels="labels", settings=(of_detector,), **given), CONFIGS["small"])
+        _settings(DetectorTrainRequest(labels="labels", set=(of_detector,), **given), CONFIGS["small"])
     with pytest.raises(ValueError, match="are two values for one thing"):
-        sections_of(finetuning(settings=[setting], **given), VqaOptions, None)
+        config_of(finetuning(settings=[setting], **given), VqaOptions, None)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ KEPT = Path(__file__).parents[1] / "data" / "kept"  # written when VL-BERT was t
         ({"model": RequestedModel(from_run=str(KEPT / "model"))}, "visualbert"),
         ({"model": RequestedModel(from_run=str(KEPT / "store"))}, "imagebert"),  # no model there: said later
         ({"data": RequestedData(text_corpus=[Path("text.txt")])}, "vlbert"),
-        ({"data": RequestedData(task_texts=[Path("train.jsonl")])}, "visualbert"),
+        ({"data": RequestedData(task_text=[Path("train.jsonl")])}, "visualbert"),
     ],
 )
 def test_what_is_there_decides_before_the_default(named: dict[str, object], system: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -22,7 +23,6 @@ from roibeam.pipelines.collection.page_steps import (
     clean_text,
     look_into,
     outcome_from_json,
-    outcome_to_json,
     text_reason,
 )
 from roibeam.pipelines.collection.page_units import plan_units
@@ -56,9 +56,7 @@ def test_a_page_gives_its_dominant_image_with_texts_and_sources() -> None:
       alt="a brown&nbsp;dog running in the park" title="a dog in the park"><figcaption>Photo: A dog runs on green grass
       (photo by Bob)</figcaption></figure><p>Dogs run fast. They like to play with balls.</p></main>"""
     outcome = look(page)
-    assert (
-        outcome.candidate is not None and outcome_from_json(json.loads(json.dumps(outcome_to_json(outcome)))) == outcome
-    )
+    assert outcome.candidate is not None and outcome_from_json(json.loads(json.dumps(asdict(outcome)))) == outcome
     image = outcome.candidate.image
     assert (image.url, image.found_by) == ("http://a.org/img/large.jpg", "srcset")
     assert (image.declared_width, image.declared_height) == (640, 480)
@@ -206,7 +204,7 @@ def test_words_of_the_language_that_is_asked_for_are_known() -> None:
 )
 def test_thresholds_that_would_drop_all_or_mean_nothing_are_refused(setting: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        CollectRequest("crawl", Path("out"), settings=(setting,)).thresholds()
+        CollectRequest("crawl", Path("out"), set=(setting,)).thresholds()
 
 
 def test_a_relative_image_of_a_page_without_an_address_is_not_asked_for() -> None:

@@ -9,6 +9,7 @@ import gzip
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 import tarfile
@@ -77,6 +78,16 @@ def test_what_a_user_can_cause_is_a_line_with_the_cure(
     assert ended(command, monkeypatch=monkeypatch) == FAILED
     said = capsys.readouterr().err
     assert words in said and said.startswith("roibeam: ") and said.count("\n") == 1, said
+
+
+def test_too_little_memory_under_a_limit_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (5_000_000_000, resource.RLIM_INFINITY))
+    for error in (MemoryError(), RuntimeError("can't start new thread")):
+        assert ended(lambda error=error: raise_(error), monkeypatch=monkeypatch) == FAILED  # type: ignore[misc]
+        assert capsys.readouterr().err.startswith("roibeam: not enough memory")
+    assert "raise the limit of 5.0 GB on it (ulimit -v)" in failure_of(MemoryError()).line
 
 
 @pytest.mark.parametrize("way", ["open", "Path", "os.open", "zipfile", "numpy", "/dev/zero"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_commands import Cli
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS
@@ -34,7 +33,7 @@ def weights(tmp_path: Path, detector: Detector) -> Path:
     return path
 
 
-def test_round_the_families(tmp_path: Path, weights: Path, detector: Detector, roibeam: Callable[..., Any]) -> None:
+def test_round_the_families(tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli) -> None:
     digest = weights_digest(detector.state_dict())
     for source, target, tensors in (
         (weights, "b.bin", 281 + 53), ("b.bin", "c.pkl", 281), ("c.pkl", "d.safetensors", 281),
@@ -53,7 +52,7 @@ def test_round_the_families(tmp_path: Path, weights: Path, detector: Detector, r
 
 
 def test_a_pickle_for_detectron2_is_read_by_pickle_itself(
-    tmp_path: Path, weights: Path, detector: Detector, roibeam: Callable[..., Any]
+    tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli
 ) -> None:
     roibeam("convert", weights, tmp_path / "a.pkl", *SMALL)
     data = (tmp_path / "a.pkl").read_bytes()
@@ -65,7 +64,7 @@ def test_a_pickle_for_detectron2_is_read_by_pickle_itself(
 
 
 def test_to_milvlg_and_back_rounds_box_deltas_only(
-    tmp_path: Path, weights: Path, detector: Detector, roibeam: Callable[..., Any]
+    tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli
 ) -> None:
     options = (*SMALL, "--to", "milvlg", "--json")
     result = roibeam("convert", weights, tmp_path / "m.pth", *options)
@@ -82,7 +81,7 @@ def test_to_milvlg_and_back_rounds_box_deltas_only(
     torch.testing.assert_close(anchors, detector.proposal_generator.cell_anchors)
 
 
-def test_the_resnet_of_vl_bert(tmp_path: Path, weights: Path, detector: Detector, roibeam: Callable[..., Any]) -> None:
+def test_the_resnet_of_vl_bert(tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli) -> None:
     result = roibeam("convert", weights, tmp_path / "r.model", *SMALL)
     assert "318 tensors" in result.out and "(equal)" in result.out
     found = torch.load(tmp_path / "r.model")
@@ -112,7 +111,7 @@ def test_the_resnet_of_vl_bert(tmp_path: Path, weights: Path, detector: Detector
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
-    tmp_path: Path, weights: Path, detector: Detector, roibeam: Callable[..., Any], source: str, target: str,
+    tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli, source: str, target: str,
     options: tuple[str, ...], words: str,
 ) -> None:  # fmt: skip
     state = {name: value for name, value in detector.state_dict().items() if "res4" not in name}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_commands import Cli
 
 from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining
 from roibeam.model.vilbert.encoder import ViLbertConfig
@@ -55,7 +56,7 @@ def official(tmp_path: Path) -> Path:
     return tmp_path / "pytorch_model_9.bin"
 
 
-def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_there_and_back(official: Path, tmp_path: Path, roibeam: Cli) -> None:
     there = roibeam("convert", official, tmp_path / "ours", "--to", "roibeam")
     assert there.code == 0, there.err
     assert "ViLbertForPreTraining; 1 parameter that nothing reads left out (biOutput.q_dense)" in there.out
@@ -76,9 +77,7 @@ def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., A
 
 
 @pytest.mark.parametrize("model", ["vilbert", "interbert"])
-def test_a_model_without_a_head_for_regions_comes_back_without(
-    model: str, tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_a_model_without_a_head_for_regions_comes_back_without(model: str, tmp_path: Path, roibeam: Cli) -> None:
     sizes: dict[str, Any] = {**SIZES, "region_loss": "none"}
     if model == "vilbert":
         co_layers: dict[str, Any] = {"text_co_attention": (1,), "image_co_attention": (0,)}
@@ -93,7 +92,7 @@ def test_a_model_without_a_head_for_regions_comes_back_without(
     assert load_model(str(tmp_path / "official.bin")).model.config.region_loss == "none"
 
 
-def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: Cli) -> None:
     """UCLA's segment of regions is 0; under transformers' names it reads as 1, which is another vector."""
     sizes = {name: value for name, value in SIZES.items() if name != "region_target_size"}
     VisualBertForPreTraining(VisualBertConfig(**sizes)).save_pretrained(tmp_path / "ours")
@@ -107,7 +106,7 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
 
 
 @pytest.mark.parametrize("image_size", [16, 20])  # the eight heads that are assumed do not divide 20
-def test_settings_that_no_shape_shows_come_back(image_size: int, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_settings_that_no_shape_shows_come_back(image_size: int, tmp_path: Path, roibeam: Cli) -> None:
     """Of a model with other heads than published ones the official file gave other numbers, without a word."""
     sizes: dict[str, Any] = {**SIZES, "hidden_size": 80, "num_attention_heads": 4, "image_num_attention_heads": 4}
     widths = IMAGE_SIZES | {"image_hidden_size": image_size, "co_attention_num_heads": 2}
@@ -139,7 +138,7 @@ VLBERT = {name: value for name, value in SIZES.items() if name != "region_target
 }
 
 
-def test_small_sizes_of_vlbert_go_to_the_official_layout(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_small_sizes_of_vlbert_go_to_the_official_layout(tmp_path: Path, roibeam: Cli) -> None:
     """Where a learned feature of masked regions shows its width; the file of anything else is taken for 2048."""
     VLBertForPreTraining(vlbert_config(**VLBERT, num_region_labels=4)).save_pretrained(tmp_path / "ours")
     done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
@@ -149,7 +148,7 @@ def test_small_sizes_of_vlbert_go_to_the_official_layout(tmp_path: Path, roibeam
     assert (config.coordinate_embedding_size, config.region_feature_size) == (16, 6)
 
 
-def test_a_vlbert_goes_to_a_file_of_its_release(official: Path, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_a_vlbert_goes_to_a_file_of_its_release(official: Path, tmp_path: Path, roibeam: Cli) -> None:
     """As its trainer saves: under state_dict, names after module."""
     VLBertForPreTraining(vlbert_config(**VLBERT, num_region_labels=4)).save_pretrained(tmp_path / "ours")
     for name in ("a.bin", "a.model"):
@@ -172,7 +171,7 @@ def test_a_vlbert_goes_to_a_file_of_its_release(official: Path, tmp_path: Path, 
     ],
 )
 def test_sizes_that_the_official_layout_does_not_hold(
-    model: Callable[[], Any], words: str, tmp_path: Path, roibeam: Callable[..., Any]
+    model: Callable[[], Any], words: str, tmp_path: Path, roibeam: Cli
 ) -> None:
     model().save_pretrained(tmp_path / "ours")
     result = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
@@ -204,7 +203,7 @@ def test_an_official_file_of_other_sizes_is_refused_in_one_line(tmp_path: Path) 
 )
 def test_what_cannot_be_is_said_in_one_line(
     source: str, target: str, options: tuple[str, ...], words: str, official: Path, tmp_path: Path,
-    roibeam: Callable[..., Any],
+    roibeam: Cli,
 ) -> None:  # fmt: skip
     SingleStreamForPreTraining(SingleStreamConfig(**SIZES)).save_pretrained(tmp_path / "baseline")
     apart = ViLbertConfig(**SIZES, **IMAGE_SIZES, text_co_attention=(), image_co_attention=(), with_co_attention=False)

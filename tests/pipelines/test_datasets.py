@@ -12,7 +12,7 @@ import pytest
 from dataset_examples import error_of, write
 
 from roibeam.pipelines.data.datasets import image_boxes, rows
-from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_boxes, read_coco_instances
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
 from roibeam.pipelines.data.datasets.rows import BadRow, read_json_members
 from roibeam.pipelines.data.datasets.visual_genome import (
@@ -107,12 +107,17 @@ def test_instances_of_the_pack(made_data: Path) -> None:
     path = made_data / "coco" / "instances_train2014.json"
     content = json.loads(path.read_text())
     found = read_coco_instances(str(path))
-    assert len(found.class_names) == 80 and found.category_ids[-1] == 90 and found.class_names[-1] == "toothbrush"
-    assert found.coco_ids == tuple(entry["id"] for entry in content["images"])
+    assert len(found.class_names) == 80 and found.class_names[-1] == "toothbrush"
     by_id = {entry["id"]: entry for entry in content["annotations"]}
     names = {entry["id"]: entry["name"] for entry in content["categories"]}
     assert sum(len(image.boxes) for image in found.images) == len(by_id) == 79
-    for image, entry in zip(found.images, content["images"], strict=True):
+    plain = read_coco_boxes(str(path))
+    assert plain.num_crowd == 0
+    for image, entry, own in zip(found.images, content["images"], plain.images, strict=True):
+        rows = [each["bbox"] for each in content["annotations"] if each["image_id"] == entry["id"]]
+        expected = np.array([[x, y, x + width, y + height] for x, y, width, height in rows], np.float32)
+        np.testing.assert_array_equal(own.boxes, expected)
+        assert own.image_hw == (entry["height"], entry["width"])
         assert image.image_hw == (entry["height"], entry["width"]) and image.left_out == ()
         assert image.file_name == entry["file_name"] and image.attribute_ids.shape == (len(image.boxes), 0)
         assert (image.boxes[:, 2] <= entry["width"]).all() and (image.boxes[:, 3] <= entry["height"]).all()
@@ -132,7 +137,7 @@ def test_instances_have_contiguous_classes_marks_and_areas(tmp_path: Path) -> No
             box(-1, 30, 10.5, 20, category_id=1, ignore=1),
         )
     )
-    assert (found.class_names, found.category_ids, found.coco_ids) == (("person", "toothbrush"), (1, 90), (7, 2))
+    assert found.class_names == ("person", "toothbrush")
     b, a = found.images
     assert (b.image_id, b.image_hw, a.image_id, a.image_hw) == ("b", (40, 50), "a", None)
     assert b.boxes.tolist() == [[1, 2, 4, 6], [0, 30, 9.5, 40]] and b.boxes.dtype == np.float32
@@ -160,15 +165,32 @@ def test_boxes_without_area_are_left_out_and_counted(tmp_path: Path) -> None:
         (box(0, 0, 1, 1, id=2**63), "id must be a whole number"),
         (box(0, 0, 1, 1, area="big"), 'area must be a finite number of pixels, got "big"'),
         (box(0, 0, 1, 1, area=float("nan")), "area must be a finite number"),
-        (box(0, 0, 1), "expected 4 finite numbers"),
-        (box(0, 0, 1, 1, image_id=9), "the box names image 9, which is not among the images"),
-        ({"image_id": 7, "caption": "x"}, "lacks bbox; give the instances file"),
     ],
 )
 def test_instances_of_another_shape_are_one_error(tmp_path: Path, annotation: dict[str, Any], words: str) -> None:
     path = instances(tmp_path, annotation)
     message = error_of(lambda: read_coco_instances(path))
     assert words in message and "i.json" in message
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (box(0, 0, 1), "annotations[0], box 0: expected 4 finite numbers, got [0, 0, 1]"),
+        (box() | {"bbox": {"x": 1}}, "expected 4 finite numbers, got"),
+        (box(0, 0, True, 1), "expected 4 finite numbers"),
+        (box(0, 0, float("nan"), 1), "expected 4 finite numbers"),
+        (box(0, 0, 10**400, 1), "expected 4 finite numbers"),
+        (box(0, 0, 1, 1, image_id=9), "the box names image 9, which is not among the images"),
+        ({"bbox": [0, 0, 1, 1]}, "annotations[0] lacks image_id"),
+        ({"image_id": 7, "caption": "x"}, "annotations[0] lacks bbox; give the instances file"),
+    ],
+)
+def test_boxes_of_another_shape_are_one_error(tmp_path: Path, annotation: dict[str, Any], words: str) -> None:
+    path = instances(tmp_path, annotation)
+    for read in (read_coco_instances, read_coco_boxes):
+        message = error_of(lambda read=read: read(path))
+        assert words in message and "i.json" in message
 
 
 def test_instances_need_their_lists(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from bench_module import bench_module
 from disturbed_runs import Run
+from extraction_memory import peak_until_end
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, serve, write_list
 from forks import in_a_fork
 from killed_download import content, tell_after_kills
@@ -159,7 +159,6 @@ def test_thousands_of_urls_with_kills_in_between(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_peak_memory_does_not_grow_with_the_number_of_urls(tmp_path: Path) -> None:
-    peak_until_end = bench_module("extraction_memory").peak_until_end
     peaks = []
     with serve() as server:
         for count in (round(1500 * SHARE), round(6000 * SHARE)):

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ import pytest
 import torch
 from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
-from tiny_commands import TINY_ENCODER, TINY_JOINT, Pictures, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, Pictures, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.record_regions import swap_left_right
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
-
-Cli = Callable[..., Any]
 
 
 def make(folder: Path) -> PhotoStore:

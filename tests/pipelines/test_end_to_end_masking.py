@@ -7,19 +7,18 @@ reference arrays; here is which of them a run has, and what its first batch show
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
-from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, one_line
 
 from roibeam.model.vlbert.checkpoint import masking_from_official
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 
-Cli = Callable[..., Any]
 MOST_REGIONS = ("--set", "sampling.region_probability=0.9")  # are masked
 NAMED = {
     ("vlbert", "paper"): ("embedding", "blank"),

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from evaluated_models import MODELS, build
-from in_process import run_roibeam
-from tiny_commands import one_line
+from tiny_commands import Cli, command, one_line, tiny_run
 
 from roibeam.pipelines.toyworld.rendering import draw_samples
-
-Cli = Callable[..., Any]
-TINY_MODEL = ("--steps", 2, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -29,22 +22,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...
     folder = tmp_path_factory.mktemp("world")
     captions = draw_samples(folder / "samples", count=8)
     shutil.copy(captions, folder / f"captions{captions.suffix}")
-    commands: list[tuple[object, ...]] = [
-        ("extract", folder / "samples" / "images", folder / "store", *tiny_network),
-        (
-            "pretrain",
-            folder / "run",
-            "--system",
-            "vlbert",
-            "--store",
-            folder / "store",
-            "--captions",
-            captions,
-            *TINY_MODEL,
-        ),
-    ]
-    for command in commands:
-        assert run_roibeam(*command) == 0
+    command("extract", folder / "samples" / "images", folder / "store", *tiny_network)
+    data = ("--store", folder / "store", "--captions", captions)
+    command("pretrain", folder / "run", "--system", "vlbert", *data, *tiny_run(2))
     write_karpathy(folder)
     return folder
 
@@ -128,7 +108,7 @@ def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_p
 
 def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
     options = ("--store", world / "store", "--captions", world / "karpathy.json")
-    trained = roibeam("pretrain", tmp_path / "run", *options, *TINY_MODEL)  # on the split train
+    trained = roibeam("pretrain", tmp_path / "run", *options, *tiny_run(2))  # on the split train
     assert trained.code == 0 and "12 captions of the splits val and test left out" in trained.err
     held_out = roibeam("evaluate", tmp_path / "run", *options, "--out", tmp_path / "a")
     assert held_out.code == 0 and "was trained on" not in held_out.out

@@ -15,7 +15,7 @@ import torch
 from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilbert, visualbert
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
 from soak_share import some
-from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
@@ -37,7 +37,6 @@ from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Cli = Callable[..., Any]
 TOKENIZER = load_tokenizer("captions", CAPTIONS * 2)
 OURS: dict[str, Any] = {"vocab_size": TOKENIZER.vocab_size, "max_position_embeddings": 40}
 CLASSES = {"region_target_size": NUM_CLASSES + 1}

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from bench_module import bench_on_the_path  # noqa: F401
+from evidence import mask_patterns, pretraining_runs, run_answers, runs, worlds
+from evidence.arms import ARMS, GROUP_ANCHORS, HIDDEN_WORDS, QUICK_ARMS
+from evidence.questions import largest_overlap
+from evidence.tasks import own_arms, precision, repeated_pictures, task_arms
+from evidence.tasks.head_runs import HeadRuns, of_other_half
+from evidence.tasks.own_pictures import OwnPictures, read_text_bounds
+from evidence.tasks.task_runs import TaskRuns
+from evidence.tasks.task_world import TaskWorld
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
 from roibeam.features.store import FeatureStore
@@ -21,28 +27,27 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.common.console.overrides import apply_overrides
 from roibeam.pipelines.data.datasets.entities import EntityCounts, read_entities, split_names
 from roibeam.pipelines.data.datasets.karpathy import read_captioned
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, encoder_sections
+from roibeam.pipelines.finetuning.run.finetune_request import encoder_sections
 from roibeam.pipelines.finetuning.run.finetune_settings import FinetuneData
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
 from roibeam.pipelines.pretraining.systems import system_named
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.train_config import TrainConfig
 
 
 def test_masks_that_tell_are_found_out() -> None:
-    patterns = import_module("evidence.mask_patterns")
     random = np.random.default_rng(0)
     matches = random.integers(0, 2, 1200).astype(np.float32)
     blind = (random.random((1200, 20)) < 0.15).astype(np.float32)
     told = blind * matches[:, None]  # what does not belong is never masked
     for seen, low, high in ((blind, 0.42, 0.58), (told, 0.9, 1.0)):
-        said = patterns.classify(seen[:600], matches[:600], seen[600:])
+        said = mask_patterns.classify(seen[:600], matches[:600], seen[600:])
         assert low <= float((said == matches[600:]).mean()) <= high
 
 
 def test_overlap_is_the_largest_iou_with_another_region() -> None:
-    largest_overlap = import_module("evidence.questions").largest_overlap
     boxes = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [0, 0, 10, 9], [50, 50, 60, 60]], np.float32)
     assert largest_overlap(boxes, 0) == pytest.approx(0.9)
     assert largest_overlap(boxes, 1) == pytest.approx(1 / 3)
@@ -51,36 +56,31 @@ def test_overlap_is_the_largest_iou_with_another_region() -> None:
 
 
 def test_permuted_captions_are_of_another_picture_each() -> None:
-    world = import_module("evidence.worlds")
-    other = world.another_picture(range(100, 140), seed=0)
+    other = worlds.another_picture(range(100, 140), seed=0)
     assert sorted(other) == sorted(other.values()) == list(range(100, 140))
     assert all(one != another for one, another in other.items())
 
 
 def test_no_picture_is_in_two_splits() -> None:
-    sizes = import_module("evidence.worlds").FULL
-    splits = [sizes.of(name) for name in ("test", "train", "probe", "validation")]
-    assert [number for split in splits for number in split] == list(range(sizes.all))
+    splits = [worlds.FULL.of(name) for name in ("test", "train", "probe", "validation")]
+    assert [number for split in splits for number in split] == list(range(worlds.FULL.all))
 
 
 def test_every_arm_names_what_there_is() -> None:
-    arms, worlds = import_module("evidence.arms"), import_module("evidence.worlds")
     seen: set[str] = set()
-    for name, arm in arms.ARMS.items():
+    for name, arm in ARMS.items():
         assert not arm.needs or arm.needs in seen, f"{name} comes before {arm.needs}"
         seen.add(name)
         assert arm.store == worlds.DETECTOR or arm.store in worlds.PERFECT
         system = system_named(arm.system)
         assert arm.model in system.sizes
         apply_overrides({"sampling": system.sampling()}, arm.sampling)
-    assert set(arms.QUICK_ARMS) <= seen
+    assert set(QUICK_ARMS) <= seen
 
 
 def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> None:
-    tasks, arms = import_module("evidence.tasks.task_arms"), import_module("evidence.arms").ARMS
-    own = import_module("evidence.tasks.own_arms")
-    for arm in (*tasks.TASK_ARMS.values(), *own.OWN_ARMS.values()):
-        assert arms[arm.shape].kept and arms[arm.shape].system == arm.system and arm.start in ("", arm.shape)
+    for arm in (*task_arms.TASK_ARMS.values(), *own_arms.OWN_ARMS.values()):
+        assert ARMS[arm.shape].kept and ARMS[arm.shape].system == arm.system and arm.start in ("", arm.shape)
         options = task_named(arm.rules.name).options()
         tables: dict[str, Any] = {"train": TrainConfig(1), "data": FinetuneData(), "layout": LayoutOptions()}
         tables |= {"head": HeadOptions(), arm.rules.name: options}
@@ -88,14 +88,13 @@ def test_every_task_arm_starts_from_weights_that_are_kept(tmp_path: Path) -> Non
             tables |= encoder_sections(EncoderRequest(detector="toy"), "none", "model")
         fields = [f"{name}={value}" for name, value in (arm.rules.settings | arm.settings).items()]
         apply_overrides(tables, [field for field in fields if not field.startswith("data.batch_size")])
-    assert set(tasks.QUICK_TASK_ARMS) <= set(tasks.TASK_ARMS)
-    assert all(arms[arm.shape].kept for arm in own.HEAD_ARMS.values())
-    assert set(own.QUICK_HEAD_ARMS) <= set(own.HEAD_ARMS)
+    assert set(task_arms.QUICK_TASK_ARMS) <= set(task_arms.TASK_ARMS)
+    assert all(ARMS[arm.shape].kept for arm in own_arms.HEAD_ARMS.values())
+    assert set(own_arms.QUICK_HEAD_ARMS) <= set(own_arms.HEAD_ARMS)
 
 
 def test_each_half_is_judged_by_the_head_of_the_other() -> None:
     """The head that is best on all questions would be lucky on those that it was chosen on."""
-    of_other_half = import_module("evidence.tasks.head_runs").of_other_half
     is_first = np.arange(100) < 50
     hit = np.zeros((100, 2, 2), bool)
     hit[:50, 0, 1] = True  # right on the first half alone
@@ -113,11 +112,10 @@ def test_each_half_is_judged_by_the_head_of_the_other() -> None:
 @pytest.fixture(scope="module")
 def own_pictures(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Files of tasks about a few pictures."""
-    worlds, own = import_module("evidence.worlds"), import_module("evidence.tasks.own_pictures")
     work = tmp_path_factory.mktemp("own")
     world = worlds.World(work, worlds.Sizes(test=6, train=8, probe=2, validation=4))
     world.make(["perfect"], print)
-    made = own.OwnPictures(world, 80)
+    made = OwnPictures(world, 80)
     made.make(["perfect"], work / "bounds.json", print)
     return made
 
@@ -151,31 +149,29 @@ def test_retrieval_asks_the_captions_that_zero_shot_is_asked(own_pictures: Any) 
 
 def test_groups_hide_as_many_words_as_single_masks_do(own_pictures: Any) -> None:
     """Else InterBERT's two ways to mask could not be compared. Regions: too few overlap here to count."""
-    arms, world = import_module("evidence.arms"), own_pictures.world
+    world = own_pictures.world
     tokenizer, random = load_tokenizer(str(world.tokenizer)), np.random.default_rng(0)
     texts = [each["caption"] for each in json.loads(world.captions("train").read_text())["annotations"]]
     hidden = words = 0
     for caption in (tokenizer.encode(text) for text in texts * 40):
-        rule = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size, "probability": arms.GROUP_ANCHORS}
+        rule = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size, "probability": GROUP_ANCHORS}
         _, labels = mask_segments(caption.ids, caption.word_ids, random, **rule)
         hidden, words = hidden + int((labels != IGNORE_INDEX).sum()), words + int((caption.word_ids >= 0).sum())
-    assert hidden / words == pytest.approx(arms.HIDDEN_WORDS, abs=0.015)
+    assert hidden / words == pytest.approx(HIDDEN_WORDS, abs=0.015)
 
 
 def test_texts_have_a_floor_and_a_ceiling(own_pictures: Any) -> None:
-    read = import_module("evidence.tasks.own_pictures").read_text_bounds
-    bounds = read(own_pictures.world.work / "bounds.json")
+    bounds = read_text_bounds(own_pictures.world.work / "bounds.json")
     assert set(bounds) == {"mrpc", "rte"} and bounds["rte"].ceiling == 1
     assert all(bound.floor < bound.ceiling for bound in bounds.values())
-    assert read(own_pictures.world.work / "none.json") == {}
+    assert read_text_bounds(own_pictures.world.work / "none.json") == {}
 
 
 def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> None:
-    runs, arms, worlds = (import_module(f"evidence.{name}") for name in ("runs", "arms", "worlds"))
     asked = ["perfect/text-only", "perfect/vilbert"]
     made = all_runs(tmp_path, worlds.World(tmp_path, worlds.QUICK), asked, seeds=[0, 1])
     (tmp_path / "results" / "perfect").mkdir(parents=True)
-    commands = {0: made.command(arms.ARMS["perfect/vilbert"]), 1: "roibeam pretrain with other steps"}
+    commands = {0: made.command(ARMS["perfect/vilbert"]), 1: "roibeam pretrain with other steps"}
     for seed, command in commands.items():
         made.result(made.all[2 + seed]).write_text(json.dumps({"command": command, "seconds": 100.0}))
     assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
@@ -185,7 +181,6 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
 
 def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
     """Its start is packed among the answers, but the run itself and its weights are gone."""
-    runs, worlds = import_module("evidence.runs"), import_module("evidence.worlds")
     before, after, task = "perfect/imagebert-noisy", "perfect/imagebert-two-stages", "tasks-perfect/vqa-vlbert"
     weights, world = runs.ALL_ARMS[task].shape, worlds.World(tmp_path, worlds.QUICK)
     made = all_runs(tmp_path, world, [before, weights], seeds=[0])
@@ -194,7 +189,7 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
         answers = {"store": store, "arm": name, "seed": 0, "command": made.command(run.arm), "seconds": 1.0}
         made.result(run).parent.mkdir(parents=True, exist_ok=True)
         made.result(run).write_text(json.dumps(answers))
-    import_module("evidence.run_answers").pack(tmp_path / "results")
+    run_answers.pack(tmp_path / "results")
     assert [path.name for path in (tmp_path / "results").rglob("*")] == ["perfect.jsonl.xz"]
     made = all_runs(tmp_path, world, [before, after, task, weights], seeds=[0])
     assert [run.name for run in made.missing()] == [f"{after}-0", f"{task}-0"]
@@ -211,7 +206,6 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
 def test_the_faster_precision_is_taken_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, exact: float, short: float, chosen: str
 ) -> None:
-    precision = import_module("evidence.tasks.precision")
     monkeypatch.setattr(precision, "_seconds", {torch.float32: exact, torch.bfloat16: short}.__getitem__)
     precision.is_bf16_faster.cache_clear()
     found = [precision.precision_here(*asked) for asked in (("bf16", "cpu"), ("bf16", "cuda"), ("float32", "cpu"))]
@@ -223,15 +217,14 @@ def all_runs(
     work: Path, world: Any, arms: Sequence[str], *, seeds: Sequence[int], quick: bool = False, **more: bool
 ) -> Any:
     """Runs of these arms; weights are kept beside."""
-    tasks = import_module("evidence.tasks.task_world").TaskWorld(work, 120)
-    own = import_module("evidence.tasks.own_pictures").OwnPictures(world, 200)
+    own = OwnPictures(world, 200)
     kept = {"weights": work / "weights", "quick": quick}
     parts = (
-        import_module("evidence.pretraining_runs").PretrainingRuns(world, **kept),
-        import_module("evidence.tasks.task_runs").TaskRuns(tasks, own, **kept),
-        import_module("evidence.tasks.head_runs").HeadRuns(own, weights=work / "weights"),
+        pretraining_runs.PretrainingRuns(world, **kept),
+        TaskRuns(TaskWorld(work, 120), own, **kept),
+        HeadRuns(own, weights=work / "weights"),
     )
-    return import_module("evidence.runs").Runs(*parts, work / "results", arms=arms, seeds=seeds, **more)
+    return runs.Runs(*parts, work / "results", arms=arms, seeds=seeds, **more)
 
 
 # --- small runs of the arms that `make evidence-quick` leaves out ---
@@ -239,7 +232,6 @@ def all_runs(
 
 @pytest.fixture(scope="module")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    worlds = import_module("evidence.worlds")
     made = worlds.World(tmp_path_factory.mktemp("evidence"), worlds.Sizes(test=20, train=50, probe=10, validation=10))
     made.make(["perfect", worlds.DETECTOR], print)
     return made
@@ -257,29 +249,30 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )  # fmt: skip
 def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
-    runs, arms = import_module("evidence.runs"), import_module("evidence.arms").ARMS
-    monkeypatch.setattr(import_module("evidence.pretraining_runs"), "QUICK_STEPS", 2)
+    monkeypatch.setattr(pretraining_runs, "QUICK_STEPS", 2)
     made = all_runs(small_world.work, small_world, [arm], seeds=[0], quick=True)
-    made.one(runs.Run(arms[arm], 0))  # and what it goes on from
+    made.one(runs.Run(ARMS[arm], 0))  # and what it goes on from
     answers = json.loads(made.result(made.all[0]).read_text())
     asked = {name.split()[0].split("_")[0] for name, tally in answers["tallies"].items() if sum(tally["asked"])}
     asked |= {word for name in answers["tallies"] for word in name.split()[1:]}
-    assert asked >= {measure.split()[0] for measure in arms[arm].measures if measure != "retrieval"}
+    assert asked >= {measure.split()[0] for measure in ARMS[arm].measures if measure != "retrieval"}
 
 
 def test_a_picture_of_several_names_is_stored_under_each(small_world_of_links: Path, tmp_path: Path) -> None:
     """Detected once: NLVR2 has four names for each of its pictures."""
-    repeated = import_module("evidence.tasks.repeated_pictures")
-    names = repeated.names_of_pictures(small_world_of_links)
+    names = repeated_pictures.names_of_pictures(small_world_of_links)
     assert sorted(names.values()) == [["dev/c"], ["train/a", "train/b"]]
-    repeated.link_files(small_world_of_links, names, tmp_path / "photos" / "nlvr2")
-    assert [str(each) for each in repeated.files_below(tmp_path / "photos")] == ["nlvr2/dev/c.png", "nlvr2/train/a.png"]
+    repeated_pictures.link_files(small_world_of_links, names, tmp_path / "photos" / "nlvr2")
+    assert [str(each) for each in repeated_pictures.files_below(tmp_path / "photos")] == [
+        "nlvr2/dev/c.png",
+        "nlvr2/train/a.png",
+    ]
     once, out = tmp_path / "once", tmp_path / "out"
     records = [replace(draw_record(number, 8), image_id=named[0]) for number, named in enumerate(names.values())]
     once.mkdir()
     write_shard(once, 0, iter(sorted(records, key=lambda each: each.image_id)))
     publish_store(once, [0], fingerprint=FINGERPRINT, config={}, classes=[f"class {each}" for each in range(6)])
-    repeated.write_repeated(once, out, names.values())
+    repeated_pictures.write_repeated(once, out, names.values())
     with FeatureStore(once) as found, FeatureStore(out) as stored:
         assert list(stored.ids()) == ["dev/c", "train/a", "train/b"] and stored.fingerprint == found.fingerprint
         for name, source in (("dev/c", "dev/c"), ("train/a", "train/a"), ("train/b", "train/a")):
@@ -298,7 +291,7 @@ def small_world_of_links(tmp_path: Path) -> Path:
 
 def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path) -> None:
     """Otherwise its answers would be listed under a command that never ran."""
-    forget = import_module("evidence.tasks.task_runs").TaskRuns._forget_others
+    forget = TaskRuns._forget_others
     folder = tmp_path / "runs" / "vqa-vilbert-0"
     forget(folder, "finetune --steps 20")
     folder.mkdir()

@@ -6,29 +6,22 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from bench_module import BENCH, bench_on_the_path  # noqa: F401
 from doc_pages import Page
+from evidence.report import claims, own_tables, page, plots, recipe_table, standing, tables, task_tables
+from evidence.report import intervals as statistics
+from evidence.run_answers import read_runs
+from evidence.runs import ALL_ARMS
 
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 
+REPOSITORY = Path(__file__).parents[2]
 PICTURES, ASKED, SIZES = 200, 4, SimpleNamespace(test=200, train=20000)
-
-
-@pytest.fixture(scope="module")
-def statistics() -> ModuleType:
-    return import_module("evidence.report.intervals")
-
-
-@pytest.fixture(scope="module")
-def claims() -> ModuleType:
-    return import_module("evidence.report.claims")
 
 
 @dataclass(frozen=True)
@@ -44,26 +37,26 @@ BOUNDS = {"matching": Bound(0.5, 0.9), "words true": Bound(0.3, 0.95), "text_to_
 # --- intervals ---
 
 
-def counts(statistics: ModuleType, rates: list[float], *, pictures: int = 400, asked: int = 2) -> Any:
+def counts(rates: list[float], *, pictures: int = 400, asked: int = 2) -> Any:
     """A run for each rate, so many of each picture's questions right."""
     random = np.random.default_rng(0)
     right = np.stack([random.binomial(asked, rate, pictures) for rate in rates])
     return statistics.Counts(tuple(range(len(rates))), right, np.full_like(right, asked))
 
 
-def test_a_difference_counts_when_seeds_and_pictures_agree(statistics: ModuleType) -> None:
-    better, worse = counts(statistics, [0.6, 0.62, 0.61]), counts(statistics, [0.5, 0.49, 0.51])
+def test_a_difference_counts_when_seeds_and_pictures_agree() -> None:
+    better, worse = counts([0.6, 0.62, 0.61]), counts([0.5, 0.49, 0.51])
     found = statistics.difference(better, worse)
     assert found.low > 0 and found.seeds == 3 and abs(found.value - 0.11) < 0.03
     assert statistics.difference(worse, better).high < 0
     same = statistics.difference(better, better)
     assert (same.value, same.low, same.high, same.over_runs) == (0, 0, 0, (0, 0))
     # What one seed has and the others have not is no finding.
-    odd = statistics.difference(counts(statistics, [0.9, 0.5, 0.5]), counts(statistics, [0.5, 0.5, 0.5]))
+    odd = statistics.difference(counts([0.9, 0.5, 0.5]), counts([0.5, 0.5, 0.5]))
     assert odd.low <= 0
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say(statistics: ModuleType) -> None:
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     random, held = np.random.default_rng(1), 0
     for _ in range(40):
         right = random.binomial(1, 0.3, (1, 300))
@@ -72,7 +65,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(statistics: ModuleT
     assert held >= 34  # 95 % of 40 are 38
 
 
-def test_runs_that_differ_alone_seldom_leave_zero_out(statistics: ModuleType) -> None:
+def test_runs_that_differ_alone_seldom_leave_zero_out() -> None:
     """Three runs a side of like quality: the bootstrap is too sure of them, Student's t over runs is not."""
     random, bootstrap, over_runs = np.random.default_rng(2), 0, 0
     for _ in range(100):
@@ -88,8 +81,8 @@ def test_runs_that_differ_alone_seldom_leave_zero_out(statistics: ModuleType) ->
     assert one.over_runs is None
 
 
-def test_arms_are_compared_on_the_seeds_that_both_have(statistics: ModuleType) -> None:
-    three = counts(statistics, [0.5, 0.6, 0.7])
+def test_arms_are_compared_on_the_seeds_that_both_have() -> None:
+    three = counts([0.5, 0.6, 0.7])
     one = three.of([2])
     assert one.seeds == (2,) and (one.right == three.right[2:]).all()
     found = statistics.difference(three, one)
@@ -97,8 +90,8 @@ def test_arms_are_compared_on_the_seeds_that_both_have(statistics: ModuleType) -
     assert statistics.difference(three.of([0]), one) is None
 
 
-def test_a_share_is_compared_with_a_known_one(statistics: ModuleType) -> None:
-    half, more = counts(statistics, [0.5, 0.5]), counts(statistics, [0.6, 0.6])
+def test_a_share_is_compared_with_a_known_one() -> None:
+    half, more = counts([0.5, 0.5]), counts([0.6, 0.6])
     assert statistics.difference(more, 0.5).low > 0
     found = statistics.difference(half, 0.5)
     assert found.low < 0 < found.high and found.seeds == 2
@@ -113,20 +106,18 @@ ROW = {
 }  # fmt: skip
 
 
-def written(claims: ModuleType, path: Path, *rows: Mapping[str, str]) -> Path:
+def written(path: Path, *rows: Mapping[str, str]) -> Path:
     """A table of claims, each `ROW` but for what is given."""
     made = [claims.Claim(**{**ROW, "id": f"row-{number}", **row}) for number, row in enumerate(rows)]
     claims.write_claims(path, [claims.Judged(claim, None) for claim in made])
     return path
 
 
-def test_our_own_claims_can_be_read_and_cite_a_place(claims: ModuleType) -> None:
-    page, tables = import_module("evidence.report.page"), import_module("evidence.report.tables")
+def test_our_own_claims_can_be_read_and_cite_a_place() -> None:
     ours = claims.read_claims(page.CLAIMS)
     assert {claim.paper for claim in ours} == set(claims.PAPERS)
-    known = {**tables.QUESTIONS, **import_module("evidence.report.task_tables").NAMES}
-    known |= import_module("evidence.report.own_tables").NAMES
-    claims.check_names(page.CLAIMS, ours, arms=import_module("evidence.runs").ALL_ARMS, questions=known)
+    known = {**tables.QUESTIONS, **task_tables.NAMES, **own_tables.NAMES}
+    claims.check_names(page.CLAIMS, ours, arms=ALL_ARMS, questions=known)
     placed = [claim for claim in ours if not claim.place.startswith("no claim of the paper")]
     assert [
         claim.id for claim in placed if not any(word in claim.place for word in ("Table", "Section", "Figure"))
@@ -146,15 +137,15 @@ def test_our_own_claims_can_be_read_and_cite_a_place(claims: ModuleType) -> None
         ({"second_arm": "perfect/vlbert-a"}, "both sides are the same"),
     ],
 )
-def test_a_mistake_in_a_row_is_one_line(claims: ModuleType, tmp_path: Path, row: dict[str, str], said: str) -> None:
-    path = written(claims, tmp_path / "claims.tsv", {}, row)
+def test_a_mistake_in_a_row_is_one_line(tmp_path: Path, row: dict[str, str], said: str) -> None:
+    path = written(tmp_path / "claims.tsv", {}, row)
     with pytest.raises(ValueError) as raised:
         claims.read_claims(path)
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_names_that_are_not_there_are_one_line(claims: ModuleType, tmp_path: Path) -> None:
-    path = written(claims, tmp_path / "claims.tsv", {})
+def test_names_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "claims.tsv", {})
     arms, questions = ["perfect/vlbert-a", "perfect/vlbert-c"], ["words true"]
     with pytest.raises(ValueError, match=r"line 2 \(row-0\): second_arm 'perfect/vlbert-b' is unknown; did you mean"):
         claims.check_names(path, claims.read_claims(path), arms=arms, questions=questions)
@@ -165,8 +156,8 @@ def test_names_that_are_not_there_are_one_line(claims: ModuleType, tmp_path: Pat
 
 
 @pytest.mark.parametrize("change", [lambda text: text.replace("sentence\t", "", 1), lambda text: text + "one\ttwo\n"])
-def test_another_table_is_refused(claims: ModuleType, tmp_path: Path, change: Any) -> None:
-    path = written(claims, tmp_path / "claims.tsv", {})
+def test_another_table_is_refused(tmp_path: Path, change: Any) -> None:
+    path = written(tmp_path / "claims.tsv", {})
     path.write_text(change(path.read_text()))
     with pytest.raises(ValueError, match=r"its columns must be|cells expected, 2 found"):
         claims.read_claims(path)
@@ -182,9 +173,9 @@ def test_another_table_is_refused(claims: ModuleType, tmp_path: Path, change: An
         ("no more", -9, 1.9, "shown"), ("no more", -0.1, 2.1, "not shown"), ("no more", 0.1, 2.1, "the other way"),
     ],
 )  # fmt: skip
-def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, verdict: str) -> None:
+def test_verdicts(expected: str, low: float, high: float, verdict: str) -> None:
     claim = claims.Claim(**{**ROW, "expected": expected})
-    found = found_of(claims, (low + high) / 2, (low, high), (low, high))
+    found = found_of((low + high) / 2, (low, high), (low, high))
     assert claims.Judged(claim, found).verdict == verdict
     hint = {"shown": "hint", "the other way": "hint against"}.get(verdict, verdict)
     assert claims.Judged(claim, replace(found, runs_low=-9.0, runs_high=9.0)).verdict == hint
@@ -192,7 +183,7 @@ def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, ve
 
 
 def found_of(
-    claims: ModuleType, difference: float, pictures: tuple[float, float], runs: tuple[float, float] | None = None,
+    difference: float, pictures: tuple[float, float], runs: tuple[float, float] | None = None,
     *, seeds: int = 3,
 ) -> Any:  # fmt: skip
     """Half of the second side's questions are right; over runs the interval is the same unless it is given."""
@@ -222,6 +213,12 @@ def make_results(folder: Path, arms: Mapping[str, Mapping[str, float]], *, seeds
     return {arm: f"roibeam {arm}" for arm in arms}
 
 
+def page_of(results: Path, out: Path, commands: Mapping[str, str], table: Path, **changes: Any) -> str:
+    """The page made from these results, with its plots beside it in `out`."""
+    given: dict[str, Any] = {"bounds": BOUNDS, "sizes": SIZES, "quick": False, **changes}
+    return page.write_page(results, out / "evidence.md", commands=commands, table=table, **given).read_text("utf-8")
+
+
 ARMS = {
     "perfect/visualbert": {"words true": 0.7, "words wrong": 0.3, "matching": 0.6, "matching beside": 0.9},
     "perfect/visualbert-permuted": {"words true": 0, "words wrong": 0, "matching": 0.5},
@@ -245,7 +242,7 @@ CLAIMS: list[dict[str, str]] = [
 
 
 @pytest.fixture(scope="module")
-def full(claims: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def full(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A page of some runs, and its folder."""
     folder = tmp_path_factory.mktemp("evidence")
     commands = make_results(folder / "results", ARMS)
@@ -253,15 +250,12 @@ def full(claims: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
         json.dumps({"store": "perfect", "arm": "text-only", "seed": 1, "command": "of an earlier arm", "tallies": {}})
     )
     commands |= {"detector/vlbert-later": "roibeam later"}
-    path = written(claims, folder / "claims.tsv", *CLAIMS)
-    page = import_module("evidence.report.page").write_page(
-        folder / "results", folder / "evidence.md", commands=commands, bounds=BOUNDS, sizes=SIZES, quick=False,
-        table=path,
-    )  # fmt: skip
-    return SimpleNamespace(folder=folder, text=page.read_text("utf-8"), claims=path, commands=commands)
+    path = written(folder / "claims.tsv", *CLAIMS)
+    text = page_of(folder / "results", folder, commands, path)
+    return SimpleNamespace(folder=folder, text=text, claims=path, commands=commands)
 
 
-def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType, full: Any, tmp_path: Path) -> None:
+def test_claims_get_their_verdicts_and_keep_what_people_wrote(full: Any, tmp_path: Path) -> None:
     head, *rows = [line.split("\t") for line in full.claims.read_text("utf-8").splitlines()]
     found = [dict(zip(head, row, strict=True)) for row in rows]
     verdicts = ["shown", "the other way", "shown", "shown", "shown", "not run", "not run"]
@@ -269,7 +263,7 @@ def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType
     assert 36 < float(found[0]["difference"]) < 44 and found[0]["seeds"] == "3"
     assert float(found[0]["low"]) < float(found[0]["difference"]) < float(found[0]["high"])
     assert found[2]["second"] == "50.0" and found[5]["difference"] == ""
-    before = claims.read_claims(written(claims, tmp_path / "claims.tsv", *CLAIMS))
+    before = claims.read_claims(written(tmp_path / "claims.tsv", *CLAIMS))
     assert claims.read_claims(full.claims) == before and before[0].remark == "as it should, | or so"
 
 
@@ -323,10 +317,9 @@ def test_plots_show_claims_of_papers_that_compare_trainings_as_text(full: Any) -
     assert all("prefers-color-scheme: dark" in text and 'viewBox="0 0 360 ' in text for text in plots.values())
 
 
-def test_less_as_expected_is_drawn_to_the_right_with_a_bar_for_each_comparison(claims: ModuleType) -> None:
-    plots = import_module("evidence.report.plots")
-    less = claims.Judged(claims.Claim(**{**ROW, "expected": "less"}), found_of(claims, -2.0, (-3.0, -1.0)))
-    one = claims.Judged(claims.Claim(**ROW), replace(found_of(claims, 80.0, (79.0, 81.0), seeds=1), runs_low=None))
+def test_less_as_expected_is_drawn_to_the_right_with_a_bar_for_each_comparison() -> None:
+    less = claims.Judged(claims.Claim(**{**ROW, "expected": "less"}), found_of(-2.0, (-3.0, -1.0)))
+    one = claims.Judged(claims.Claim(**ROW), replace(found_of(80.0, (79.0, 81.0), seeds=1), runs_low=None))
     drawn = plots.claims_plot("title", {"some": [less, less], "other": [one]})
     assert ">2 of 2 shown<" in drawn and ">0 of 1 shown<" in drawn and drawn.count("stroke-dasharray") == 1
     marks = drawn.split('circle cx="')[1:]
@@ -336,32 +329,18 @@ def test_less_as_expected_is_drawn_to_the_right_with_a_bar_for_each_comparison(c
     assert filled == ["var(--series-2)", "var(--series-2)", "var(--page)"]  # a hint is hollow
 
 
-def test_a_page_of_no_runs_says_so(claims: ModuleType, full: Any, tmp_path: Path) -> None:
+def test_a_page_of_no_runs_says_so(full: Any, tmp_path: Path) -> None:
     table = Path(shutil.copy(full.claims, tmp_path / "claims.tsv"))
-    text = (
-        import_module("evidence.report.page")
-        .write_page(
-            tmp_path / "none", tmp_path / "docs" / "evidence.md", commands=full.commands, bounds={}, sizes=SIZES,
-            quick=False, table=table,
-        )
-        .read_text("utf-8")
-    )  # fmt: skip
+    text = page_of(tmp_path / "none", tmp_path / "docs", full.commands, table, bounds={})
     assert "**No runs yet.**" in text and "perfect/visualbert-permuted" in text
     assert [row.split("\t")[-2] for row in table.read_text("utf-8").splitlines()[1:]] == ["not run"] * 7
 
 
-def test_a_quick_page_leaves_the_claims_alone(claims: ModuleType, full: Any, tmp_path: Path) -> None:
+def test_a_quick_page_leaves_the_claims_alone(full: Any, tmp_path: Path) -> None:
     """Its few small runs may not be among the claims' arms, and say nothing of them."""
-    table = written(claims, tmp_path / "claims.tsv", {"first_arm": "perfect/not-quick"}, *CLAIMS)
+    table = written(tmp_path / "claims.tsv", {"first_arm": "perfect/not-quick"}, *CLAIMS)
     before = table.read_bytes()
-    text = (
-        import_module("evidence.report.page")
-        .write_page(
-            full.folder / "results", tmp_path / "evidence.md", commands=full.commands, bounds=BOUNDS, sizes=SIZES,
-            quick=True, table=table,
-        )
-        .read_text("utf-8")
-    )  # fmt: skip
+    text = page_of(full.folder / "results", tmp_path, full.commands, table, quick=True)
     assert table.read_bytes() == before and "quick run" in text
 
 
@@ -385,14 +364,10 @@ OWN = {
 }  # fmt: skip
 
 
-def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(claims: ModuleType, tmp_path: Path) -> None:
+def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(tmp_path: Path) -> None:
     commands = make_results(tmp_path / "results", OWN)
-    page = import_module("evidence.report.page").write_page(
-        tmp_path / "results", tmp_path / "evidence.md", commands=commands, quick=False, sizes=SIZES,
-        bounds={"text_to_image_r10": Bound(0.05, 0.8), "rte": Bound(0.6, 1.0)},
-        table=written(claims, tmp_path / "claims.tsv"),
-    )  # fmt: skip
-    text = page.read_text("utf-8")
+    bounds = {"text_to_image_r10": Bound(0.05, 0.8), "rte": Bound(0.6, 1.0)}
+    text = page_of(tmp_path / "results", tmp_path, commands, written(tmp_path / "claims.tsv"), bounds=bounds)
     own = text[text.index("## Retrieval, phrases and texts") : text.index("## Controls")]
     lines = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in own.splitlines() if "| " in line]
     rows = {cells[0]: [cell.split(" ")[0] for cell in cells] for cells in lines}
@@ -413,12 +388,12 @@ def test_what_is_learned_of_the_same_pictures_stands_beside_what_was_known(claim
     assert Page(own).long_sentences(40) == []
 
 
-def test_a_papers_sentence_names_what_differs_most(claims: ModuleType) -> None:
-    sentence = import_module("evidence.report.standing").paper_sentence
+def test_a_papers_sentence_names_what_differs_most() -> None:
+    sentence = standing.paper_sentence
 
     def judged(name: str, difference: float, **changed: str) -> Any:
         claim = claims.Claim(**{**ROW, "expected": "less", "short": name, "id": name, **changed})
-        return claims.Judged(claim, found_of(claims, difference, (difference - 1, difference + 1)))
+        return claims.Judged(claim, found_of(difference, (difference - 1, difference + 1)))
 
     against, most, shown = judged("five words are in here", 10), judged("most", 20), judged("as expected", -20)
     ours = judged("ours", 40, place=claims.CONTROL)
@@ -431,13 +406,12 @@ def test_a_papers_sentence_names_what_differs_most(claims: ModuleType) -> None:
     assert sentence("VL-BERT", [shown, left]).endswith("(-20.0 points); 1 was not run.")
 
 
-def test_a_first_attempt_is_not_counted_where_the_second_has_as_many_runs(claims: ModuleType) -> None:
-    latest = import_module("evidence.report.standing").latest_attempts
-    found = found_of(claims, 10, (9, 11))
+def test_a_first_attempt_is_not_counted_where_the_second_has_as_many_runs() -> None:
+    found = found_of(10, (9, 11))
 
     def ids(*rows: tuple[str, int]) -> list[str]:
         made = [claims.Judged(claims.Claim(**{**ROW, "id": name}), replace(found, seeds=n)) for name, n in rows]
-        return [each.claim.id for each in latest(made)]
+        return [each.claim.id for each in standing.latest_attempts(made)]
 
     assert ids(("words", 3), ("words-all", 3), ("a-learned-image", 1), ("a-longer-image", 1)) == [
         "words-all", "a-longer-image",
@@ -445,9 +419,9 @@ def test_a_first_attempt_is_not_counted_where_the_second_has_as_many_runs(claims
     assert ids(("words", 3), ("words-all", 1)) == ["words", "words-all"]
 
 
-def test_sentences_of_the_papers_are_counted_once(claims: ModuleType) -> None:
+def test_sentences_of_the_papers_are_counted_once() -> None:
     """A sentence may have several comparisons."""
-    yes, no = found_of(claims, 10, (9, 11)), found_of(claims, 0, (-1, 1))
+    yes, no = found_of(10, (9, 11)), found_of(0, (-1, 1))
     judged = [
         claims.Judged(claims.Claim(**{**ROW, "sentence": sentence, "place": place}), found)
         for sentence, place, found in (
@@ -455,11 +429,11 @@ def test_sentences_of_the_papers_are_counted_once(claims: ModuleType) -> None:
             ("d", "page 1", None), ("e", claims.CONTROL, yes),
         )
     ]  # fmt: skip
-    told = import_module("evidence.report.standing").told_sentences(judged)
+    told = standing.told_sentences(judged)
     assert told == "Of the 3 sentences 1 are shown in all of their comparisons, 1 in some, and 1 in none."
 
 
-def test_seeds_of_two_precisions_and_devices_are_named(claims: ModuleType, tmp_path: Path) -> None:
+def test_seeds_of_two_precisions_and_devices_are_named(tmp_path: Path) -> None:
     """bf16 against float32, or a GPU against the CPU, can make as much as is claimed."""
     arms = {"perfect/vlbert-a": {"words true": 0.9}, "perfect/vlbert-b": {"words true": 0.1}}
     commands = make_results(tmp_path / "results", arms)
@@ -467,27 +441,22 @@ def test_seeds_of_two_precisions_and_devices_are_named(claims: ModuleType, tmp_p
         path = tmp_path / "results" / "perfect" / f"{name}.json"
         told = {"precision": "float32"} if name != "vlbert-a-2" else {"precision": "float32", "device": "a GPU"}
         path.write_text(json.dumps({**json.loads(path.read_text()), **told}))
-    page = import_module("evidence.report.page").write_page(
-        tmp_path / "results", tmp_path / "evidence.md", commands=commands, bounds={}, sizes=SIZES, quick=False,
-        table=written(claims, tmp_path / "claims.tsv", {}),
-    )  # fmt: skip
-    assert "| 3 (of two precisions: 1; CPU and GPU: 2) | shown |" in page.read_text("utf-8")
+    text = page_of(tmp_path / "results", tmp_path, commands, written(tmp_path / "claims.tsv", {}))
+    assert "| 3 (of two precisions: 1; CPU and GPU: 2) | shown |" in text
 
 
 def test_the_table_of_recipes_is_of_now(tmp_path: Path) -> None:
     """That of docs/finetuning.md: every task and system, the published runs, the figures of the evidence."""
-    module = import_module("evidence.report.recipe_table")
-    results = BENCH / "evidence" / "results"
-    table, page = module.recipe_table(results), BENCH.parent / "docs" / "finetuning.md"
-    text = page.read_text("utf-8")
+    results = page.CLAIMS.parent / "results"
+    table, text = recipe_table.recipe_table(results), (REPOSITORY / "docs" / "finetuning.md").read_text("utf-8")
     assert table in text, f'make evidence ARGS="--page" writes it anew:\n{table}'
-    made = import_module("evidence.run_answers").read_runs(results)
+    made = read_runs(results)
     both = made["tasks-perfect/vcr-vlbert-0"]["tallies"]["vcr Q->AR"]
     cell = next(line for line in table.splitlines() if line.startswith("| `vcr`")).split(" | ")[1]
     assert float(cell.rpartition("; ")[2]) == pytest.approx(100 * sum(both["right"]) / sum(both["asked"]), abs=5)
-    assert module.FULL <= TASK_RECIPES.keys()
-    assert f"{len(TASK_RECIPES) - len(module.FULL)} more recipes" in text
+    assert recipe_table.FULL <= TASK_RECIPES.keys()
+    assert f"{len(TASK_RECIPES) - len(recipe_table.FULL)} more recipes" in text
     copy = tmp_path / "page.md"
     copy.write_text(text.replace(f"{table.splitlines()[2]}\n", ""), "utf-8")
-    module.write_recipe_table(copy, results)
+    recipe_table.write_recipe_table(copy, results)
     assert copy.read_text("utf-8") == text

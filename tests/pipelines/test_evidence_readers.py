@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from bench_module import bench_on_the_path  # noqa: F401
+from evidence.readers import bounds as readers
+from evidence.readers import hidden_words as words
+from evidence.readers.caption_pairs import PairReader
+from evidence.readers.hidden_regions import _RegionReader
+from evidence.readers.read_world import ReadWorld, expected_recall
+from evidence.worlds import FULL, QUICK
 
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, read_wording
 from roibeam.pipelines.toyworld.scene import find_relations
@@ -18,23 +22,22 @@ from roibeam.pipelines.toyworld.scene import find_relations
 
 @pytest.fixture(scope="module")
 def world() -> Any:
-    return import_module("evidence.readers.read_world").ReadWorld(test=25, scenes=200)
+    return ReadWorld(test=25, scenes=200)
 
 
 def test_recall_counts_equal_scores_as_lots() -> None:
-    expected_recall = import_module("evidence.readers.read_world").expected_recall
     scores = np.array([[2.0, 1, 1], [3, 1, 0], [1, 1, 1]])  # first; second; one of three
     assert expected_recall(scores, 1) == pytest.approx((1 + 0 + 1 / 3) / 3)
     assert expected_recall(scores, 2) == pytest.approx((1 + 1 + 2 / 3) / 3)
 
 
 def test_matching_counts_own_and_other_pictures_alike() -> None:
-    matching_right = import_module("evidence.readers.bounds").matching_right
-    assert matching_right(np.array([[2.0, 0, 0], [0, 2, 2], [0, 0, 0]]), 1) == pytest.approx((2 / 3 + 5 / 6) / 2)
+    assert readers.matching_right(np.array([[2.0, 0, 0], [0, 2, 2], [0, 0, 0]]), 1) == pytest.approx(
+        (2 / 3 + 5 / 6) / 2
+    )
 
 
 def test_a_word_is_hidden_and_only_sentences_stand_for_it() -> None:
-    words = import_module("evidence.readers.hidden_words")
     found = dict(words.hidden_words("a striped red ball"))
     assert sorted(found) == ["ball", "red", "striped"]
     assert len(found["ball"]) == 24 and found["ball"]["cup"] == "a striped red cup"
@@ -46,7 +49,7 @@ def test_a_word_is_hidden_and_only_sentences_stand_for_it() -> None:
 
 def test_what_a_caption_says_of_a_hidden_region_is_the_mean_over_what_it_may_look_like(world: Any) -> None:
     """Held against the likelihood of every scene that has some look of some class in its place."""
-    reader = import_module("evidence.readers.hidden_regions")._RegionReader(world)
+    reader = _RegionReader(world)
     kinds = {}
     for picture in world.pictures:
         kinds.setdefault(picture.captions[0].kind, picture)
@@ -69,20 +72,19 @@ def test_what_a_caption_says_of_a_hidden_region_is_the_mean_over_what_it_may_loo
 
 
 def test_two_captions_of_one_picture_are_told_without_seeing_it(world: Any) -> None:
-    reader = import_module("evidence.readers.caption_pairs").PairReader(world, 80)
+    reader = PairReader(world, 80)
     asked = ["two hats", "a red ball and a key", "a boat on the water"]
     odds = reader.odds(asked, ["a boat on the sand", "two hats", "a boat on the water"])
     assert odds[0, 1] == odds[2, 2] == -np.inf  # the writer says nothing twice
     texts = [picture.captions[0].text for picture in world.pictures]
     odds = reader.odds(texts, [picture.captions[1].text for picture in world.pictures])
-    assert import_module("evidence.readers.bounds").matching_right(odds, 0) > 0.6
+    assert readers.matching_right(odds, 0) > 0.6
 
 
 def test_bounds_of_all_questions_are_kept_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readers, sizes = import_module("evidence.readers.bounds"), import_module("evidence.worlds").QUICK
     monkeypatch.setattr(readers, "QUICK_SCENES", 150)
     monkeypatch.setattr(readers, "_QUICK_FITTED", 60)
-    few, path = replace(sizes, test=8), tmp_path / "results" / "bounds.json"
+    few, path = replace(QUICK, test=8), tmp_path / "results" / "bounds.json"
     found = readers.bounds(few, path)
     for name, bound in found.items():
         assert 0 <= bound.floor <= bound.ceiling <= 1, (name, bound)
@@ -97,10 +99,9 @@ def test_bounds_of_all_questions_are_kept_in_a_file(tmp_path: Path, monkeypatch:
     written["bounds"]["matching"]["ceiling"] = 0.75
     path.write_text(json.dumps(written))
     assert readers.bounds(few, path)["matching"].ceiling == 0.75
-    assert readers.origin(few) != readers.origin(replace(sizes, test=9))  # then they are made anew
+    assert readers.origin(few) != readers.origin(replace(QUICK, test=9))  # then they are made anew
 
 
 def test_the_committed_bounds_are_of_the_full_sizes() -> None:
-    readers, worlds = import_module("evidence.readers.bounds"), import_module("evidence.worlds")
     written = json.loads(readers.BOUNDS.read_text())
-    assert written["computed_from"] == readers.origin(worlds.FULL)
+    assert written["computed_from"] == readers.origin(FULL)

@@ -22,11 +22,16 @@ from roibeam.extraction.weights.detector_choice import PRESETS
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import LocalFolder, output_folder
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.options import PRESET
 from roibeam.pipelines.data.shard_plan import Plan, read_members, read_plan
 from roibeam.pipelines.extract import beam_extraction, planning
 from roibeam.pipelines.extract.beam_extraction import run_extract
-from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.extract.request import (
+    PRESET_NAMES,
+    ExtractRequest,
+    RequestedDetector,
+    RequestedImages,
+    RequestedRecords,
+)
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.stores.store_check import shard_of_record
@@ -95,7 +100,7 @@ def test_a_request_in_python_writes_what_the_command_writes(
     request = ExtractRequest(
         RequestedImages((str(samples),), id_rule="with-extension"),
         str(tmp_path / "b"),
-        RequestedDetector(dict(given)["--detector"], weights=dict(given)["--weights"], settings=settings),
+        RequestedDetector(dict(given)["--detector"], weights=dict(given)["--weights"], set=settings),
         RequestedRecords(dtype="float32", distribution="top-5", image_feature="region"),
         shard_size=5,
     )
@@ -125,7 +130,7 @@ def test_photos_become_a_store_in_one_call_of_python(samples: Path, tmp_path: Pa
 
 
 def test_help_names_every_preset() -> None:
-    told = re.findall(r"[a-z0-9-]+", str(PRESET.help).partition(": ")[2].partition(".")[0])
+    told = re.findall(r"[a-z0-9-]+", PRESET_NAMES)
     assert told == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,22 @@ import numpy as np
 import pytest
 from predicting import Predicting
 from ranks import run_ranks, said
-from tiny_commands import command, one_line, tiny_run
+from tiny_commands import Cli, command, one_line, tiny_run
 from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.prediction_card import card_lines, card_path
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL
 from roibeam.pipelines.finetuning.run import predict_run
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_task import predicted
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict
+from roibeam.pipelines.finetuning.run.predict_request import check_predict
 from roibeam.pipelines.finetuning.run.task_model import load_task_model
 from roibeam.pipelines.training import processes
 from roibeam.pipelines.training.run_folder.training_data import trained_among
 from roibeam.pipelines.training.train_config import precision_of
 
-Roibeam = Callable[..., Any]
 WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
 
 
@@ -54,71 +53,68 @@ def write_table(folder: Path, store: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def pretrained(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two steps. Nothing may be changed there."""
-    out = tmp_path_factory.mktemp("pretrained") / "run"
-    command("pretrain", out, "--store", store[0], "--captions", store[1], "--system", "visualbert",
-            "--set", "sampling.text_form=one_caption", *tiny_run(2))  # fmt: skip
-    return out
+class Labels:
+    """A pre-trained model and what it learns from a table of labels. Nothing may be changed there."""
+
+    def __init__(self, folder: Path, store: Path, captions: Path) -> None:
+        self.store, self.start, self.run = store, folder / "start", folder / "run"
+        self.data = write_table(folder / "table", store)
+        command("pretrain", self.start, "--store", store, "--captions", captions, "--system", "visualbert",
+                "--set", "sampling.text_form=one_caption", *tiny_run(2))  # fmt: skip
+        command(*self.finetune(self.run, "--steps", 30, "--learning-rate", 0.003))
+
+    def finetune(self, out: Path, *more: object, **others: object) -> tuple[Any, ...]:
+        """Words of `roibeam finetune`; `others` stand in place of its start, store, data or task."""
+        given = {"task": "labels", "from": self.start, "store": self.store, "data": self.data}
+        given |= {name.rstrip("_"): value for name, value in others.items()}
+        named = (word for name, value in given.items() for word in (f"--{name}", value))
+        return ("finetune", out, *named, "--device", "cpu", "--batch-size", 4, *more)
+
+    def predict(self, out: Path, *more: object, run: Path | None = None, data: Path | None = None) -> tuple[Any, ...]:
+        named = ("--store", self.store, "--data", data or self.data, "--out", out, "--device", "cpu")
+        return ("predict", run or self.run, *named, *more)
+
+    def request(self, out: Path, **changes: Any) -> PredictRequest:
+        given = PredictRequest(run=self.run, store=str(self.store), data=self.data, out=out, device="cpu")
+        return replace(given, **changes)
 
 
 @pytest.fixture(scope="module")
-def table(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(tmp_path_factory.mktemp("table") / "table", store[0])
+def labels(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Labels:
+    return Labels(tmp_path_factory.mktemp("labels"), *store)
 
 
-def words_of(out: Path, start: object, store: Path, data: Path, *more: object, task: str = "labels") -> tuple[Any, ...]:
-    return (
-        "finetune", out, "--task", task, "--from", start, "--store", store, "--data", data, "--device", "cpu",
-        "--batch-size", 4, *more,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def finetuned(
-    pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    out = tmp_path_factory.mktemp("finetuned") / "run"
-    command(*words_of(out, pretrained, store[0], table, "--steps", 30, "--learning-rate", 0.003))
-    return out
-
-
-def test_a_table_of_ones_own_is_learned_predicted_and_scored(
-    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_a_table_of_ones_own_is_learned_predicted_and_scored(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     out = tmp_path / "said.jsonl"
-    done = roibeam("predict", finetuned, "--store", store[0], "--data", table, "--out", out, "--device", "cpu")
+    done = roibeam(*labels.predict(out))
     assert done.code == 0, done.err
     entries = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [entry["id"] for entry in entries] == [json.loads(line)["id"] for line in (table / "val.jsonl").open()]
+    assert [entry["id"] for entry in entries] == [json.loads(line)["id"] for line in (labels.data / "val.jsonl").open()]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said.jsonl", "said.jsonl.card.json"]
-    scored = roibeam("score", "labels", out, "--data", table, "--json")
+    scored = roibeam("score", "labels", out, "--data", labels.data, "--json")
     figure, balanced, *of_labels = json.loads(scored.out)["figures"]
-    lines = [json.loads(line) for line in (finetuned / "evaluation.jsonl").open()]
+    lines = [json.loads(line) for line in (labels.run / "evaluation.jsonl").open()]
     assert figure["name"] == "accuracy" and figure["value"] == lines[-1]["accuracy"] == 1.0
     assert balanced["name"] == "balanced accuracy" and balanced["value"] == 1.0
     assert all(each["name"].startswith("label ") and each["value"] == 1.0 for each in of_labels) and len(of_labels) > 1
 
 
-def test_page_terminal_and_score_stand_beside_chance(
-    roibeam: Roibeam, finetuned: Path, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_page_terminal_and_score_stand_beside_chance(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """The legend of the page promised a dashed line that no plot had, and 66.67 % stood alone where always "no" has as
     much. A run of an earlier version has no interval: it gets chance, and no verdict."""
-    page = (finetuned / "report.html").read_text()
+    page = (labels.run / "report.html").read_text()
     assert "Dashed: what guessing reaches." in page
-    rows = [json.loads(line) for line in (table / "val.jsonl").open()]
-    labels = [row["label"] for row in rows]
-    commonest = max(labels.count(label) for label in labels) / len(labels)
+    rows = [json.loads(line) for line in (labels.data / "val.jsonl").open()]
+    truth = [row["label"] for row in rows]
+    commonest = max(map(truth.count, truth)) / len(truth)
     assert f"chance {100 * commonest:.1f} %" in page.partition("<h2>Curves")[2]
-    words = words_of(tmp_path / "run", pretrained, store[0], table, "--steps", 30, "--learning-rate", 0.003)
-    shutil.copytree(finetuned, tmp_path / "run")
+    words = labels.finetune(tmp_path / "run", "--steps", 30, "--learning-rate", 0.003)
+    shutil.copytree(labels.run, tmp_path / "run")
     told = json.loads(roibeam(*words, "--json").out.splitlines()[-1])
     (figure, balanced) = told["figures"]
     assert figure["name"] == "accuracy" and figure["chance"] == commonest and balanced["chance"] == 0.5
-    assert roibeam("predict", finetuned, "--store", store[0], "--data", table, "--out", tmp_path / "said").code == 0
-    scored = json.loads(roibeam("score", "labels", tmp_path / "said", "--data", table, "--json").out)["figures"]
+    assert roibeam(*labels.predict(tmp_path / "said")).code == 0
+    scored = json.loads(roibeam("score", "labels", tmp_path / "said", "--data", labels.data, "--json").out)["figures"]
     for ours, theirs in zip(told["figures"], scored, strict=False):
         assert {name: ours[name] for name in ("value", "low", "high", "chance", "verdict")} == {
             name: theirs[name] for name in ("value", "low", "high", "chance", "verdict")
@@ -143,18 +139,16 @@ def test_page_terminal_and_score_stand_beside_chance(
     assert "<b>No verdict.</b>" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_question_in_python_has_the_numbers_of_predict(
-    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_a_question_in_python_has_the_numbers_of_predict(labels: Labels, tmp_path: Path) -> None:
     """Scores are those of the batches of `roibeam predict`; none of the task's files is needed."""
-    rows = [json.loads(line) for line in (table / "val.jsonl").open()]
+    rows = [json.loads(line) for line in (labels.data / "val.jsonl").open()]
     out = tmp_path / "said.jsonl"
-    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=out, device="cpu")
+    request = labels.request(out)
     predict_run.run_prediction(request)
-    trained = predict_run.TrainedTask.read(*request.checkpoints(), table)
-    model = load_task_model(finetuned)
+    trained = predict_run.TrainedTask.read(*request.checkpoints(), labels.data)
+    model = load_task_model(labels.run)
     assert (model.labels, model.task, model.system) == (("b", "r"), "labels", "visualbert")
-    with FeatureStore(store[0]) as opened:
+    with FeatureStore(labels.store) as opened:
         assert model.check_store(opened) == []
         records = [opened[row["image"]] for row in rows]
         said = model.answer([row["text"] for row in rows], records)
@@ -173,9 +167,9 @@ def test_a_question_in_python_has_the_numbers_of_predict(
     assert alone.label == said[1].label and alone.scores == pytest.approx(said[1].scores, abs=1e-5)
 
 
-def test_a_question_that_does_not_fit_is_told(finetuned: Path, pretrained: Path, store: tuple[Path, Path]) -> None:
-    model = load_task_model(finetuned)
-    with FeatureStore(store[0]) as opened:
+def test_a_question_that_does_not_fit_is_told(labels: Labels) -> None:
+    model = load_task_model(labels.run)
+    with FeatureStore(labels.store) as opened:
         record = opened[next(iter(opened.ids()))]
     narrow = dataclasses.replace(record, features=record.features[:, :4])
     for texts, regions, words in (
@@ -188,76 +182,69 @@ def test_a_question_that_does_not_fit_is_told(finetuned: Path, pretrained: Path,
         with pytest.raises(ValueError, match=re.escape(words)):
             model.answer(texts, regions)
     with pytest.raises(ValueError, match="is no run of roibeam finetune"):
-        load_task_model(pretrained)
+        load_task_model(labels.start)
 
 
-def test_a_run_keeps_all_that_predicting_needs(finetuned: Path, pretrained: Path) -> None:
+def test_a_run_keeps_all_that_predicting_needs(labels: Labels) -> None:
     """The labels lie in every checkpoint, with a digest of them; the images of the start stay known."""
-    newest = sorted((finetuned / "checkpoints").iterdir())[-1]
+    newest = sorted((labels.run / "checkpoints").iterdir())[-1]
     config = json.loads((newest / "config.json").read_text())
     assert config["recorded"]["labels"] == ["b", "r"] and config["task"]["system"] == "visualbert"
     assert config["task"]["head"] == {"kind": "ours", "start": "drawn"} and config["train"]["steps"] == 30
-    assert (finetuned / "tokenizer" / "tokenizer.json").read_text() == (
-        pretrained / "tokenizer" / "tokenizer.json"
+    assert (labels.run / "tokenizer" / "tokenizer.json").read_text() == (
+        labels.start / "tokenizer" / "tokenizer.json"
     ).read_text()
 
 
-def test_a_fine_tuned_model_learns_more(
-    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_a_fine_tuned_model_learns_more(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """On the same labels it begins where it was; on others with a new head. Both lists of images are known, and the
     command again goes on."""
     other = tmp_path / "other"
     other.mkdir()
-    for path in table.iterdir():
+    for path in labels.data.iterdir():
         (other / path.name).write_text(path.read_text().replace('"b"', '"c"').replace(",b", ",c"))
     (other / "train.csv").write_text("\n".join((other / "train.csv").read_text().splitlines()[:4]) + "\n")
     more = ("--steps", 1, "--set", "data.shared_images=true")
-    done = roibeam(*words_of(tmp_path / "same", finetuned, store[0], table, *more))
+    done = roibeam(*labels.finetune(tmp_path / "same", *more, from_=labels.run))
     assert done.code == 0 and "the model learned labels before: its head goes on too" in done.err, done.err
     first = json.loads((tmp_path / "same" / "evaluation.jsonl").read_text().splitlines()[0])
     assert (first["step"], first["accuracy"]) == (0, 1.0)
-    given = words_of(tmp_path / "new", finetuned, store[0], other, *more)
+    given = labels.finetune(tmp_path / "new", *more, from_=labels.run, data=other)
     done = roibeam(*given)
     assert done.code == 0 and "the head is a new one (this task has other labels)" in done.err, done.err
-    images = [row["image"] for row in csv.DictReader((table / "train.csv").open())]
+    images = [row["image"] for row in csv.DictReader((labels.data / "train.csv").open())]
     assert trained_among(tmp_path / "new", images) == images
     done = roibeam(*given)
     assert done.code == 0 and "nothing to do" in done.out, done.err
-    done = roibeam("convert", finetuned, tmp_path / "model", "--to", "roibeam")
+    done = roibeam("convert", labels.run, tmp_path / "model", "--to", "roibeam")
     assert done.code == 0 and "the head of the task that it was fine-tuned for is left out" in done.out, done.err
 
 
-def test_labels_that_were_changed_are_refused(
-    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_labels_that_were_changed_are_refused(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    shutil.copytree(finetuned, run)
+    shutil.copytree(labels.run, run)
     config = sorted((run / "checkpoints").iterdir())[-1] / "config.json"
     config.write_text(
         config.read_text().replace('"labels": [\n      "b",\n      "r"', '"labels": [\n      "r",\n      "b"')
     )
-    done = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--device", "cpu")
+    done = roibeam(*labels.predict(tmp_path / "a", run=run))
     assert done.code == 1 and f"{config}: is damaged" in one_line(done)
     (config.parent / "SHA256SUMS").unlink()
-    done = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--device", "cpu")
+    done = roibeam(*labels.predict(tmp_path / "a", run=run))
     assert done.code == 1 and "its labels are not those that the model learned" in done.err
     other = tmp_path / "other"
-    shutil.copytree(table, other)
-    (other / "train.csv").write_text((table / "train.csv").read_text().replace(",b", ",c"))
-    words = words_of(finetuned, finetuned.parents[1], store[0], other, "--steps", 30)
-    done = roibeam(
-        *words[:5], json.loads(config.read_text())["recorded"]["start"], *words[6:], "--learning-rate", 0.003
-    )
+    shutil.copytree(labels.data, other)
+    (other / "train.csv").write_text((labels.data / "train.csv").read_text().replace(",b", ",c"))
+    start = json.loads(config.read_text())["recorded"]["start"]
+    words = ("--steps", 30, "--learning-rate", 0.003)
+    done = roibeam(*labels.finetune(labels.run, *words, from_=start, data=other))
     assert done.code == 1 and "belongs to another configuration" in one_line(done)
 
 
-def test_predictions_that_were_ended_go_on(
-    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_that_were_ended_go_on(labels: Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of one group: one is there already, and is not made again."""
     monkeypatch.setattr(predict_run, "PART_GROUPS", 1)
-    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "whole", device="cpu")
+    request = labels.request(tmp_path / "whole")
     whole = predict_run.run_prediction(request)
     assert whole.made == whole.groups == 4
 
@@ -268,35 +255,35 @@ def test_predictions_that_were_ended_go_on(
         patch.setattr(predict_run, "_join_parts", ended)
         for out in ("again", "other"):
             with pytest.raises(KeyboardInterrupt):
-                predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / out}))
+                predict_run.run_prediction(replace(request, out=tmp_path / out))
     assert not (tmp_path / "again").exists()
     (folder,) = tmp_path.glob("again.parts-*")
     (folder / "part-00002.json").unlink()
-    again = predict_run.run_prediction(PredictRequest(**{**vars(request), "out": tmp_path / "again"}))
+    again = predict_run.run_prediction(replace(request, out=tmp_path / "again"))
     assert again.made == 1 and (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
-    command("store", "copy", store[0], tmp_path / "copy", "--max-regions", 1)  # other regions: nothing is taken over
-    changed = {"out": tmp_path / "other", "store": str(tmp_path / "copy")}
-    assert predict_run.run_prediction(PredictRequest(**{**vars(request), **changed})).made == whole.groups
+    command("store", "copy", labels.store, tmp_path / "copy", "--max-regions", 1)  # other regions: all are made
+    copied = replace(request, out=tmp_path / "other", store=str(tmp_path / "copy"))
+    assert predict_run.run_prediction(copied).made == whole.groups
 
 
 def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
-    roibeam: Roibeam, finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+    roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """Such a row gets what --blind says of it, the others what they get else; the file is whole, and is scored."""
-    lacking = Path(shutil.copytree(table, tmp_path / "lacking"))
-    rows = [json.loads(line) for line in (table / "val.jsonl").open()]
+    lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
+    rows = [json.loads(line) for line in (labels.data / "val.jsonl").open()]
     rows[1]["image"] = "no-such-image"
     (lacking / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ("predict", finetuned, "--store", store[0], "--device", "cpu", "--out", tmp_path / "said.jsonl")
-    line = one_line(roibeam(*given, "--data", lacking))
+    out = tmp_path / "said.jsonl"
+    line = one_line(roibeam(*labels.predict(out, data=lacking)))
     assert "missing are no-such-image" in line and "without regions with a lower --min-match" in line
     found = {}
-    for name, words in {
-        "seen": ("--data", table),
-        "blind": ("--data", table, "--blind"),
-        "lacking": ("--data", lacking, "--min-match", 0.5, "--page", tmp_path / "page.html"),
-    }.items():
-        done = roibeam(*given, *words, "--scores", tmp_path / f"{name}.npz")
+    for name, data, words in (
+        ("seen", labels.data, ()),
+        ("blind", labels.data, ("--blind",)),
+        ("lacking", lacking, ("--min-match", 0.5, "--page", tmp_path / "page.html")),
+    ):
+        done = roibeam(*labels.predict(out, *words, "--scores", tmp_path / f"{name}.npz", data=data))
         assert done.code == 0, done.err
         with np.load(tmp_path / f"{name}.npz") as scores:
             found[name] = scores["scores"]
@@ -314,13 +301,10 @@ def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
 
 
 def test_scores_of_parts_are_those_of_the_whole(
-    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries without scores are there from a call that did not ask for these: the parts are made again."""
-    request = PredictRequest(
-        run=finetuned, store=str(store[0]), data=table, out=tmp_path / "said", device="cpu", batch_size=1,
-        scores=tmp_path / "whole.npz",
-    )  # fmt: skip
+    request = labels.request(tmp_path / "said", batch_size=1, scores=tmp_path / "whole.npz")
     predict_run.run_prediction(request)
     monkeypatch.setattr(predict_run, "PART_GROUPS", 3)
 
@@ -341,10 +325,8 @@ def _scores(file: Path) -> list[Any]:
         return [kept[name].tolist() for name in ("ids", "labels", "scores")]
 
 
-def test_predictions_name_their_precision(
-    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
-    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "said", device="cpu")
+def test_predictions_name_their_precision(labels: Labels, tmp_path: Path) -> None:
+    request = labels.request(tmp_path / "said")
     told = []
     for name, precision in (("plain", None), ("short", "bf16")):
         chosen = replace(request, precision=precision, out=tmp_path / name, scores=tmp_path / f"{name}.npz")
@@ -369,13 +351,11 @@ def test_predictions_name_their_precision(
         ({"min_match": 0.5, "permute_images": True}, "--permute-images shows every question another image"),
     ],
 )
-def test_what_cannot_be_predicted_is_told(
-    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_what_cannot_be_predicted_is_told(labels: Labels, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     (tmp_path / "taken.npz").write_text("mine")
     if "scores" in changes:
         changes = {"scores": tmp_path / changes["scores"]}
-    request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=tmp_path / "a", device="cpu")
+    request = labels.request(tmp_path / "a")
     with pytest.raises(ValueError, match=words):
         check_predict(replace(request, **changes))
 
@@ -395,12 +375,10 @@ def test_what_is_waited_for_is_told(
     ] * 2
 
 
-def test_texts_that_the_vocabulary_does_not_know_stop_a_run(
-    store: tuple[Path, Path], table: Path, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_texts_that_the_vocabulary_does_not_know_stop_a_run(labels: Labels, tmp_path: Path, roibeam: Cli) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhund\nkatze\n")
     new = ("--system", "visualbert", "--tokenizer", tmp_path / "vocab.txt", "--steps", 1)
-    line = one_line(roibeam(*words_of(tmp_path / "run", "none", store[0], table, *new)))
+    line = one_line(roibeam(*labels.finetune(tmp_path / "run", *new, from_="none")))
     assert "training texts: the tokenizer (vocab.txt) does not know 100 % of the pieces" in line
     assert not (tmp_path / "run" / "tokenizer").exists()
 
@@ -419,10 +397,9 @@ def test_texts_that_the_vocabulary_does_not_know_stop_a_run(
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(
-    roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path, changes: dict[str, str],
-    words: str,
-) -> None:  # fmt: skip
-    given = list(words_of(tmp_path / "new", pretrained, store[0], table))
+    roibeam: Cli, labels: Labels, tmp_path: Path, changes: dict[str, str], words: str
+) -> None:
+    given = list(labels.finetune(tmp_path / "new"))
     for option, value in changes.items():
         if option in given:
             given[given.index(option) + 1] = value
@@ -434,36 +411,34 @@ def test_what_does_not_fit_is_told_in_one_line(
 
 
 def test_missing_pictures_and_shared_ones_are_told_before_training(
-    roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+    roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """Nothing is written. With a lower share the rest is trained on."""
     lacking = tmp_path / "lacking"
-    shutil.copytree(table, lacking)
+    shutil.copytree(labels.data, lacking)
     with (lacking / "train.csv").open("a") as file:
         file.write("x,no-such-image,a red thing,r\n")
-    done = roibeam(*words_of(tmp_path / "new", pretrained, store[0], lacking))
+    done = roibeam(*labels.finetune(tmp_path / "new", data=lacking))
     assert done.code == 1 and "missing are no-such-image" in one_line(done) and not (tmp_path / "new").exists()
-    unfinished = Path(shutil.copytree(store[0], tmp_path / "unfinished"))
+    unfinished = Path(shutil.copytree(labels.store, tmp_path / "unfinished"))
     plan = json.loads((unfinished / "plan.json").read_text())
     del plan["sha256"]
     plan["shards"].append({"number": len(plan["shards"]), "num_images": 1, "members_digest": "0" * 64})
     (unfinished / "plan.json").write_text(json.dumps(plan))
-    done = roibeam(*words_of(tmp_path / "new", pretrained, unfinished, lacking, "--min-match", 0.5, "--steps", 1))
+    done = roibeam(*labels.finetune(tmp_path / "new", "--min-match", 0.5, "--steps", 1, store=unfinished, data=lacking))
     assert done.code == 0 and "1 group left out: the store lacks 1 of" in done.err
     assert f"{unfinished}: a run that adds images has not finished: 1 of " in done.err
     shared = tmp_path / "shared"
-    shutil.copytree(table, shared)
-    (shared / "train.jsonl").write_text((table / "val.jsonl").read_text())
+    shutil.copytree(labels.data, shared)
+    (shared / "train.jsonl").write_text((labels.data / "val.jsonl").read_text())
     (shared / "train.csv").unlink()
-    done = roibeam(*words_of(tmp_path / "other", pretrained, store[0], shared))
+    done = roibeam(*labels.finetune(tmp_path / "other", data=shared))
     assert done.code == 1 and "4 of 4 validation images are in the training split too" in one_line(done)
 
 
-def test_seeds_give_mean_spread_and_best(
-    roibeam: Roibeam, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_seeds_give_mean_spread_and_best(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    done = roibeam(*words_of(out, pretrained, store[0], table, "--epochs", 0.1, "--seeds", 2))
+    done = roibeam(*labels.finetune(out, "--epochs", 0.1, "--seeds", 2))
     assert done.code == 0, done.err
     assert " groups are 1 step of 4\n" in done.err and "0.1 epochs of " in done.err
     assert "2 evaluations of 4 groups: before the first step, every 1 step, at the end\n" in done.err
@@ -472,7 +447,7 @@ def test_seeds_give_mean_spread_and_best(
     assert summary["runs"] == ["seed-0", "seed-1"] and len(values) == 2
     assert summary["measures"]["accuracy"]["mean"] == pytest.approx(sum(values) / 2)
     assert summary["best"] == f"seed-{values.index(max(values))}" and "2 seeds, the best is" in done.out
-    said_by = roibeam("predict", out, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
+    said_by = roibeam(*labels.predict(tmp_path / "a", "--json", run=out))
     assert f"/{summary['best']}/" in json.loads(said_by.out.splitlines()[-1])["checkpoint"]
     card = json.loads((tmp_path / "a.card.json").read_text())
     mean = summary["measures"]["accuracy"]["mean"]
@@ -482,11 +457,11 @@ def test_seeds_give_mean_spread_and_best(
 
 
 def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
-    roibeam: Roibeam, finetuned: Path, pretrained: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
+    roibeam: Cli, labels: Labels, tmp_path: Path
 ) -> None:
     """It was the last one, whatever `best_by` said. What the evaluations found is changed, so that 27 is best of 30."""
     run = tmp_path / "run"
-    shutil.copytree(finetuned, run)
+    shutil.copytree(labels.run, run)
     (run / "SHA256SUMS").unlink()
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "train": {**config["train"], "best_by": "accuracy"}}))
@@ -495,11 +470,11 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
     lines = [{**line, "accuracy": found.get(line["step"], 0.0)} for line in lines]
     (run / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     options = ("--steps", 30, "--learning-rate", 0.003, "--set", "train.best_by=accuracy")
-    again = roibeam(*words_of(run, pretrained, store[0], table, *options))
+    again = roibeam(*labels.finetune(run, *options))
     assert "of the validation split, the best checkpoint, step 27:" in again.out, again.err
     (row,) = (line.split() for line in again.out.splitlines() if line.startswith("accuracy "))
     assert row[1] == "87.50" and row[-4:] == ["100.00", "clearly", "above", "chance"], again.out
-    said_by = roibeam("predict", run, "--store", store[0], "--data", table, "--out", tmp_path / "a", "--json")
+    said_by = roibeam(*labels.predict(tmp_path / "a", "--json", run=run))
     told, newest = json.loads(said_by.out.splitlines()[-1]), run / "checkpoints" / "step-00000030"
     assert told["notes"][0] == f"{run}: takes step 27, the best by accuracy; {newest} is the newest"
     assert told["checkpoint"] == str(run / "checkpoints" / "step-00000027" / "model")
@@ -510,7 +485,7 @@ def test_where_best_by_chose_a_checkpoint_it_is_reported_and_asked(
 
 
 @pytest.mark.slow
-def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Cli, tmp_path: Path) -> None:
     """From weights that the evidence keeps, on another world: the interval over images excludes 0."""
     store, data, run = tmp_path / "store", tmp_path / "vqa", tmp_path / "run"
     command("toyworld", tmp_path / "world", "--num-images", 800, "--perfect-store", store)
@@ -527,14 +502,12 @@ def test_a_fine_tuned_model_beats_itself_without_images(roibeam: Roibeam, tmp_pa
 
 
 @pytest.mark.slow
-def test_several_processes_write_the_same_bytes_as_one(
-    finetuned: Path, store: tuple[Path, Path], table: Path, tmp_path: Path
-) -> None:
+def test_several_processes_write_the_same_bytes_as_one(labels: Labels, tmp_path: Path) -> None:
     """Four parts of one group, shared by 1, 2 and 4 processes."""
     written = []
     for ranks in (1, 2, 4):
         out = tmp_path / f"said-{ranks}.jsonl"
-        request = PredictRequest(run=finetuned, store=str(store[0]), data=table, out=out, device="cpu")
+        request = labels.request(out)
         assert run_ranks(Predicting(request), ranks, tmp_path / str(ranks)) == [0] * ranks, said(tmp_path / str(ranks))
         written.append(out.read_bytes())
     assert written[0] == written[1] == written[2]

@@ -13,6 +13,7 @@ import end_to_end_examples as examples
 import numpy as np
 import pytest
 import torch
+from harness.finetuning.prepared_photos import candidate_targets, prepare_candidates, prepare_vcr_photo
 from photo_groups import (
     PhotoFinetuning,
     batches,
@@ -47,7 +48,6 @@ from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network
 from roibeam.pipelines.finetuning.run.task_data import check_annotated
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, TaskSplit
-from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, prepare_candidates, prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr_rules import region_masks
 from roibeam.pipelines.training.run_folder.files import write_json

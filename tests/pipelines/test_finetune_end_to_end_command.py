@@ -5,19 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from photo_groups import write_outlines
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
 from test_vcr_command import figures, last_evaluation, write_vcr
-from tiny_commands import TINY_ENCODER, TINY_JOINT, command, one_line, tiny_run
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, one_line, tiny_run
 
 from roibeam.features.store import FeatureStore
-
-Roibeam = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +62,7 @@ def words(out: Path, start: Path, made: PhotoStore, *more: object, task: str = "
 
 
 def test_a_task_is_learned_from_photos_predicted_and_scored(
-    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """What the evaluation measured is what the predictions score; the checkpoint has the encoder."""
     out = tmp_path / "said.jsonl"
@@ -91,7 +87,7 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
 
 @pytest.mark.parametrize("beside", [("object_loss=shown",), ("object_loss=masked", "hidden_words=0.3")])
 def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
-    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path, beside: tuple[str, ...]
+    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path, beside: tuple[str, ...]
 ) -> None:
     """The first batch is tried with all that is learned; every loss is in the log; predictions read the photos."""
     data, run, out = write_vcr(tmp_path / "vcr", made.path), tmp_path / "run", tmp_path / "said.csv"
@@ -111,7 +107,7 @@ def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
     assert figures(roibeam, out, data) == last_evaluation(run)
 
 
-def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Roibeam, made: PhotoStore, tmp_path: Path) -> None:
+def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
     """Weights are all that is named of R2C's encoder, here of a smaller one; nothing differs from the published run
     but its start, and predictions are made of the same regions."""
     data, run, out = write_vcr(tmp_path / "vcr", made.path), tmp_path / "run", tmp_path / "said.csv"
@@ -136,7 +132,7 @@ def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Roibeam, made:
 
 
 def test_an_encoder_beside_a_model_of_stored_features(
-    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """The command again goes on where it was; another setting of the photos is another run."""
     given = words(tmp_path / "run", runs / "stored", made, *TINY_ENCODER, "--steps", 2)
@@ -148,7 +144,7 @@ def test_an_encoder_beside_a_model_of_stored_features(
 
 
 def test_what_was_fine_tuned_from_photos_learns_more(
-    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
     done = roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1))
@@ -178,7 +174,7 @@ def test_what_was_fine_tuned_from_photos_learns_more(
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_in_one_line(
-    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path, start: str, more: tuple[object, ...], says: str
+    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path, start: str, more: tuple[object, ...], says: str
 ) -> None:
     done = roibeam(*words(tmp_path / "new", runs / start, made, *more))
     assert done.code == 1 and says in one_line(done)
@@ -186,7 +182,7 @@ def test_what_does_not_fit_is_told_in_one_line(
 
 
 def test_photos_that_nobody_names_and_photos_of_others(
-    roibeam: Roibeam, made: PhotoStore, runs: Path, tmp_path: Path
+    roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """A copied store tells no photos; others of another size are not those that its boxes are of."""
     command("store", "copy", made.path, tmp_path / "copy")

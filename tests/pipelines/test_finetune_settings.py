@@ -12,19 +12,15 @@ import pytest
 from pyarrow import parquet
 
 from roibeam.pipelines.data.datasets.tables import read_table
-from roibeam.pipelines.finetuning.metrics.vqa_targets import UNKNOWN
+from roibeam.pipelines.finetuning.metrics.vqa import UNKNOWN
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
-from roibeam.pipelines.finetuning.run.finetune_request import (
-    EncoderRequest,
-    FinetuneRequest,
-    seed_requests,
-    seed_summary,
-)
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.run.finetune_request import seed_requests, seed_summary
 from roibeam.pipelines.finetuning.run.finetune_settings import (
+    config_of,
     evaluation_interval,
     evaluation_words,
     resume_notes,
-    sections_of,
     steps_for,
     with_recorded_evaluation,
 )
@@ -56,7 +52,7 @@ def test_steps_that_nobody_names_are_those_of_the_run_that_goes_on(tmp_path: Pat
     """A finished run of 20 steps would go on to the 1,000 of a new one."""
 
     def steps(**named: Any) -> list[int]:
-        tuned = sections_of(request(out=tmp_path, **named), VqaOptions, None)["train"].steps
+        tuned = config_of(request(out=tmp_path, **named), VqaOptions, None).train.steps
         pretrained = PretrainRequest(tmp_path, training=RequestedTraining(**named))
         return [tuned, train_config_of(pretrained, None)(1).steps]
 
@@ -81,7 +77,7 @@ def test_a_run_of_a_recipe_goes_on_as_it_began(tmp_path: Path) -> None:
 
     def vcr(**changes: Any) -> VcrOptions:
         named = {"out": out, "task": "vcr", "recipe": "vlbert-vcr-answer-paper", **changes}
-        made: VcrOptions = sections_of(request(**named), VcrOptions, recipe)["vcr"]
+        made: VcrOptions = config_of(request(**named), VcrOptions, recipe).task
         return made
 
     assert (vcr().grounding, vcr(out=tmp_path / "new").grounding, vcr(resume=False).grounding) == (
@@ -103,18 +99,18 @@ def test_a_run_from_photos_goes_on_with_its_own(tmp_path: Path) -> None:
     """`vlbert-vqa-paper` named no photos when it was a recipe of stored features."""
     network = {"region_encoder": {"detector": {"short_edge": 64, "long_edge": 96}}}
     out = begun(tmp_path, "vlbert-vqa-paper", "vqa", {"train": "train"}, photos={"flip": True}, model=network)
-    named = {"recipe": "vlbert-vqa-paper", "end_to_end": True, "encoder": EncoderRequest(detector="toy")}
+    named = {"recipe": "vlbert-vqa-paper", "end_to_end": True, "detector": "toy"}
     recipe = TASK_RECIPES["vlbert-vqa-paper"]
-    found, fresh = (sections_of(request(out=each, **named), VqaOptions, recipe) for each in (out, tmp_path / "new"))
+    found, fresh = (config_of(request(out=each, **named), VqaOptions, recipe) for each in (out, tmp_path / "new"))
     for sections, expected in ((found, ("train", True, 64, 96)), (fresh, ("train+val", False, 600, 1000))):
-        detector = sections["detector"]
-        ours = (sections["vqa"].train, sections["photos"].flip, detector.short_edge, detector.long_edge)
+        detector = sections.from_photos.detector
+        ours = (sections.task.train, sections.from_photos.photos.flip, detector.short_edge, detector.long_edge)
         assert ours == expected
     stored = json.loads((out / "config.json").read_text("utf-8"))
     del stored["task"]["photos"], stored["task"]["model"]["region_encoder"]
     (out / "config.json").write_text(json.dumps(stored), "utf-8")
-    now = sections_of(request(out=out, **named), VqaOptions, recipe)  # through the detector: refused by what differs
-    assert (now["vqa"].train, now["photos"].flip, now["detector"].short_edge) == ("train", False, 600)
+    now = config_of(request(out=out, **named), VqaOptions, recipe)  # through the detector: refused by what differs
+    assert (now.task.train, now.from_photos.photos.flip, now.from_photos.detector.short_edge) == ("train", False, 600)
 
 
 def write_vqa(folder: Path, answers: list[str]) -> Path:
@@ -135,10 +131,11 @@ def write_vqa(folder: Path, answers: list[str]) -> Path:
 
 def test_a_release_s_rates_leave_no_share_to_the_encoder() -> None:
     slower, ruled = "encoder.learning_rate_scale=0.1", "train.parameter_groups=vl-bert"
-    given = {"steps": 4, "end_to_end": True, "encoder": EncoderRequest(detector="toy")}
+    given = {"steps": 4, "end_to_end": True, "detector": "toy"}
     with pytest.raises(ValueError, match=r"rule 'vl-bert' .* add --set train.parameter_groups=task"):
-        sections_of(request(**given, settings=[slower, ruled]), VqaOptions, None)
-    assert sections_of(request(**given, settings=[slower]), VqaOptions, None)["encoder"].learning_rate_scale == 0.1
+        config_of(request(**given, settings=[slower, ruled]), VqaOptions, None)
+    found = config_of(request(**given, settings=[slower]), VqaOptions, None).from_photos
+    assert found.encoder.learning_rate_scale == 0.1
 
 
 def test_answers_are_the_majority_ones_or_a_file(tmp_path: Path) -> None:
@@ -181,15 +178,15 @@ def test_unknown_is_never_an_answer(tmp_path: Path) -> None:
 def test_epochs_are_steps_once_the_groups_are_counted() -> None:
     """Until then nothing that counts steps is refused; afterwards it is."""
     asked = request(epochs=3, warmup_steps=2000, batch_size=8)
-    assert sections_of(asked, VqaOptions, None)["train"].warmup_steps == 2000
+    assert config_of(asked, VqaOptions, None).train.warmup_steps == 2000
     assert steps_for(None, asked, 101, 8) == 38 and steps_for(None, request(epochs=0.01), 8, 8) == 1
     with pytest.raises(ValueError, match="warmup_steps 2000 is more than all 38 steps"):
-        sections_of(asked, VqaOptions, None, steps=38)
+        config_of(asked, VqaOptions, None, steps=38)
     for given in ({"steps": 4}, {"settings": ["train.steps=4"]}):
         with pytest.raises(ValueError, match=r"--epochs 3 and --(set train.steps=4|steps 4) are two values"):
-            sections_of(request(epochs=3, **given), VqaOptions, None)
+            config_of(request(epochs=3, **given), VqaOptions, None)
     with pytest.raises(ValueError, match="--epochs must be above 0, got -1"):
-        sections_of(request(epochs=-1), VqaOptions, None)
+        config_of(request(epochs=-1), VqaOptions, None)
 
 
 def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
@@ -197,9 +194,9 @@ def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
     pauses = {(1000, 32, 2_000): 100, (50_000, 32, 214_354): 50_000, (50_000, 32, 20_000): 6_250, (5, 4, 10): 1}
     assert {asked: evaluation_interval(*asked) for asked in pauses} == pauses
     asked = request(steps=50_000, settings=["train.checkpoint_every=7"])
-    assert sections_of(asked, VqaOptions, None, evaluate_every=6_250)["train"].evaluate_every == 6_250
+    assert config_of(asked, VqaOptions, None, evaluate_every=6_250).train.evaluate_every == 6_250
     named = request(steps=50_000, settings=["train.evaluate_every=1000"])
-    config = sections_of(named, VqaOptions, None, evaluate_every=6_250)["train"]
+    config = config_of(named, VqaOptions, None, evaluate_every=6_250).train
     assert config.evaluate_every == config.checkpoint_every == 1000
     assert evaluation_words(config, 32, 2_000, 214_354) == (
         "51 evaluations of 2,000 of 214,354 groups: before the first step, every 1,000 steps, at the end"
@@ -210,7 +207,7 @@ def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
 
 def test_a_run_of_before_is_evaluated_as_it_began(tmp_path: Path) -> None:
     """Its evaluations would come at other steps behind the place where it goes on."""
-    config = sections_of(request(steps=50_000), VqaOptions, None, evaluate_every=5_000)["train"]
+    config = config_of(request(steps=50_000), VqaOptions, None, evaluate_every=5_000).train
     assert with_recorded_evaluation(config, tmp_path, ()) == config
     begun = {"train": {"steps": 50_000, "evaluate_every": 1_000}, "task": {}, "recorded": {}}
     (tmp_path / "config.json").write_text(json.dumps(begun))

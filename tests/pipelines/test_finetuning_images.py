@@ -138,7 +138,7 @@ def test_vlbert_reads_two_images_in_one_row_each_in_a_segment_of_its_own() -> No
     """The segment of the second image starts as that of the first, and its boxes are parts of its own image."""
     network = small_network("vlbert", "pair", double=True)
     module: Any = network.module
-    assert SYSTEMS["vlbert"].rows_for(ASKED["pair"]) == 1 and network.encoder_config.num_segments == 4
+    assert SYSTEMS["vlbert"].joins_images and network.encoder_config.num_segments == 4
     segments = module.model.vlbert.embeddings.segments.weight
     assert torch.equal(segments[2], segments[3])
     group = groups("pair")[0]

@@ -63,18 +63,6 @@ def one_line(result: Any) -> str:
 # ---- readers
 
 
-def test_coco_boxes_of_the_pack(made_data: Path) -> None:
-    path = made_data / "coco" / "instances_train2014.json"
-    found = read_coco_boxes(str(path))
-    content = json.loads(path.read_text())
-    assert len(found.images) == len(content["images"]) and found.num_crowd == 0
-    for image, entry in zip(found.images, content["images"], strict=True):
-        rows = [each["bbox"] for each in content["annotations"] if each["image_id"] == entry["id"]]
-        expected = np.array([[x, y, x + width, y + height] for x, y, width, height in rows], np.float32)
-        np.testing.assert_array_equal(image.boxes, expected)
-        assert image.image_hw == (entry["height"], entry["width"])
-
-
 def test_coco_images_without_annotations_and_crowds_are_there(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "b.jpg"}, {"id": 2, "file_name": "a.jpg", "height": 4, "width": 5}]
     boxes = [{"image_id": 1, "bbox": [1, 2, 0, 3], "iscrowd": 1}, {"image_id": 1, "bbox": [0.5, 0, 2, 2], "iscrowd": 0}]
@@ -85,28 +73,6 @@ def test_coco_images_without_annotations_and_crowds_are_there(tmp_path: Path) ->
         ("b", [[1, 2, 1, 5], [0.5, 0, 2.5, 2]], None),
         ("a", [], (4, 5)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [
-        ({"image_id": 1, "caption": "x"}, r"annotations\[0\] lacks bbox; give the instances file"),
-        ({"image_id": 2, "bbox": [0, 0, 1, 1]}, "the box names image 2, which is not among the images"),
-        ({"bbox": [0, 0, 1, 1]}, r"annotations\[0\] lacks image_id"),
-        ({"image_id": 1, "bbox": [0, 0, 1]}, r"annotations\[0\], box 0: expected 4 finite numbers, got \[0, 0, 1\]"),
-        ({"image_id": 1, "bbox": {"x": 1}}, "expected 4 finite numbers, got"),
-        ({"image_id": 1, "bbox": [0, 0, True, 1]}, "expected 4 finite numbers"),
-        ({"image_id": 1, "bbox": [0, 0, float("nan"), 1]}, "expected 4 finite numbers"),
-        ({"image_id": 1, "bbox": [0, 0, 10**400, 1]}, "expected 4 finite numbers"),
-    ],
-)
-def test_coco_annotations_that_are_no_boxes_are_one_error(
-    tmp_path: Path, annotation: dict[str, object], words: str
-) -> None:
-    content = {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [annotation]}
-    (tmp_path / "c.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=words):
-        read_coco_boxes(str(tmp_path / "c.json"))
 
 
 def test_vcr_metadata_of_the_pack(made_data: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from glue_files import COLUMNS, write_task
 from pyarrow import parquet
 from task_groups import small_network, tokenizer
+from tiny_commands import Cli
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueRow, glue_files, read_glue
 from roibeam.pipelines.finetuning.metrics.glue import averages, number_measures, open_submission, write_glue_results
@@ -217,7 +217,7 @@ def test_tables_that_are_no_submission_say_so(table: str, says: str, tmp_path: P
         SCORED_TASKS["rte"].open(tmp_path, "dev", "strict").check(str(tmp_path / "rte.tsv"))
 
 
-def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_on_texts_alone_trains_predicts_and_is_scored(roibeam: Cli, tmp_path: Path) -> None:
     """No store anywhere; what predict writes is scored as training judged it, and a store is refused."""
     data = write_task(tmp_path / "glue", "mrpc")
     words = ("--task", "mrpc", "--from", "none", "--system", "interbert", "--data", str(data), "--steps", "2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from captioned_records import CAPTIONS, make_store
 from small_pretraining import in_floats_of
 from task_groups import LOSS, batches, small_network, tokenizer
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup, TaskRow, TaskText
@@ -263,9 +262,7 @@ def test_both_protocols_are_told_and_named(tmp_path: Path) -> None:
     assert (merged["R@1"].mean, merged["R@1 people"].mean) == (0.5, 0.5)
 
 
-def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(
-    roibeam: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_run_is_judged_as_its_file_is_scored_and_page_and_card_tell_phrases(roibeam: Cli, tmp_path: Path) -> None:
     world, store, data = (str(tmp_path / name) for name in ("world", "store", "data"))
     assert roibeam("toyworld", world, "--num-images", 60, "--perfect-store", store, "--entities", data).code == 0
     words = ("--task", "flickr30k-entities", "--store", store, "--data", data, "--device", "cpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_files import write_tar
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.common.image_ids import image_id_of
@@ -142,11 +142,8 @@ def test_boxes_and_metadata_of_ids_with_dots(tmp_path: Path) -> None:
 
 
 def test_a_text_with_the_name_of_an_image_is_of_that_image_alone(tmp_path: Path, roibeam: Cli) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for name, text in (("s.jpg", "x"), ("s.1.jpg", "x"), ("s.txt", "of s"), ("t.1.jpg", "x"), ("t.txt", "of t")):
-            (tmp_path / name).write_text(text)
-            tar.add(tmp_path / name, name)
-    images = open_source(str(tmp_path / "x.tar")).images
+    files = {"s.jpg": b"x", "s.1.jpg": b"x", "s.txt": b"of s", "t.1.jpg": b"x", "t.txt": b"of t"}
+    images = open_source(str(write_tar(tmp_path / "x.tar", files))).images
     assert {each.image_id: each.captions for each in images} == {"s": ("of s",), "s.1": (), "t.1": ("of t",)}
 
 
@@ -204,10 +201,8 @@ def test_rows_and_texts_in_archives_find_files_of_another_form(tmp_path: Path) -
     assert {read_location(each) for each in locations} == {b"the photo", b"x"}
     with pytest.raises(FileNotFoundError):
         read_location(locations[1].replace("é", "ö").replace("plain", "ö"))
-    (tmp_path / "text").write_text("its caption")
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        tar.add(photo, f"{DECOMPOSED}.jpg")
-        tar.add(tmp_path / "text", f"{COMPOSED}.txt")
+    files = {f"{DECOMPOSED}.jpg": photo.read_bytes(), f"{COMPOSED}.txt": b"its caption"}
+    write_tar(tmp_path / "x.tar", files)
     assert [image.captions for image in open_source(str(tmp_path / "x.tar")).images] == [("its caption",)]
 
 

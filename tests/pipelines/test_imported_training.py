@@ -66,11 +66,9 @@ def trained(
     return run_pretraining(
         PretrainRequest(
             run,
-            RequestedData(stores=[str(imported.stores[layout])], captions=[str(imported.captions)], **data),
+            RequestedData(store=[str(imported.stores[layout])], captions=[str(imported.captions)], **data),
             RequestedModel(system=system),
-            RequestedTraining(
-                steps=2, batch_size=4, device="cpu", settings=["train.checkpoint_every=2", *sizes, *settings]
-            ),
+            RequestedTraining(steps=2, batch_size=4, device="cpu", set=["train.checkpoint_every=2", *sizes, *settings]),
         )
     )
 

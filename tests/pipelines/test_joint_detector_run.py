@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, write_i
 from photo_store import CAPTIONS, PhotoStore, write_photo_store
 from safetensors.torch import load_file
 from test_end_to_end_run import TRAIN, assert_same, log, run
-from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, one_line
 
 from roibeam.extraction.training.batch_losses import LOSSES
 from roibeam.extraction.weights.loading import build_detector
@@ -35,7 +34,6 @@ from roibeam.pipelines.training.model_files.joint_checkpoint import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Cli = Callable[..., Any]
 RULES = LabelledRules(photos_per_caption=0.5, short_edges=(32, 48))
 
 

@@ -1,7 +1,7 @@
 """VL-BERT from photos to losses and gradients as one module, read from a file of the official kind.
 
-goldens/vlbert/README.md, `pretrain_e2e_narrow` and its tolerances. What is inside is compared in
-tests/model/test_vlbert_e2e_goldens.py; here it is the loader, the photos and the joint model.
+goldens/vlbert/README.md, `pretrain_e2e_narrow` and its tolerances. What is inside is compared by tests/conformance;
+here it is the loader, the photos and the joint model.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def test_official_checkpoint_and_photos_give_the_official_losses(tmp_path):
     )
     assert torch.equal(made.images.pixels, golden["in/image"])
     assert torch.equal(made.images.whole_image_boxes, golden["in/boxes"][:, 0])
+    assert torch.equal(made.images.boxes, golden["in/boxes"][:, 1:])
     targets = golden["in/mvrc_labels"][:, 1:]
     batch = VLBatch(
         text_ids=golden["in/text"],

@@ -63,7 +63,7 @@ def test_what_is_taken_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             figure=Figure("attribute_accuracy", 0.5, None, None, 0.25, None, 4),
         ),
     )
-    monkeypatch.setattr("roibeam.pipelines.training.detector.task.evaluate_detector", lambda *given, **named: report)
+    monkeypatch.setattr("roibeam.pipelines.training.detector.task.evaluate_photos", lambda *given, **named: report)
     photos = write_labelled(tmp_path / "photos")
     training = DetectorTraining(build_trainable_detector(DETECTOR, COMPUTES))
     task = JudgedDetectorTask(training, photos, DetectorPhotoRules(), photos, seed=0)

@@ -26,7 +26,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
 )
 from roibeam.pipelines.collection.judging.pair_features import NAMES, NameReader, pair_features, words_of
 from roibeam.pipelines.collection.judging.pair_judge import TrainedPairJudge
-from roibeam.pipelines.collection.judging.picture_judge import STATISTICS_NAMES as STATISTICS
+from roibeam.pipelines.collection.judging.picture_judge import NAMES as STATISTICS
 from roibeam.pipelines.collection.judging.picture_judge import (
     TrainImagesRequest,
     open_picture_judge,

@@ -50,7 +50,7 @@ def test_one_photo(photo: Path, folder: Path, roibeam: Run, tiny_network: tuple[
 def test_the_regions_are_those_that_a_store_of_the_photo_has(pictures: Pictures, photo: Path) -> None:
     settings = ("detector.short_edge=48", "detector.long_edge=80", "detector.proposals_after_nms=16")
     settings = (*settings, "detector.base_channels=4", "selection.max_regions=12")  # TINY_NETWORK
-    found = detect_photo(photo, RequestedDetector("small", weights="random:1", settings=settings))
+    found = detect_photo(photo, RequestedDetector("small", weights="random:1", set=settings))
     with FeatureStore(pictures.store) as store:
         assert (found.record.features == store[photo.stem].features).all()
     assert repr(found).startswith("DetectedPhoto(record=RegionRecord") and "\n" not in repr(found)

@@ -21,7 +21,8 @@ from roibeam.extraction.weights.detector_choice import describe_detector, read_d
 from roibeam.extraction.weights.loading import build_detector, convert_weights, part_state
 from roibeam.pipelines.training.detector.settings import Start
 from roibeam.pipelines.training.detector.task import build_start
-from roibeam.pipelines.training.detector.train_request import DetectorTrainRequest, _settings, _sizes
+from roibeam.pipelines.training.detector.train_request import _settings, _sizes
+from roibeam.pipelines.training.requests import DetectorTrainRequest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CAFFE = CONVENTIONS["caffe"]

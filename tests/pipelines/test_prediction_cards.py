@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.metrics.grounding import CountedPhrase
@@ -26,7 +25,6 @@ from roibeam.pipelines.finetuning.run.prediction_page import (
 )
 from roibeam.pipelines.finetuning.task import NUMBER_LOSS, DownstreamTask, Prediction, TaskSplit
 
-Roibeam = Callable[..., Any]
 EVIL = '<script>alert("x")</script>\u202e &'
 
 OWN_TASK = """
@@ -79,7 +77,7 @@ def run(own: Path, store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
-    roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out, page, task = tmp_path / "said.json", tmp_path / "page.html", own / "own.py"
     words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", out, "--page", page)
@@ -119,7 +117,7 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
 
 
 def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
-    roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """None of them has one, then the first has: page, card, terminal and --json say how many, and what can be done."""
     data = Path(shutil.copytree(own, tmp_path / "data"))
@@ -152,7 +150,7 @@ def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
 
 
 def test_a_file_of_a_task_is_never_run_unasked(
-    roibeam: Roibeam, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
     assert not list(run.rglob("*.py"))
     words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", tmp_path / "a")

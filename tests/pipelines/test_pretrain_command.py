@@ -7,15 +7,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disturbed_runs import Command, Run
-from tiny_commands import one_line, tiny_run
+from tiny_commands import Cli, one_line, tiny_run, tiny_sizes
 
-Cli = Callable[..., Any]
 TINY_MODEL = tiny_run(steps=4)
 
 
@@ -111,27 +109,11 @@ def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], t
     assert len(list((tmp_path / "disk").glob("part-*.lmdb"))) == 1
 
 
-TINY_SYSTEMS = {
-    "vilbert": ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64",
-                "image_hidden_size=32", "image_num_hidden_layers=1", "image_num_attention_heads=2",
-                "image_intermediate_size=64", "co_attention_size=32", "co_attention_num_heads=2",
-                "text_co_attention=[0]", "image_co_attention=[0]"),
-    "vilbert-single-stream": ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64"),
-    "interbert": ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64",
-                  "text_num_hidden_layers=1", "image_num_hidden_layers=1", "image_num_attention_heads=2",
-                  "image_intermediate_size=64", "pooled_size=32"),
-}  # fmt: skip
-
-
-def sizes_of(system: str) -> list[str]:
-    return [part for setting in TINY_SYSTEMS[system] for part in ("--set", f"model.{setting}")]
-
-
 def test_systems_with_pairs_that_do_not_match(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
-    for system in TINY_SYSTEMS:
+    for system in ("vilbert", "vilbert-single-stream", "interbert"):
         options = ("--store", store[0], "--captions", store[1], "--system", system, "--steps", 4, "--batch-size", 4)
         run = tmp_path / system
-        done = roibeam("pretrain", run, *options, *sizes_of(system), "--set", "sampling.max_regions=10")
+        done = roibeam("pretrain", run, *options, *tiny_sizes(system), "--set", "sampling.max_regions=10")
         assert done.code == 0, done.err
         assert "matching, right" in done.out
         assert json.loads((run / "config.json").read_text())["task"]["sampling"]["max_regions"] == 10
@@ -151,7 +133,7 @@ UNFIT_VILBERT = {
 
 
 def test_what_does_not_fit_a_vilbert_is_one_clear_line(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
-    base = ("--store", store[0], "--captions", store[1], "--system", "vilbert", "--steps", 1, *sizes_of("vilbert"))
+    base = ("--store", store[0], "--captions", store[1], "--system", "vilbert", "--steps", 1, *tiny_sizes("vilbert"))
     for setting, words in UNFIT_VILBERT.items():
         assert words in one_line(roibeam("pretrain", tmp_path / "run", *base, "--set", setting)), setting
     sizes = one_line(roibeam("pretrain", tmp_path / "run", *base, "--model", "huge"))
@@ -161,7 +143,7 @@ def test_what_does_not_fit_a_vilbert_is_one_clear_line(roibeam: Cli, store: tupl
 
 def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("a dog\tsample_00000.jpg\na cat\tsample_00000.jpg\n")
-    base = ("--store", store[0], "--captions", tmp_path / "c.tsv", "--system", "vilbert", *sizes_of("vilbert"))
+    base = ("--store", store[0], "--captions", tmp_path / "c.tsv", "--system", "vilbert", *tiny_sizes("vilbert"))
     done = roibeam("pretrain", tmp_path / "run", *base, "--steps", 3)
     assert "mismatched pairs need a second image" in one_line(done)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_commands import Pictures, extract, one_line, tiny_run
+from tiny_commands import Cli, Pictures, extract, one_line, tiny_run
 
-Cli = Callable[..., Any]
 TINY_MODEL = tiny_run(steps=3)
 
 
@@ -27,20 +24,9 @@ def stores(
 
 def test_two_stores_by_weight(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
     own, bare, captions = stores
-    given = (
-        "--store",
-        own,
-        "--captions",
-        "own",
-        "--store-weight",
-        1,
-        "--store",
-        bare,
-        "--captions",
-        captions,
-        "--store-weight",
-        3,
-    )
+    given: list[object] = []
+    for store, of_it, weight in ((own, "own", 1), (bare, captions, 3)):
+        given += ["--store", store, "--captions", of_it, "--store-weight", weight]
     done = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, "--json", "--inspect-batch", 2)
     assert done.code == 0, done.err
     facts = json.loads(done.out.splitlines()[-1])

@@ -5,10 +5,11 @@ import pytest
 import torch
 from binomial import assert_share
 from paired_examples import (
-    CAPTIONS,
     NUM_CLASSES,
     WIDTH,
     apart,
+    assert_replaced,
+    caption_of_halves,
     captions_tokenizer,
     make_corpus,
     make_record,
@@ -23,7 +24,7 @@ from soak_share import many
 
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.pretraining.samples.sampling import MASKINGS, InterBertSampling
+from roibeam.pipelines.pretraining.samples.sampling import MASKINGS
 
 DRAWS = [20_000, many(1_000_000)]
 
@@ -38,17 +39,13 @@ def corpus():
     return make_corpus(make_store())
 
 
-def words_and_caption(words):
-    return " ".join(f"{'abcdefghij'[n % 10]}{n % 7}" for n in range(words))
-
-
 # --- text ---
 
 
 @pytest.mark.parametrize("draws", DRAWS)
 def test_segments_of_whole_words_as_often_as_the_paper_says(draws, tmp_path):
     tokenizer, words = pieces_tokenizer(tmp_path), 255
-    corpus = make_corpus(make_store(2), captions=[words_and_caption(words)])
+    corpus = make_corpus(make_store(2), captions=[caption_of_halves(words)])
     sampler = make_sampler("interbert", tokenizer, max_pieces=512)
     rows = [sample for _, sample in samples(sampler, corpus, 3 * draws // words + 1)]
     labelled = np.stack([sample.text_labels for sample in rows])[:, 1:-1].reshape(len(rows), words, 2) != IGNORE_INDEX
@@ -65,23 +62,7 @@ def test_segments_of_whole_words_as_often_as_the_paper_says(draws, tmp_path):
     assert_share((second & third).sum(), len(second), share_of_three())
     # Pieces of a word share a draw: its first one speaks for it.
     ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1:2]
-    assert_replaced(ids, tokenizer.encode(words_and_caption(words)).ids[1:-1:2], chosen, tokenizer)
-
-
-def assert_replaced(ids, before, chosen, tokenizer):
-    """80% [MASK], 10% any piece of the vocabulary, 10% what was there.
-
-    Args:
-        ids: (rows, T), what is read now. before: (T,). chosen: (rows, T) bool, each with a draw of its own.
-    """
-    now, was, size = ids[chosen], np.broadcast_to(before, ids.shape)[chosen], tokenizer.vocab_size
-    same = 0.1 / size
-    assert_share((now == tokenizer.mask_id).sum(), len(now), 0.8 + same)
-    assert_share((now == was).sum(), len(now), 0.1 + same)
-    for piece in range(size):
-        if piece != tokenizer.mask_id:
-            others = was != piece
-            assert_share((now[others] == piece).sum(), others.sum(), same)
+    assert_replaced(ids, tokenizer.encode(caption_of_halves(words)).ids[1:-1:2], chosen, tokenizer)
 
 
 def share_of_three():
@@ -105,7 +86,7 @@ def test_the_released_span(draws, tmp_path):
     Each draw has n = 8 pieces, so the slow one sees more than a million.
     """
     tokenizer, count = pieces_tokenizer(tmp_path), 8
-    corpus = make_corpus(make_store(2), captions=[words_and_caption(4)])
+    corpus = make_corpus(make_store(2), captions=[caption_of_halves(4)])
     sampler = make_sampler("interbert", tokenizer, masking="groups_as_released")
     rows = [sample for _, sample in samples(sampler, corpus, draws)]
     found = np.stack([sample.text_labels for sample in rows])[:, 1:-1] != IGNORE_INDEX
@@ -114,24 +95,7 @@ def test_the_released_span(draws, tmp_path):
         probability = sum((count - (j - start)) / count for start in range(j + 1)) / (count + 1)
         assert_share(found[:, j].sum(), draws, probability)
     ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1]
-    assert_replaced(ids, tokenizer.encode(words_and_caption(4)).ids[1:-1], found, tokenizer)
-
-
-@pytest.mark.parametrize("draws", DRAWS)
-def test_single_pieces_and_regions_are_masked_as_in_vilbert(draws, tmp_path):
-    tokenizer, words, count = pieces_tokenizer(tmp_path), 200, 400
-    store = {name: make_record(name, n, num_regions=count) for n, name in enumerate("ab")}
-    corpus = make_corpus(store, captions=[words_and_caption(words)])
-    sampler = make_sampler("interbert", tokenizer, masking="single", max_pieces=512, max_regions=count)
-    rows = [sample for _, sample in samples(sampler, corpus, draws // count + 1)]
-    labelled = np.stack([sample.text_labels for sample in rows])[:, 1:-1].reshape(-1, 2) != IGNORE_INDEX
-    assert_share(labelled.sum(), labelled.size, 0.15)
-    assert_share((labelled[:, 0] & labelled[:, 1]).sum(), len(labelled), 0.15**2)
-    ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1]
-    assert_replaced(ids, tokenizer.encode(words_and_caption(words)).ids[1:-1], labelled.reshape(ids.shape), tokenizer)
-    predicted = np.concatenate([sample.predicted for sample in rows])
-    assert_share(predicted.sum(), len(predicted), 0.15)
-    assert_share(sum(sample.masked.sum() for sample in rows), predicted.sum(), 0.9)
+    assert_replaced(ids, tokenizer.encode(caption_of_halves(4)).ids[1:-1], found, tokenizer)
 
 
 @pytest.mark.parametrize("masking", MASKINGS)
@@ -195,31 +159,6 @@ def test_a_released_region_that_was_zero_is_predicted_but_not_hidden(tokenizer):
     assert not one(make_sampler("interbert", tokenizer, **options), corpus).predicted.any()
 
 
-def test_up_to_a_hundred_regions(tokenizer):
-    corpus = make_corpus({name: make_record(name, n, num_regions=120) for n, name in enumerate("ab")})
-    for most in (36, 100):
-        sample = one(make_sampler("interbert", tokenizer, max_regions=most, mismatched_probability=0.0), corpus)
-        scores = corpus.record(0).class_scores
-        kept = np.sort(np.argsort(-scores, kind="stable")[:most])
-        np.testing.assert_array_equal(sample.boxes, corpus.record(0).boxes[kept])
-
-
-# --- pairs ---
-
-
-def test_a_mismatched_caption_is_never_of_the_same_image(tokenizer):
-    corpus = make_corpus(make_store(4), per_image=2)
-    sampler = make_sampler("interbert", tokenizer, word_probability=0.0)
-    texts = [tokenizer.encode(caption).ids.tolist() for caption in CAPTIONS]
-    matches = []
-    for row, sample in samples(sampler, corpus, 400):
-        caption = texts.index(sample.text_ids.tolist())
-        assert sample.sample_id == f"image-{row // 2}"
-        assert sample.match == (caption == row) and (caption == row or caption // 2 != row // 2)
-        matches.append(sample.match)
-    assert_share(sum(matches), len(matches), 0.5)
-
-
 # --- conditional masking ---
 
 
@@ -263,21 +202,6 @@ def test_rows_of_a_conditional_pair_stand_together_in_a_batch_and_train(tokenize
 # --- what does not fit ---
 
 
-@pytest.mark.parametrize(
-    "sizes, message",
-    [
-        ({"region_feature_size": 2048}, "features have width 12, the model was made for 2048"),
-        ({"vocab_size": 20}, "pieces, the model was made for 20"),
-        ({"region_target_size": 5}, "the model has 5 region labels, this store has 20 classes and background; set"),
-        ({"max_position_embeddings": 20}, r"up to 36 pieces, the model was made for 20; set sampling.max_pieces"),
-        ({"max_position_embeddings": 37, "with_region_positions": True, "with_image_sep": True}, "up to 38 elements"),
-    ],
-)
-def test_a_model_that_does_not_fit(sizes, message, tokenizer, corpus):
-    with pytest.raises(ValueError, match=message):
-        make_task("interbert", corpus, tokenizer, sizes=sizes)
-
-
 def test_features_as_targets(tokenizer, corpus):
     sizes = {"region_loss": "regression", "region_target_size": WIDTH}
     task = make_task("interbert", corpus, tokenizer, sizes=sizes, region_probability=0.5)
@@ -285,16 +209,3 @@ def test_features_as_targets(tokenizer, corpus):
     assert torch.equal(batch.region_targets, batch.region_features[batch.region_target_mask].float())
     assert task.losses(task.model, batch).losses["masked_regions"].mean.isfinite()
     assert NUM_CLASSES + 1 != WIDTH  # else the test says nothing
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"masking": "spans"}, "masking must be one of groups, groups_as_released, single, got 'spans'"),
-        ({"word_probability": 7}, r"word_probability must be in 0\.\.1, got 7"),
-        ({"masking": "groups_as_released", "word_probability": 0.1}, "word_probability has no effect on the one span"),
-    ],
-)
-def test_settings_that_are_none(fields, message):
-    with pytest.raises(ValueError, match=f"InterBertSampling: {message}"):
-        InterBertSampling(**fields)

@@ -12,21 +12,27 @@ from paired_examples import (
     CAPTIONS,
     TINY,
     WIDTH,
+    apart,
+    assert_replaced,
+    caption_of_halves,
     captions_tokenizer,
     make_corpus,
+    make_record,
     make_sampler,
     make_store,
     make_task,
     no_dropout,
+    one,
+    pieces_tokenizer,
     samples,
 )
 from safetensors.torch import load_file
-from soak_share import some
+from soak_share import many, some
 from transformers import BertConfig, BertModel
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.pipelines.pretraining.samples.sampling import DataConfig
+from roibeam.pipelines.pretraining.samples.sampling import DataConfig, InterBertSampling, ViLbertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.model_files.model_start import read_bert
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -90,6 +96,109 @@ def test_samples_do_not_depend_on_batch_size_processes_or_where_a_run_starts(way
     assert list(rows_of(task, 3, start=15)) == alone[15 * rows :]
     other_seed = list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, seed=1, **settings), 4))
     assert other_seed != alone
+
+
+# --- rules that they share ---
+
+
+SINGLE = {"vilbert": {}, "vilbert-single-stream": {}, "interbert": {"masking": "single"}}
+DRAWS = [20_000, many(1_000_000)]
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("system", ["vilbert", "interbert"])
+def test_each_piece_is_masked_by_itself_as_often_as_published(system, draws, tmp_path):
+    """15 %, of these 80/10/10: the two pieces of a word do not know of each other, unlike in VL-BERT."""
+    tokenizer, words = pieces_tokenizer(tmp_path), 255
+    corpus = make_corpus(make_store(2), captions=[caption_of_halves(words)])
+    sampler = make_sampler(system, tokenizer, max_pieces=512, mismatched_probability=0.0, **SINGLE[system])
+    rows = [sample for _, sample in samples(sampler, corpus, draws // (2 * words) + 1)]
+    ids, labels = (np.stack(part)[:, 1:-1] for part in zip(*((s.text_ids, s.text_labels) for s in rows), strict=True))
+    before, labelled = tokenizer.encode(caption_of_halves(words)).ids[1:-1], labels != IGNORE_INDEX
+    assert (ids[~labelled] == np.broadcast_to(before, ids.shape)[~labelled]).all()
+    assert_share(labelled.sum(), labelled.size, 0.15)
+    both = labelled.reshape(-1, 2).all(axis=1)
+    assert_share(both.sum(), len(both), 0.15**2)
+    assert_replaced(ids, before, labelled, tokenizer)
+
+
+@pytest.mark.parametrize("system", ["vilbert", "interbert"])
+def test_more_regions_than_fit_leave_the_strongest_in_the_order_of_the_record(system, tokenizer):
+    scores = np.linspace(0.1, 0.9, 40).astype(np.float32)
+    scores[[3, 5]] = 0.95
+    scores[[0, 1, 2, 4, 6]] = 0.05  # the first of equal ones stays
+    record = make_record("a", 0, num_regions=40, class_scores=scores)
+    corpus = make_corpus({"a": record, "b": make_record("b", 1)})
+    sample = one(make_sampler(system, tokenizer, mismatched_probability=0.0), corpus)
+    kept = [0, 3, 5, *range(7, 40)]
+    assert len(kept) == 36
+    np.testing.assert_array_equal(sample.boxes, record.boxes[kept])
+    np.testing.assert_array_equal(sample.features.numpy(), record.features[kept].astype(np.float32))
+    few = one(make_sampler(system, tokenizer, max_regions=100, mismatched_probability=0.0), corpus)
+    np.testing.assert_array_equal(few.boxes, record.boxes)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("system", SINGLE)
+def test_regions_are_predicted_and_hidden_as_often_as_published(system, draws, tokenizer):
+    count = 400
+    store = {name: make_record(name, n, num_regions=count, boxes=apart(count)) for n, name in enumerate("ab")}
+    sampler = make_sampler(system, tokenizer, max_regions=count, **SINGLE[system])
+    rows = [sample for _, sample in samples(sampler, make_corpus(store), draws // count + 1)]
+    predicted = np.concatenate([sample.predicted for sample in rows])
+    masked = np.concatenate([sample.masked for sample in rows])
+    assert not (masked & ~predicted).any()
+    assert_share(predicted.sum(), len(predicted), 0.15)
+    assert_share(masked.sum(), predicted.sum(), 0.9)
+
+
+@pytest.mark.parametrize("system", SINGLE)
+def test_a_mismatched_pair_has_a_caption_of_another_image_and_says_so(system, tokenizer):
+    corpus = make_corpus(make_store(4), per_image=2)
+    sampler = make_sampler(system, tokenizer, word_probability=0.0)
+    texts = [tokenizer.encode(caption).ids.tolist() for caption in CAPTIONS]
+    matches = []
+    for row, sample in samples(sampler, corpus, 400):
+        caption = texts.index(sample.text_ids.tolist())
+        assert sample.sample_id == f"image-{row // 2}"
+        np.testing.assert_array_equal(sample.boxes, corpus.record(row).boxes)
+        assert sample.match == (caption == row) and (caption == row or caption // 2 != row // 2)
+        matches.append(sample.match)
+    assert_share(sum(matches), len(matches), 0.5)
+
+
+@pytest.mark.parametrize("system", SINGLE)
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"region_feature_size": 2048}, "features have width 12, the model was made for 2048"),
+        ({"vocab_size": 20}, "pieces, the model was made for 20"),
+        ({"region_target_size": 5}, "the model has 5 region labels, this store has 20 classes and background; set"),
+        ({"max_position_embeddings": 20}, r"up to 36 pieces, the model was made for 20; set sampling.max_pieces"),
+    ],
+)
+def test_a_model_that_does_not_fit(system, sizes, message, tokenizer, corpus):
+    with pytest.raises(ValueError, match=message):
+        make_task(system, corpus, tokenizer, sizes=sizes)
+
+
+@pytest.mark.parametrize(
+    "settings, fields, message",
+    [
+        (ViLbertSampling, {"max_pieces": 2}, "max_pieces must be at least 3, got 2"),
+        (ViLbertSampling, {"max_regions": 0}, "max_regions must be at least 1, got 0"),
+        (ViLbertSampling, {"word_probability": 1.5}, r"word_probability must be in 0\.\.1, got 1.5"),
+        (ViLbertSampling, {"mismatched_probability": -1}, "mismatched_probability"),
+        (ViLbertSampling, {"negatives": "text"}, "negatives must be one of caption, image, caption_or_image"),
+        (ViLbertSampling, {"overlapping_regions": "gone"}, "must be one of kept, hidden, uncounted"),
+        (InterBertSampling, {"masking": "spans"}, "masking must be one of groups, groups_as_released, single"),
+        (InterBertSampling, {"word_probability": 7}, r"word_probability must be in 0\.\.1, got 7"),
+        (InterBertSampling, {"masking": "groups_as_released", "word_probability": 0.1}, "no effect on the one span"),
+    ],
+)
+def test_settings_that_are_none(settings, fields, message):
+    with pytest.raises(ValueError, match=f"{settings.__name__}: .*{message}"):
+        settings(**fields)
 
 
 # --- masks must not tell whether a pair matches ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from evaluated_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
-from tiny_commands import Pictures, command, tiny_run
+from matplotlib.collections import QuadMesh
+from matplotlib.text import Text
+from tiny_commands import Cli, Pictures, command, tiny_run
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.bert import BertSizes
@@ -22,17 +24,11 @@ from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraini
 from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.analysis.probe import pair_batch, probe, words_to_regions
-from roibeam.pipelines.analysis.probe_picture import (
-    MAX_REGIONS,
-    Label,
-    RectangleShape,
-    probe_shapes,
-    regions_to_draw,
-    svg_text,
-    text_width,
-)
-from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
+from roibeam.pipelines.analysis.probe_picture import MAX_REGIONS, Sheet, draw_probe, regions_to_draw
+from roibeam.pipelines.analysis.probe_request import write_probe
+from roibeam.pipelines.analysis.requests import ProbeRequest
 from roibeam.pipelines.common.page_layout import Banner
+from roibeam.pipelines.common.plot import picture_svg
 from roibeam.pipelines.data.vocabulary import Names
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
@@ -157,6 +153,13 @@ def test_no_mask_no_regions_no_names(tokenizer: Any) -> None:
     assert said.words == () and said.regions == () and said.attention is None and said.match is not None
 
 
+COLOURS = dict.fromkeys(("text", "quiet", "line", "series-0", "series-1"), "#123456")
+
+
+def texts_of(sheet: Sheet) -> list[str]:
+    return [each.get_text() for each in sheet.figure.findobj(Text) if each.get_visible()]
+
+
 def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) -> None:
     """Scaled to its own largest weight, a model without any preference would be dark all over."""
     record = make_record()
@@ -165,12 +168,12 @@ def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) ->
 
     def darkest(weights: np.ndarray) -> float:
         told = dataclasses.replace(said, attention=dataclasses.replace(said.attention, weights=weights))
-        shapes, _ = probe_shapes(told, record, Names(CLASSES), text="a cat", photo=None)
-        cells = [each for each in shapes if isinstance(each, RectangleShape) and each.fill == "heat" and each.tooltip]
-        assert len(cells) == weights.size
-        told_of = " ".join(each.text for each in shapes if isinstance(each, Label))
-        assert "0.0 % 5.0 % 15.0 %" in told_of and "Mark: 5.0 %, the equal share" in told_of
-        return max(each.opacity for each in cells)
+        sheet = draw_probe(told, record, Names(CLASSES), COLOURS, text="a cat", photo=None)
+        matrix = sheet.figure.findobj(QuadMesh)[0]
+        assert matrix.get_array().size == weights.size
+        words = texts_of(sheet)
+        assert {"0.0 %", "5.0 %", "15.0 %"} <= set(words) and "Mark: 5.0 %, the equal share" in " ".join(words)
+        return float(matrix.to_rgba(matrix.get_array())[..., 3].max())
 
     alike = np.full((len(said.pieces), 6), 0.05)
     one = np.where(np.arange(6) == 2, 0.3, 0.0) * np.ones_like(alike)
@@ -184,8 +187,8 @@ def test_every_region_that_is_named_is_drawn(tokenizer: Any) -> None:
         said = probe(build("ImageBERT"), record, "a [MASK]", tokenizer, Names(CLASSES), hide=hide)
         shown = regions_to_draw(said, record)
         assert set(hide) <= set(shown) and len(shown) == max(len(hide), MAX_REGIONS)
-        shapes, _ = probe_shapes(said, record, Names(CLASSES), text="a [MASK]", photo=None)
-        numbers = [each.text for each in shapes if isinstance(each, Label) and each.text.isdigit()]
+        sheet = draw_probe(said, record, Names(CLASSES), COLOURS, text="a [MASK]", photo=None)
+        numbers = [each for each in texts_of(sheet) if each.isdigit()]
         assert sorted(numbers) == sorted(2 * [str(number) for number in shown])  # on the photo and over the matrix
 
 
@@ -195,19 +198,19 @@ def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> No
     names = Names(("a category of a rather long name", "<b>", "hat"))
     said = probe(build("ImageBERT"), record, "a [MASK] in a [MASK]", tokenizer, names)
     text = "a [MASK] in a [MASK], " + "and so on " * 30
-    shapes, height = probe_shapes(said, record, names, text=text, photo=None, banner=Banner("Careful.", "No meaning."))
-    for each in shapes:
-        if isinstance(each, Label):
-            width = text_width(each.text, each.font)
-            left = each.x - {"start": 0.0, "middle": width / 2, "end": width}[each.anchor]
-            reach = left + width * np.cos(np.radians(each.angle))
-            assert each.font >= 11 and 0 < each.y < height and -1 <= left and reach <= 361, each
-        else:
-            assert 0 <= each.x and each.x + each.width <= 361 and each.y + each.height <= height, each
-    svg = svg_text(shapes, height, "a probe")
+    draw = partial(draw_probe, said, record, names, text=text, photo=None, banner=Banner("Careful.", "No meaning."))
+    sheet = draw(COLOURS)
+    top = sheet.figure.bbox.height
+    for each in (*sheet.figure.findobj(Text), *sheet.figure.axes):
+        if not each.get_visible() or (isinstance(each, Text) and not each.get_text()):
+            continue
+        box = each.get_window_extent()
+        assert -1 <= box.x0 and box.x1 <= 361 and top - sheet.y - 1 <= box.y0 and box.y1 <= top, each
+        assert not isinstance(each, Text) or each.get_fontsize() >= 11, each
+    svg = picture_svg(draw, label="a probe")
     drawn = ElementTree.fromstring(svg)
     assert drawn.attrib["viewBox"].startswith("0 0 360 ") and drawn.attrib["width"] == "100%"
-    assert "prefers-color-scheme: dark" in svg and "<path" not in svg and "No meaning." in svg
+    assert "prefers-color-scheme: dark" in svg and ">No meaning.</text>" in svg
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +232,7 @@ def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_the_command(
-    pictures: Pictures, run_folder: Path, tmp_path: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]
+    pictures: Pictures, run_folder: Path, tmp_path: Path, roibeam: Cli, tiny_network: tuple[str, ...]
 ) -> None:
     photo = sorted(pictures.photos.iterdir())[0]
     text = "a red [MASK] <&>"
@@ -299,7 +302,7 @@ def test_the_command(
 )
 def test_what_cannot_be_is_said_in_one_line(
     image: str, text: str, options: tuple[str, ...], words: str, pictures: Pictures, run_folder: Path,
-    tmp_path: Path, roibeam: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, roibeam: Cli, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     photo = sorted(pictures.photos.iterdir())[0]
     names = {"ID": photo.stem, "PHOTO": str(photo), "STORE": str(pictures.store)}

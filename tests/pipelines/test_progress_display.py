@@ -21,7 +21,6 @@ import pytest
 import typer
 
 from roibeam.pipelines.common.console import progress as progress_file
-from roibeam.pipelines.common.console import progress as screen_file
 from roibeam.pipelines.common.console.progress import (
     IMAGES,
     MEGABYTES,
@@ -83,9 +82,9 @@ def test_lines_come_by_the_clock_also_when_nothing_moves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, progress_file.__name__)
-    monkeypatch.setattr(screen_file, "SECONDS_BETWEEN_LINES", 0.05)
-    monkeypatch.setattr(screen_file, "FIRST_LINE_SECONDS", 0.05)
-    monkeypatch.setattr(screen_file, "SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(progress_file, "SECONDS_BETWEEN_LINES", 0.05)
+    monkeypatch.setattr(progress_file, "FIRST_LINE_SECONDS", 0.05)
+    monkeypatch.setattr(progress_file, "SECONDS_BETWEEN_LOOKS", 0.02)
     monkeypatch.setattr(progress_file, "SCREEN", Screen())
     with Progress("training", 5, done=2), waiting("the second"):
         until = time.monotonic() + 5
@@ -125,7 +124,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
 def some_work() -> None:
     screen = progress_file.SCREEN
     screen.draws = is_drawn_on(sys.stderr)
-    with Progress("extracting the regions of many photos", 2_000_000) as progress:
+    with Progress("extracting regions of many photos", 2_000_000) as progress:
         progress._start -= 1000
         progress._take(ProgressState(500, Counter({f"reason {number}": 3 for number in range(30)})))
         typer.echo("a word above", err=True)  # it looks for the stream below the one that it finds
@@ -143,7 +142,7 @@ def test_a_bar_fits_the_terminal(
     assert ("\x1b[3" in text or "\x1b[9" in text) != no_colour
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", text).splitlines() if line.strip()]
     assert "a word above" in lines and max(map(len, lines)) <= 80
-    assert any("590/2,000,000 images" in line for line in lines)
+    assert any("590 of 2,000,000" in line for line in lines)
 
 
 def test_a_dumb_terminal_gets_no_control_codes(terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ from roibeam.extraction.region_encoder import STAGES, prepare_photo
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
 from roibeam.pipelines.finetuning.run.group_batches import TaskBatch
 from roibeam.pipelines.finetuning.run.group_task import PhotoTask
 from roibeam.pipelines.finetuning.run.task_start import task_encoder
@@ -35,6 +34,7 @@ from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, open_vcr
 from roibeam.pipelines.finetuning.tasks.vcr_rules import region_masks
 from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions
 from roibeam.pipelines.training.parameter_groups import group_parameters
+from roibeam.pipelines.training.requests import EncoderRequest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

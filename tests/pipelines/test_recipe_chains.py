@@ -20,7 +20,6 @@ from roibeam.extraction.weights.detector_choice import PRESETS
 from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
 from roibeam.pipelines.finetuning.run.finetune_settings import check_finetune
 from roibeam.pipelines.finetuning.run.task_start import start_of
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
@@ -112,13 +111,13 @@ def test_the_real_check_takes_the_model_of_its_own_pre_training(chain: Chain, na
     asked: Any = request(
         recipe.task,
         out=tmp_path / "run",
-        start=str(chain.model_of(recipe.model)),
+        from_=str(chain.model_of(recipe.model)),
         store=str(chain.store) if recipe.features is not None else None,
         data=chain.folder / "data",
         recipe=name,
         toy=True,
         end_to_end=recipe.end_to_end,
-        encoder=EncoderRequest(photos=str(chain.folder)) if recipe.end_to_end else EncoderRequest(),
+        photos=str(chain.folder) if recipe.end_to_end else None,
     )
     check_finetune(asked)
     start = start_of(asked, recipe)
@@ -128,7 +127,7 @@ def test_the_real_check_takes_the_model_of_its_own_pre_training(chain: Chain, na
 
 def test_a_chain_that_does_not_fit_is_refused(chain: Chain, tmp_path: Path) -> None:
     """So that the checks above can fail: stored features after a model that was trained end to end."""
-    asked = request("vqa", out=tmp_path / "run", start=str(chain.model_of("vlbert-paper")), store=str(chain.store))
+    asked = request("vqa", out=tmp_path / "run", from_=str(chain.model_of("vlbert-paper")), store=str(chain.store))
     asked = dataclasses.replace(asked, data=chain.folder / "data", recipe="vlbert-vqa")
     with pytest.raises(ValueError, match="was trained end to end: its encoder goes on with it"):
         check_finetune(asked)

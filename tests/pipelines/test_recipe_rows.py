@@ -16,7 +16,7 @@ from roibeam.model.task_heads import MatchModel
 from roibeam.model.task_losses import referred_targets
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, REGION, TaskGroup, TaskRow, TaskText
-from roibeam.pipelines.finetuning.run.finetune_settings import sections_of
+from roibeam.pipelines.finetuning.run.finetune_settings import config_of
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.losses import loss_named
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
@@ -69,7 +69,7 @@ def test_a_release_s_slots_hold_the_whole_image_too(name: str) -> None:
         joined = join_regions((features, boxes), (features[:3], boxes[:3]), recipe.options.max_boxes)
         assert len(joined.features) == slots - 1
     else:
-        assert len(candidates_of("photo", boxes, boxes[:3], (60, 60), recipe.options.candidate_rules).boxes) == slots
+        assert len(candidates_of("photo", boxes, boxes[:3], (60, 60), recipe.options).boxes) == slots
 
 
 @pytest.mark.parametrize("name", [name for name in TASK_RECIPES if name.startswith("imagebert-retrieval")])
@@ -91,7 +91,7 @@ def test_vilbert_s_paper_has_one_rate_on_vqa() -> None:
     rates = {}
     for name in ("vilbert-vqa", "vilbert-vqa-paper"):
         recipe, network = TASK_RECIPES[name], built(name, LABEL, 3)
-        config = sections_of(request(), TASKS["vqa"].options, recipe, steps=100)["train"]
+        config = config_of(request(), TASKS["vqa"].options, recipe, steps=100).train
         plain: list[ParameterGroup] = [{"params": list(network.module.parameters())}]
         groups = chosen_groups(network.module, partial(list, plain), config)
         rates[name] = {round(config.learning_rate * group.get("learning_rate_scale", 1.0), 9) for group in groups}
@@ -115,7 +115,7 @@ def test_vilbert_s_paper_labels_proposals_alone_by_a_threshold() -> None:
         recipe = TASK_RECIPES[f"vilbert-refcoco+-detected{end}"]
         rules = {"kind": recipe.options.target_of("train"), "inclusive_sides": recipe.options.one_pixel_more}
         targets = referred_targets(boxes, torch.ones(1, 3, dtype=torch.bool), boxes[:, 0], **rules)
-        proposals = candidates_of("a", boxes[0].numpy(), boxes[0].numpy(), (99, 99), recipe.options.candidate_rules)
+        proposals = candidates_of("a", boxes[0].numpy(), boxes[0].numpy(), (99, 99), recipe.options)
         scored = built(f"vilbert-refcoco+-detected{end}", REGION)
         found[end] = targets[0].tolist(), len(proposals.boxes) - 3, recipe.options.annotated_in_training
         assert scored.described

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 import torch
 from disturbed_runs import NETWORK, Command, Run
-from tiny_commands import Pictures
+from tiny_commands import Cli, Pictures
 
 from roibeam.pipelines.data.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.pretraining.recipes.published import PARAMETERS, PRINTED, RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.training.train_config import TrainConfig
-
-Cli = Callable[..., Any]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from glue_files import write_task
+from tiny_commands import Cli
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
@@ -24,7 +25,6 @@ from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
-Cli = Callable[..., Any]
 TURNS = 10
 SHORT = ("--steps", 1, "--batch-size", 2, "--threads", 1, "--device", "cpu", "--toy")
 

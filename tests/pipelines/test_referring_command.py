@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
-from tiny_commands import TINY_ENCODER, one_line
+from tiny_commands import TINY_ENCODER, Cli, one_line
 
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
@@ -36,15 +35,14 @@ def write_store(folder: Path, *, boxes: dict[int, Any] | None = None, fingerprin
     folder.mkdir()
     records = []
     for number in (1, 2, 3):
-        record = replace(draw_record(number, 16), image_id=f"COCO_train2014_{number:012}")
+        record = replace(draw_record(number, 16), image_id=f"COCO_train2014_{number:012}", class_distribution=None)
         if boxes is not None:
             count = len(boxes[number])
             record = replace(
                 record, boxes=np.array(boxes[number], np.float32), features=record.features[:count],
                 class_ids=record.class_ids[:count], class_scores=record.class_scores[:count],
-                class_distribution=None,
             )  # fmt: skip
-        records.append(record if boxes is not None else replace(record, class_distribution=None))
+        records.append(record)
     write_shard(folder, 0, iter(records), fingerprint=fingerprint)
     publish_store(folder, [0], fingerprint=fingerprint, config={}, classes=[f"class {each}" for each in range(6)])
     return folder
@@ -74,28 +72,18 @@ def made(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 @pytest.mark.slow
 def test_a_second_store_is_needed_in_training_alone(
-    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path
+    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     """Predictions of other splits are the same with and without it."""
     store, annotated, data = made
     task = ("--set", "refcoco+.boxes=stored", "--set", "refcoco+.annotated_in_training=true")
-    run = (
-        "finetune",
-        tmp_path / "run",
-        "--task",
-        "refcoco+",
-        "--from",
-        "none",
-        "--system",
-        "vilbert",
-        "--store",
-        store,
-    )
-    run = (*run, "--data", data, "--device", "cpu", "--steps", 1, *task, "--set", "layout.whole_image=all")
+    place = ("--store", store, "--data", data, "--device", "cpu")
+    new = ("--task", "refcoco+", "--from", "none", "--system", "vilbert", "--steps", 1)
+    run = ("finetune", tmp_path / "run", *new, *place, *task, "--set", "layout.whole_image=all")
     assert "--annotated-store is missing" in one_line(roibeam(*run))
     done = roibeam(*run, "--annotated-store", annotated)
     assert done.code == 0, done.err
-    asked = ("predict", tmp_path / "run", "--store", store, "--data", data, "--device", "cpu")
+    asked = ("predict", tmp_path / "run", *place)
     for name, more in (("both", ("--annotated-store", annotated)), ("one", ())):
         done = roibeam(*asked, "--out", tmp_path / name, *more)
         assert done.code == 0, done.err
@@ -118,7 +106,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("through_the_detector", [False, True])
 def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
-    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], photos: Path, tmp_path: Path,
+    roibeam: Cli, made: tuple[Path, Path, Path], photos: Path, tmp_path: Path,
     through_the_detector: bool,
 ) -> None:  # fmt: skip
     """Small: with the head of its release, and from photos by its own rule of what is right. A store whose regions were
@@ -149,7 +137,7 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_box_that_the_store_lacks_is_told_before_anything_is_written(
-    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path, split: str
+    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path, split: str
 ) -> None:
     """Of a later image, which no batch has asked for yet."""
     _, boxes, data = made
@@ -172,15 +160,12 @@ def test_a_sentence_that_no_model_is_asked_about_needs_no_record(made: tuple[Pat
 
 
 def test_what_is_measured_in_the_input_of_a_network_needs_photos(
-    roibeam: Callable[..., Any], made: tuple[Path, Path, Path], tmp_path: Path
+    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     store, _, data = made
     words = ("finetune", tmp_path / "run", "--task", "refcoco+", "--from", "none", "--system", "vlbert")
     for field, said in (
-        (
-            "overlap_in=input",
-            "leave it at photo, or train from photos with --end-to-end",
-        ),
+        ("overlap_in=input", "leave it at photo, or train from photos with --end-to-end"),
         ("image_feature=detected", "on stored features --set layout.whole_image=all"),
     ):
         done = roibeam(*words, "--store", store, "--data", data, "--set", f"refcoco+.{field}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness.finetuning.prepared_photos import candidate_targets, image_feature, prepare_candidates
+from tiny_commands import Cli
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -30,7 +32,6 @@ from roibeam.pipelines.finetuning.metrics.referring import (
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import check_data_set
 from roibeam.pipelines.finetuning.task import check_best_by
-from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.referring import (
     ANNOTATED,
     DETECTED,
@@ -39,13 +40,15 @@ from roibeam.pipelines.finetuning.tasks.referring import (
     ReferringOptions,
     candidates_for,
     chosen_boxes,
+    joined_candidates,
     mirrored_group,
     missed_objects,
+    open_referring,
     read_referring,
     referring_groups,
     referring_scores,
+    stored_regions,
 )
-from roibeam.pipelines.finetuning.tasks.referring_task import joined_candidates, open_referring, stored_regions
 
 # Photo 5: 100 x 60, two objects and a crowd, two detections. Photo 6: one object, nothing detected.
 BOXES = {50: (5, [10.0, 10, 20, 20]), 51: (5, [50.0, 20, 30, 30]), 52: (5, [0.0, 0, 90, 50]), 60: (6, [1.0, 2, 3, 4])}
@@ -322,9 +325,7 @@ def test_a_written_file_scores_as_the_groups_do(judged: Any, files: ReferringFil
     assert json.loads(path.read_text("utf-8"))[1]["box"] is None
 
 
-def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(
-    folder: Path, tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(folder: Path, tmp_path: Path, roibeam: Cli) -> None:
     """One of the two objects of the training split is detected; both sentences of it count. Without the file of
     detections there is no bound, and a check needs none."""
     said = tmp_path / "boxes.json"

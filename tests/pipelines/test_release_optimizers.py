@@ -258,20 +258,6 @@ def test_a_rule_for_another_model_is_refused():
 # --- by name ---
 
 
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"optimizer": "bertadam"}, "optimizer must be adamw or sgd or bert-adam or adamw-transformers"),
-        ({"clip_scope": "every"}, "clip_scope must be all or each, got 'every'"),
-        ({"clip_scope": "each", "clip_norm": 0.0}, "clip_scope each needs a clip_norm above 0"),
-        ({"parameter_groups": "vilbert"}, "parameter_groups must be task or vl-bert or vilbert-release"),
-    ],
-)
-def test_unknown_names_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        settings(**fields)
-
-
 def test_release_settings_are_valid_and_complete():
     used = set()
     for name in RELEASE_SETTINGS:

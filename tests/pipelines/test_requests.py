@@ -26,9 +26,9 @@ def request_of(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> C
     rows["annotations"].append({**rows["annotations"][0], "caption": " "})  # left out, with a note
     captions.write_text(json.dumps(rows))
     assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    data = RequestedData(stores=[str(tmp_path / "store")], captions=[str(captions)])
+    data = RequestedData(store=[str(tmp_path / "store")], captions=[str(captions)])
     settings = ["train.checkpoint_every=0", *(f"model.{each}" for each in SIZES)]
-    training = RequestedTraining(steps=2, batch_size=4, device="cpu", threads=1, settings=settings)
+    training = RequestedTraining(steps=2, batch_size=4, device="cpu", threads=1, set=settings)
     return lambda name: PretrainRequest(tmp_path / name, data, RequestedModel(system="imagebert"), training)
 
 
@@ -42,7 +42,7 @@ def test_a_request_runs_as_the_command_does(
     asked = request_of("asked")
     result = run_pretraining(asked)
     done = roibeam(
-        "pretrain", tmp_path / "told", "--store", asked.data.stores[0], "--captions", asked.data.captions[0],
+        "pretrain", tmp_path / "told", "--store", asked.data.store[0], "--captions", asked.data.captions[0],
         "--system", "imagebert", "--steps", 2, "--batch-size", 4, "--device", "cpu", "--threads", 1, "--json",
         *(part for each in asked.training.settings for part in ("--set", each)),
     )  # fmt: skip
@@ -88,11 +88,11 @@ def test_requests_in_stages(request_of: Callable[[str], PretrainRequest], tmp_pa
         (RequestedModel(toy=True), "--toy is the small variant of a --recipe"),
         (RequestedModel(background="middle"), "--background 'middle': choose one of first, last, none"),
         (RequestedModel(background="first"), "of a model to start from, name it with --from-run"),
-        (RequestedModel(size="huge"), "--model 'huge': choose one of small"),
+        (RequestedModel(model="huge"), "--model 'huge': choose one of small"),
     ],
 )
 def test_requests_that_are_none(tmp_path: Path, model: RequestedModel, words: str) -> None:
-    asked = PretrainRequest(tmp_path / "run", RequestedData(stores=["nowhere"]), model)
+    asked = PretrainRequest(tmp_path / "run", RequestedData(store=["nowhere"]), model)
     with pytest.raises(ValueError, match=words):
         run_pretraining(asked)
     with pytest.raises(ValueError, match="name the store that roibeam extract wrote"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
-Roibeam = Callable[..., Any]
 WORDS = ("red", "blue", "small", "old", "round", "wet", "tall", "dark")
 THINGS = ("dog", "boat", "tree", "house", "ball", "road", "tower", "horse")
 WEIGHTS = Path(__file__).parents[2] / "bench" / "evidence" / "weights" / "perfect" / "vilbert"
@@ -54,7 +52,7 @@ def told(done: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_eight_images_and_their_captions_are_told_apart_after_training(
-    roibeam: Roibeam, world: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, world: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """On what it was trained on: that draws, loss, scores, ranks and files belong together; and what is refused."""
     store, data = world
@@ -80,7 +78,7 @@ def test_eight_images_and_their_captions_are_told_apart_after_training(
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_retrieves_toy_pictures_better_after_fine_tuning(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_pretrained_model_retrieves_toy_pictures_better_after_fine_tuning(roibeam: Cli, tmp_path: Path) -> None:
     """From weights that the evidence keeps, on pictures of another toy world, none of which is trained on."""
     world, store, data = tmp_path / "world", tmp_path / "store", tmp_path / "world" / "coco"
     told(roibeam("toyworld", world, "--num-images", 1600, "--perfect-store", store, "--seed", 5, "--json"))
@@ -103,7 +101,7 @@ def test_a_pretrained_model_retrieves_toy_pictures_better_after_fine_tuning(roib
     assert found["tuned"]["image mean rank"] < found["zero-shot"]["image mean rank"]
 
 
-def _folds_and_some_images(roibeam: Roibeam, asked: tuple[Any, ...], data: Path, folder: Path) -> None:
+def _folds_and_some_images(roibeam: Cli, asked: tuple[Any, ...], data: Path, folder: Path) -> None:
     told(roibeam(*asked, "--split", "test", "--out", folder / "whole.npy", "--json"))
     told(roibeam(*asked, "--split", "test", "--out", folder / "halves.npy", "--folds", 2, "--json"))
     told(roibeam(*asked, "--split", "test", "--out", folder / "some.npy", "--max-images", 2, "--json"))
@@ -117,7 +115,7 @@ def _folds_and_some_images(roibeam: Roibeam, asked: tuple[Any, ...], data: Path,
     assert found["figures"][1]["value"] == 1.0  # R@5 of two images
 
 
-def _what_is_refused(roibeam: Roibeam, asked: tuple[Any, ...], score: tuple[Any, ...], folder: Path) -> None:
+def _what_is_refused(roibeam: Cli, asked: tuple[Any, ...], score: tuple[Any, ...], folder: Path) -> None:
     out = ("--out", folder / "no.npy")
     assert "scores every caption with every image already" in one_line(roibeam(*asked, *out, "--permute-images"))
     assert "3 folds of 4 images" in one_line(roibeam(*asked, *out, "--split", "test", "--folds", 3))

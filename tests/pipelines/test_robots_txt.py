@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from faulty_server import image, write_list
+from odd_servers import serving
 
 from roibeam.pipelines.data.download.download_run import DownloadOptions, run_download
 from roibeam.pipelines.data.download.limits import DownloadLimits
@@ -101,14 +101,8 @@ def host(status: int, robots: str | bytes = "", place: str = "") -> Iterator[tup
     asked = Counter[str]()
     body = robots.encode() if isinstance(robots, str) else robots
     handler = partial(_Host, robots=(status, body, place), asked=asked)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(handler) as port:
+        yield f"http://127.0.0.1:{port}", asked
 
 
 def test_each_host_is_asked_once_and_obeyed(tmp_path: Path) -> None:

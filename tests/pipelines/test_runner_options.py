@@ -45,9 +45,10 @@ from roibeam.pipelines.cli.developers import PIPELINE
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.beam_extraction import extraction_pipeline
+from roibeam.pipelines.extract.request import RunnerChoice
 from roibeam.pipelines.extract.runners import pipeline_run
 from roibeam.pipelines.extract.runners.clusters import cancel_job_on_interrupt
-from roibeam.pipelines.extract.runners.pipeline_run import WORKER_POOL, RunnerChoice, _cause, check_cluster
+from roibeam.pipelines.extract.runners.pipeline_run import WORKER_POOL, _cause, check_cluster
 from roibeam.pipelines.extract.runners.pool_token import TOKEN_PARAM
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard.store_folder import StoreText

@@ -95,7 +95,7 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
     assert made.joint is not None
     joint, choices = made.joint, made.joint.choices
     masking = recipe.masking or DEFAULT_MASKING
-    appearances = SYSTEMS[recipe.system].named.masking
+    appearances = SYSTEMS[recipe.system].masking
     if appearances:
         assert made.model.config.masked_appearance == appearances[masking]
         assert choices.masked_pixels == MASKINGS[masking]
@@ -111,24 +111,22 @@ def check_encoder(name: str, made: RunModel, encoder: EndToEnd | None) -> None:
     assert {each: getattr(encoder.photos, each) for each in photos} == photos
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_published_run_is_its_recipe(name: str) -> None:
-    recipe = RECIPES[name]
-    run, made, encoder = built(name, toy=False, end_to_end=recipe.end_to_end)
-    modes = modes_of(recipe, toy=False, end_to_end=recipe.end_to_end)
+def check_run(name: str, *, toy: bool, end_to_end: bool) -> None:
+    run, made, encoder = built(name, toy=toy, end_to_end=end_to_end)
+    modes = modes_of(RECIPES[name], toy=toy, end_to_end=end_to_end)
     check_model(name, made, modes)
     check_training(name, run, made, modes)
     check_encoder(name, made, encoder)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_published_run_is_its_recipe(name: str) -> None:
+    check_run(name, toy=False, end_to_end=RECIPES[name].end_to_end)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_toy_run_is_its_recipe_but_for_sizes_and_steps(name: str) -> None:
-    recipe = RECIPES[name]
-    run, made, encoder = built(name, toy=True, end_to_end=recipe.end_to_end)
-    modes = modes_of(recipe, toy=True, end_to_end=recipe.end_to_end)
-    check_model(name, made, modes)
-    check_training(name, run, made, modes)
-    check_encoder(name, made, encoder)
+    check_run(name, toy=True, end_to_end=RECIPES[name].end_to_end)
 
 
 @pytest.mark.parametrize("name", [name for name, each in RECIPES.items() if not (each.end_to_end or each.task_text)])
@@ -144,11 +142,7 @@ def test_a_run_of_stored_features_is_its_recipe_end_to_end_too(name: str) -> Non
         with pytest.raises(ValueError, match=refused):
             check_settings(requested(name, toy=True, end_to_end=True), recipe, None, goes_on=False)
         return
-    run, made, encoder = built(name, toy=True, end_to_end=True)
-    modes = modes_of(recipe, toy=True, end_to_end=True)
-    check_model(name, made, modes)
-    check_training(name, run, made, modes)
-    check_encoder(name, made, encoder)
+    check_run(name, toy=True, end_to_end=True)
 
 
 def test_the_rules_that_know_an_encoder_do() -> None:

@@ -6,32 +6,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
+import sample_parity as parity
 
-BENCH = Path(__file__).parents[2] / "bench"
 GOLDEN = Path(__file__).parent / "data" / "official_samples.npz"
 
 
-@pytest.fixture(scope="module")
-def parity() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCH))
-    spec = importlib.util.spec_from_file_location("sample_parity", BENCH / "sample_parity.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sample_parity"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(BENCH))
-
-
-def test_samples_are_those_of_the_official_codes(parity: Any, tmp_path: Path) -> None:
+def test_samples_are_those_of_the_official_codes(tmp_path: Path) -> None:
     with np.load(GOLDEN) as golden:
         assert {name.split("/")[0] for name in golden.files} == {case.name for case in parity.CASES}
         for case in parity.CASES:

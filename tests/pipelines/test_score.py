@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_commands import Cli
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 VQA, CHOICES, BOXES = (GOLDENS / name for name in ("metrics_vqa", "metrics_vcr_nlvr_glue", "metrics_refcoco"))
-Roibeam = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +45,13 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.json" for name in told}
 
 
-def figures(roibeam: Roibeam, *words: object) -> dict[str, dict[str, Any]]:
+def figures(roibeam: Cli, *words: object) -> dict[str, dict[str, Any]]:
     done = roibeam("score", *words, "--json")
     assert done.code == 0, done.err
     return {each["name"]: each for each in json.loads(done.out)["figures"]}
 
 
-def test_scores_are_those_of_the_reference(roibeam: Roibeam, data: Path, boxes: dict[str, Path]) -> None:
+def test_scores_are_those_of_the_reference(roibeam: Cli, data: Path, boxes: dict[str, Path]) -> None:
     exact = json.loads((VQA / "mixed.json").read_text("utf-8"))["expected"]["exact"]
     found = figures(roibeam, "vqa", VQA / "mixed.results.json", "--data", data)
     assert 100 * found["overall"]["value"] == pytest.approx(exact["overall"])
@@ -68,7 +67,7 @@ def test_scores_are_those_of_the_reference(roibeam: Roibeam, data: Path, boxes: 
         assert found["accuracy"]["value"] == accuracy[name]["val"]
 
 
-def test_the_table_has_percents_as_printed_and_the_card(roibeam: Roibeam, data: Path) -> None:
+def test_the_table_has_percents_as_printed_and_the_card(roibeam: Cli, data: Path) -> None:
     done = roibeam("score", "vqa", VQA / "mixed.results.json", "--data", data)
     rows = {line[:32].strip(): line[32:].split() for line in done.out.splitlines()}
     assert rows["overall"][0] == "79.06" and rows["question type how many"] == ["83.85", "13"]
@@ -76,7 +75,7 @@ def test_the_table_has_percents_as_printed_and_the_card(roibeam: Roibeam, data: 
     assert done.out.count("sha256") == 2
 
 
-def test_two_files_are_compared_row_by_row(roibeam: Roibeam, data: Path, tmp_path: Path) -> None:
+def test_two_files_are_compared_row_by_row(roibeam: Cli, data: Path, tmp_path: Path) -> None:
     answers = json.loads((VQA / "mixed.results.json").read_text("utf-8"))
     worse = tmp_path / "worse.json"
     worse.write_text(json.dumps([*({**each, "answer": "?"} for each in answers[:40]), *answers[40:]]))
@@ -88,14 +87,14 @@ def test_two_files_are_compared_row_by_row(roibeam: Roibeam, data: Path, tmp_pat
     assert roibeam("score", *words, worse).code == 0
 
 
-def test_a_submission_without_labels_is_checked(roibeam: Roibeam, data: Path) -> None:
+def test_a_submission_without_labels_is_checked(roibeam: Cli, data: Path) -> None:
     words = ("score", "vqa", VQA / "mixed.results.json", "--data", data, "--split", "test")
     done = roibeam(*words, "--check")
     assert done.code == 0 and "complete, one row for each of 160 (official test: 447,793)" in done.out
     assert "--check looks at a submission" in roibeam(*words).err
 
 
-def test_strict_rules_refuse_what_official_ones_count(roibeam: Roibeam, data: Path, tmp_path: Path) -> None:
+def test_strict_rules_refuse_what_official_ones_count(roibeam: Cli, data: Path, tmp_path: Path) -> None:
     answers = json.loads((VQA / "mixed.results.json").read_text("utf-8"))
     doubled, lines = tmp_path / "doubled.json", tmp_path / "lines.csv"
     doubled.write_text(json.dumps([{**answers[0], "answer": "?"}, *answers]))
@@ -115,7 +114,7 @@ class _Runs:
         return (print, ("this ran",))
 
 
-def test_wrong_files_are_told_in_one_line(roibeam: Roibeam, data: Path, boxes: dict[str, Path], tmp_path: Path) -> None:
+def test_wrong_files_are_told_in_one_line(roibeam: Cli, data: Path, boxes: dict[str, Path], tmp_path: Path) -> None:
     mixed, other = VQA / "mixed.results.json", VQA / "ten_equal.results.json"
     bad = tmp_path / "bad"
     bad.mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import tarfile
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from folder_filesystem import PREFIX, FolderFileSystem
+from small_files import write_tar
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.local_folder import LocalFolder
@@ -52,16 +52,6 @@ def caption_of(photo: Path) -> str:
 
 def tell(sample: str, text: object) -> tuple[str, bytes]:
     return sample, text.encode() if isinstance(text, str) else json.dumps(text).encode()
-
-
-def write_tar(path: Path, files: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
 
 
 def as_folder(photos: Path, to: Path) -> Path:

@@ -9,7 +9,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from disturbed_runs import NETWORK, Command, Ended, Run
 from ranks import run_ranks, said
 from safetensors.torch import load_file
 from staged_training import KilledAtMark
-from tiny_commands import Pictures
+from tiny_commands import TINY_SIZES, Cli, Pictures
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
 
@@ -27,10 +26,6 @@ from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_befo
 from roibeam.pipelines.training.model_files.model_checkpoint import load_model
 from roibeam.pipelines.training.run_folder.stages import StagedRun, furthest_stage
 from roibeam.pipelines.training.run_folder.training_data import trained_among
-
-Cli = Callable[..., Any]
-SIZES = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")
-MODEL = tuple(part for each in SIZES for part in ("--set", f"model.{each}"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +53,7 @@ class World:
             "3",
             "--threads",
             "1",
-            *MODEL,
+            *TINY_SIZES,
         )
         options += ("--set", "train.checkpoint_every=0", "--set", "train.accumulation=2")
         stages = ("--stage", f"{one} --steps 3", "--stage", f"{two} --steps 4 --learning-rate 0.001 --warmup-steps 2")
@@ -420,7 +415,7 @@ def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, made_data: Pa
     folder = made_data / "formats" / "nlvr2"
     assert roibeam("extract", folder / "images", tmp_path / "store", *NETWORK).code == 0
     given = ("--store", str(world.pictures.store), "--captions", str(world.folder / "a.json"))
-    options = ("--recipe", "visualbert-task-nlvr2", "--toy", "--steps", "1", "--batch-size", "2", *MODEL)
+    options = ("--recipe", "visualbert-task-nlvr2", "--toy", "--steps", "1", "--batch-size", "2", *TINY_SIZES)
     own = ("--stage", "--set sampling.text_form=one_caption", "--stage", f"--store {tmp_path / 'store'}")
     texts = ("--task-text", str(folder / "train.json"))
     fast = ("--set", "train.accumulation=1", "--json")

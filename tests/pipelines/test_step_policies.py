@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,29 +16,6 @@ from roibeam.pipelines.training.optimizer import learning_rate_at, plateau_falls
 from roibeam.pipelines.training.task import AlternatingTask
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import reported, share_of_step
-
-GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "finetune_vilbert"
-
-
-def official_rates(name: str) -> tuple[dict[str, Any], np.ndarray]:
-    """Options of a case and the rates of its first group."""
-    with np.load(GOLDENS / f"{name}.npz") as file:
-        return json.loads(str(file["config"])), file["out/lr_per_update"][:, 0]
-
-
-def test_the_epochs_schedule_overwrites_the_rise() -> None:
-    _, want = official_rates("multitask_vqa_mannul")
-    config = TrainConfig(
-        steps=len(want),
-        learning_rate=4e-5,
-        warmup_steps=0.2 * len(want),
-        schedule="steps",
-        decay_steps=(9, 13),
-        decay_factor=0.2,
-        starts_at_zero=True,
-        warmup_overwritten_every=2,
-    )
-    np.testing.assert_allclose([learning_rate_at(step, config) for step in range(1, len(want) + 1)], want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
@@ -63,15 +38,6 @@ def test_schedules_that_overwrite_each_other_when_tasks_take_turns(tasks: int) -
         updates_per_schedule_step=tasks,
     )  # fmt: skip
     np.testing.assert_allclose([learning_rate_at(step, config) for step in range(1, len(want) + 1)], want, rtol=1e-12)
-
-
-def test_two_tasks_share_one_step_of_the_schedule() -> None:
-    _, want = official_rates("multitask_vcr_joint")
-    config = TrainConfig(
-        steps=len(want), learning_rate=2e-5, warmup_steps=3, starts_at_zero=True, updates_per_schedule_step=2
-    )
-    got = [learning_rate_at(step, config) for step in range(1, len(want) + 1)]
-    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-20)
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
@@ -191,19 +157,3 @@ def test_a_task_s_loss_has_its_name_and_scale() -> None:
 def test_what_is_wrong_with_alternating_tasks_is_told(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         alternating(**options)
-
-
-@pytest.mark.parametrize(
-    "fields, words",
-    [
-        ({"schedule": "plateau"}, "the schedule plateau goes by evaluations"),
-        ({"loss_mean": "batch"}, "loss_mean must be step or micro_batch, got 'batch'"),
-        ({"step_gradients": "first"}, "step_gradients must be all or last"),
-        ({"updates_per_schedule_step": 0}, "updates_per_schedule_step must be at least 1"),
-        ({"warmup_overwritten_every": 2}, "warmup_overwritten_every belongs to the schedule steps, not linear"),
-        ({"warmup_overwritten_every": -1}, "warmup_overwritten_every must not be negative"),
-    ],
-)
-def test_settings_that_are_none(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TrainConfig(steps=10, **fields)

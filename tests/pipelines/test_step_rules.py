@@ -14,7 +14,7 @@ from task_groups import WHOLE, small_network
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
 from roibeam.pipelines.finetuning.rows import CHOICE, LABEL, PHRASE, REGION
-from roibeam.pipelines.finetuning.run.finetune_settings import sections_of, without_evaluations
+from roibeam.pipelines.finetuning.run.finetune_settings import config_of, without_evaluations
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
 from roibeam.pipelines.training.optimizer import learning_rate_at
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
@@ -25,16 +25,16 @@ from roibeam.pipelines.training.step_policies import ACCIDENTS, STEP_RULES, rele
 def test_steps_are_right_and_the_releases_accidents_are_asked_for(name: str) -> None:
     recipe = TASK_RECIPES[name]
     options = TASKS[recipe.task].options
-    right = sections_of(request(recipe.task), options, recipe)["train"]
+    right = config_of(request(recipe.task), options, recipe).train
     assert (right.loss_mean, right.step_gradients, right.starts_at_zero) == ("step", "all", False)
     assert right.average_start == "first_update"
     assert right.parameter_groups in ("task", "vl-bert", "vilbert-tasks", "vilbert-single-stream-tasks")
-    as_released = request(recipe.task, settings=["steps.rule=release"])
+    as_released = request(recipe.task, set=["steps.rule=release"])
     if not recipe.accidents:
         with pytest.raises(ValueError, match=r"steps\.rule 'release': this recipe has correct$"):
-            sections_of(as_released, options, recipe)
+            config_of(as_released, options, recipe)
         return
-    released = sections_of(as_released, options, recipe)["train"]
+    released = config_of(as_released, options, recipe).train
     others = (*recipe.accidents, "warmup_steps", "decay_steps")
     assert recipe.accidents.keys() <= set(ACCIDENTS) and right == replace(
         released, **{field: getattr(right, field) for field in others}
@@ -92,9 +92,9 @@ def test_vilberts_decay_is_turned_round() -> None:
 
 def test_accidents_need_a_release() -> None:
     with pytest.raises(ValueError, match="no release is named; give --recipe"):
-        sections_of(request(settings=["steps.rule=release"]), TASKS["vqa"].options, None)
+        config_of(request(set=["steps.rule=release"]), TASKS["vqa"].options, None)
     with pytest.raises(ValueError, match=r"steps\.rule 'release-mt': this recipe has correct and release$"):
-        sections_of(request(settings=["steps.rule=release-mt"]), TASKS["vqa"].options, TASK_RECIPES["vlbert-vqa"])
+        config_of(request(set=["steps.rule=release-mt"]), TASKS["vqa"].options, TASK_RECIPES["vlbert-vqa"])
 
 
 def test_what_the_releases_do_by_accident() -> None:
@@ -120,7 +120,7 @@ def official_rates(name: str) -> np.ndarray:
 def test_the_first_rates_of_the_multi_task_release() -> None:
     """As the reference of fine-tuning has them: 9 epochs of two updates, of which 3.6 are the warm-up."""
     recipe = replace(TASK_RECIPES["vilbert-vqa"], epochs=9, warmup=0.2, learning_rate=4e-5)
-    config = sections_of(request(settings=["steps.rule=release-mt"]), TASKS["vqa"].options, recipe, steps=18)["train"]
+    config = config_of(request(set=["steps.rule=release-mt"]), TASKS["vqa"].options, recipe, steps=18).train
     assert config.warmup_steps == pytest.approx(3.6) and config.decay_steps == (9, 13)
     rates = [learning_rate_at(step, config) for step in range(1, 19)]
     np.testing.assert_allclose(rates, official_rates("multitask_vqa_mannul"), rtol=1e-12)
@@ -142,8 +142,8 @@ def test_the_rates_of_a_rule_are_those_of_its_release(
     case: str, rule: str, recipe: str, steps: int, changes: dict[str, Any]
 ) -> None:
     published = replace(TASK_RECIPES[recipe], **changes)
-    asked = request(published.task, settings=[f"steps.rule={rule}"])
-    config = sections_of(asked, TASKS[published.task].options, published, steps=steps)["train"]
+    asked = request(published.task, set=[f"steps.rule={rule}"])
+    config = config_of(asked, TASKS[published.task].options, published, steps=steps).train
     want, got = official_rates(case), [learning_rate_at(step, config) for step in range(1, steps + 1)]
     assert len(want) == steps
     np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-20)
@@ -153,7 +153,7 @@ def test_a_release_does_not_round_its_warm_up() -> None:
     """A share of the steps is one of a float there; the correct rule takes whole steps, and a user's number stays."""
     recipe, options = TASK_RECIPES["vilbert-vqa"], TASKS["vqa"].options
     lengths = [
-        sections_of(request(settings=[f"steps.rule={rule}"], **given), options, recipe, steps=36)["train"].warmup_steps
+        config_of(request(set=[f"steps.rule={rule}"], **given), options, recipe, steps=36).train.warmup_steps
         for rule, given in (("correct", {}), ("release", {}), ("release-mt", {}), ("release", {"warmup_steps": 5}))
     ]
     assert lengths == [4, pytest.approx(3.6), pytest.approx(3.6), 5]
@@ -161,13 +161,13 @@ def test_a_release_does_not_round_its_warm_up() -> None:
 
 def test_the_multi_task_release_s_steps_are_a_rule_of_vilbert_s_recipes() -> None:
     recipe = TASK_RECIPES["vilbert-vcr"]
-    found = sections_of(request("vcr", settings=["steps.rule=release-mt"]), TASKS["vcr"].options, recipe, steps=133_080)
-    config = found["train"]
+    found = config_of(request("vcr", set=["steps.rule=release-mt"]), TASKS["vcr"].options, recipe, steps=133_080)
+    config = found.train
     assert {field: getattr(config, field) for field in release_settings("vilbert-release-mt-tasks")} == dict(
         release_settings("vilbert-release-mt-tasks")
     )
     # 66,540 iterations of two updates, 3,327 in an epoch; one step of the schedule for both.
-    assert found["vcr"].updates == "task" and config.updates_per_schedule_step == 2
+    assert found.task.updates == "task" and config.updates_per_schedule_step == 2
     assert (config.warmup_steps, config.warmup_overwritten_every) == (6654, 3327)
     assert config.decay_steps == (5 * 3327 - 1, 7 * 3327 - 1) and config.decay_factor == 0.2
 
@@ -183,8 +183,8 @@ def test_a_plateau_is_a_rule_of_vilbert_s_recipes() -> None:
         "vilbert-retrieval",
     ):
         recipe = TASK_RECIPES[name]
-        asked = request(recipe.task, settings=["steps.rule=release-plateau"])
-        config = sections_of(asked, TASKS[recipe.task].options, recipe, steps=400)["train"]
+        asked = request(recipe.task, set=["steps.rule=release-plateau"])
+        config = config_of(asked, TASKS[recipe.task].options, recipe, steps=400).train
         assert (config.schedule, config.decay_steps, config.decay_factor) == ("plateau", (), 0.2)
         assert (config.plateau_patience, config.plateau_cooldown, config.plateau_threshold) == (1, 1, 1e-3)
         assert config.evaluate_every == 20 and config.starts_at_zero
@@ -199,8 +199,8 @@ def test_a_release_makes_an_update_of_each_problem(name: str) -> None:
     recipe, options = TASK_RECIPES[name], TASKS["vcr"].options
 
     def updates(*settings: str, of: TaskRecipe = recipe) -> tuple[str, float]:
-        found = sections_of(request("vcr", settings=list(settings)), options, of, steps=1000)
-        return found["vcr"].updates, found["train"].warmup_steps
+        found = config_of(request("vcr", set=list(settings)), options, of, steps=1000)
+        return found.task.updates, found.train.warmup_steps
 
     released = "steps.rule=release"
     assert updates() == ("step", 100) and updates(released) == ("task", 50)

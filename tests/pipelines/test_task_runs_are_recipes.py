@@ -21,18 +21,18 @@ from roibeam.model.task_heads import MatchModel, TaskModel
 from roibeam.pipelines.data.mode_changes import DATA, TASK, TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest
 from roibeam.pipelines.finetuning.run.finetune_settings import (
     TOY_RATE,
     TOY_STEPS,
     TOY_STEPS_END_TO_END,
-    sections_of,
+    FinetuneConfig,
+    config_of,
     steps_for,
 )
 from roibeam.pipelines.finetuning.run.network import started_network
 from roibeam.pipelines.finetuning.systems.named_systems import SYSTEMS
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
-from roibeam.pipelines.finetuning.tasks.vcr_rules import vcr_input_classes
+from roibeam.pipelines.finetuning.tasks.vcr import vcr_input_classes
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -45,28 +45,28 @@ NOT_OF_RECIPES = {"device", "seed", "checkpoint_every", "evaluate_every", "steps
 
 def asked_for(name: str, *, toy: bool) -> Any:
     recipe = TASK_RECIPES[name]
-    encoder = EncoderRequest(weights=None if toy else "random:1") if recipe.end_to_end else EncoderRequest()
-    named = {"recipe": name, "toy": toy, "end_to_end": recipe.end_to_end, "encoder": encoder}
+    weights = "random:1" if recipe.end_to_end and not toy else None
+    named = {"recipe": name, "toy": toy, "end_to_end": recipe.end_to_end, "weights": weights}
     return request(recipe.task, batch_size=BATCH if toy else None, **named)
 
 
-def sections(name: str, *, toy: bool) -> dict[str, Any]:
+def sections(name: str, *, toy: bool) -> FinetuneConfig:
     recipe, asked = TASK_RECIPES[name], asked_for(name, toy=toy)
-    return sections_of(asked, TASKS[recipe.task].options, recipe, steps=steps_for(recipe, asked, GROUPS))
+    return config_of(asked, TASKS[recipe.task].options, recipe, steps=steps_for(recipe, asked, GROUPS))
 
 
-def check_settings(recipe: TaskRecipe, found: dict[str, Any], *, toy: bool) -> None:
+def check_settings(recipe: TaskRecipe, found: FinetuneConfig, *, toy: bool) -> None:
     """Options of the task, layout, head and training."""
     free = (
         {each.partition(".")[2] for each in TOY if each.startswith("vqa.")} if toy and recipe.task == "vqa" else set()
     )
-    options, published = found[recipe.task], recipe.options_for(recipe.end_to_end)
+    options, published = found.task, recipe.options_for(recipe.end_to_end)
     for field in dataclasses.fields(published):
         if field.name not in free:
             assert getattr(options, field.name) == getattr(published, field.name), field.name
-    assert found["layout"] == recipe.layout
-    assert (found["head"].kind, found["head"].start) == (recipe.head, recipe.head_start)
-    config: TrainConfig = found["train"]
+    assert found.layout == recipe.layout
+    assert (found.head.kind, found.head.start) == (recipe.head, recipe.head_start)
+    config: TrainConfig = found.train
     free = NOT_OF_RECIPES | ({each.partition(".")[2] for each in TOY if each.startswith("train.")} if toy else set())
     for name, value in recipe.settings.items():
         if name not in free:
@@ -76,7 +76,7 @@ def check_settings(recipe: TaskRecipe, found: dict[str, Any], *, toy: bool) -> N
         assert (config.steps, config.learning_rate, config.accumulation) == (steps, TOY_RATE, 1)
         return
     assert config.steps == max(1, round(recipe.epochs * GROUPS / recipe.batch_size))
-    assert config.accumulation * found["data"].batch_size == recipe.batch_size
+    assert config.accumulation * found.data.batch_size == recipe.batch_size
     assert config.learning_rate == recipe.learning_rate
     warmup = recipe.warmup * config.steps if recipe.warmup < 1 else recipe.warmup
     assert config.warmup_steps == pytest.approx(warmup, abs=1)
@@ -92,7 +92,7 @@ def parameters_of(model_class: Any, fields: str) -> dict[str, tuple[int, ...]]:
         return parameters(model_class(model_class.config_class(**json.loads(fields))))
 
 
-def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Module:
+def check_network(name: str, found: FinetuneConfig, *, toy: bool) -> torch.nn.Module:
     """The model of the recipe's pre-training under the head of the recipe: each field as that recipe has it, but for
     what a task asks of a model; and the parts as a model has them that is made of these fields."""
     recipe = TASK_RECIPES[name]
@@ -106,7 +106,7 @@ def check_network(name: str, found: dict[str, Any], *, toy: bool) -> torch.nn.Mo
             system,
             model,
             asked,
-            found["head"].kind,
+            found.head.kind,
             source=name,
             num_input_classes=told.num_classes if told else 0,
             **grounding,
@@ -140,19 +140,19 @@ def check_optimizer(recipe: TaskRecipe, module: torch.nn.Module, config: TrainCo
         assert group.get("betas") in (None, config.betas) and group.get("momentum") in (None, config.momentum)
 
 
-def check_encoder(recipe: TaskRecipe, found: dict[str, Any], *, toy: bool) -> None:
+def check_encoder(recipe: TaskRecipe, found: FinetuneConfig, *, toy: bool) -> None:
     """The published network of the detector, its edges and outlines, and which of its stages train."""
     if not recipe.end_to_end:
-        assert not found.keys() & {"detector", "encoder", "photos", "end_to_end"}
+        assert found.from_photos is None
         return
     for name, value in recipe.encoder.items():
-        assert getattr(found["encoder"], name) == value, name
+        assert getattr(found.from_photos.encoder, name) == value, name
     for name, value in recipe.photos.items():
-        assert getattr(found["photos"], name) == value, name
+        assert getattr(found.from_photos.photos, name) == value, name
     if not toy and recipe.edges:
-        assert (found["detector"].short_edge, found["detector"].long_edge) == recipe.edges
+        assert (found.from_photos.detector.short_edge, found.from_photos.detector.long_edge) == recipe.edges
     with torch.device("meta"):
-        network = RegionEncoder(found["detector"], **found["encoder"].of_network())
+        network = RegionEncoder(found.from_photos.detector, **found.from_photos.encoder.of_network())
     frozen = recipe.encoder.get("frozen_stages", (1, 2))
     for stage, part in STAGES.items():
         trains = {each.requires_grad for each in network.get_submodule(part).parameters()}
@@ -166,5 +166,5 @@ def test_a_run_of_a_task_is_its_recipe(name: str, toy: bool) -> None:
     recipe, found = TASK_RECIPES[name], sections(name, toy=toy)
     check_settings(recipe, found, toy=toy)
     module = check_network(name, found, toy=toy)
-    check_optimizer(recipe, module, found["train"])
+    check_optimizer(recipe, module, found.train)
     check_encoder(recipe, found, toy=toy)

@@ -6,17 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from captioned_records import LEARNER, TINY
 from ranks import run_ranks, said
 from text_training import LINES, SHORT, SMALL, run_on_text
-from tiny_commands import Pictures
+from tiny_commands import Cli, Pictures
 
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
@@ -24,7 +22,6 @@ from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import TextTask
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-Cli = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

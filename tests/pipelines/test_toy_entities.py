@@ -132,13 +132,5 @@ def test_the_command_writes_them_beside_a_world_that_stays_as_it_was(
     again = roibeam(*words, "--entities", tmp_path / "entities")
     assert f"{tmp_path / 'entities'}: all there already" in again.out
     assert re.search(r"\d+ captions, \d+ phrases, \d+ with boxes", again.out)
-    for folder, says in (
-        (tmp_path / "world" / "e", "lie in one another"), ("s3://a/b", "is a URL; name a folder on a disk"),
-        (tmp_path, "lie in one another"), (tmp_path / "world" / "coco", "lie in one another"),
-    ):  # fmt: skip
-        assert says in one_line(roibeam(*words, "--entities", folder))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "a.txt").write_text("a")
-    assert "holds no entities of a toy world" in one_line(roibeam(*words, "--entities", tmp_path / "other"))
     small = ("toyworld", tmp_path / "world-8", "--seed", 8, "--num-images", 40, "--entities", tmp_path / "entities")
     assert "holds entities with world" in one_line(roibeam(*small))

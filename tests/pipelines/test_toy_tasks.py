@@ -351,7 +351,7 @@ def test_what_cannot_be_is_refused_in_one_line(made: Made, tmp_path: Path, roibe
     (foreign / "letter.txt").write_text("dear reader")
     assert "holds tasks with world" in refused(new, made.tasks, seed=4)
     assert "is not empty and holds no tasks of a toy world" in refused(new, foreign)
-    assert "lie in one another" in refused(new, new / "tasks")
+    assert "lie in one another" in refused(new, new / "tasks") and "lie in one another" in refused(new, tmp_path)
     assert "is a URL" in refused(new, "s3://bucket/tasks")
     assert "is a file" in refused(new, foreign / "letter.txt")
     assert not new.exists() and [path.name for path in foreign.iterdir()] == ["letter.txt"]

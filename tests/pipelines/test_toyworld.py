@@ -7,7 +7,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from toyworld_judge import is_true
 
+from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.data.datasets.caption_lists import read_caption_tsv, read_sbu
 from roibeam.pipelines.data.datasets.coco import read_coco, read_coco_instances
 from roibeam.pipelines.data.datasets.karpathy import read_karpathy
@@ -27,6 +28,7 @@ from roibeam.pipelines.data.datasets.text_sets import TextLine, read_text_corpus
 from roibeam.pipelines.data.datasets.visual_genome import read_names, read_visual_genome
 from roibeam.pipelines.toyworld import world
 from roibeam.pipelines.toyworld import write as toyworld_write
+from roibeam.pipelines.toyworld.formats import sentence
 from roibeam.pipelines.toyworld.picture import Picture, Statistics, describe, read_pictures
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.rendering import render
@@ -212,7 +214,7 @@ def test_the_readers_read_what_is_written(made: Path) -> None:
                 assert {names[1].names[number] for number in ids if number >= 0} == set(thing.attributes)
             assert (made / "visual_genome" / row.file_name).is_file()
 
-    coco = {"train2014": ("train",), "val2014": ("restval", "val", "test")}
+    coco, coco_ids, ids = {"train2014": ("train",), "val2014": ("restval", "val", "test")}, [], defaultdict(list)
     for year, parts in coco.items():
         wanted = [p for p in pictures.values() if p.place.dataset == "coco" and p.place.split in parts]
         found = read_coco_instances(str(made / "coco" / "annotations" / f"instances_{year}.json"))
@@ -220,9 +222,11 @@ def test_the_readers_read_what_is_written(made: Path) -> None:
         for row, picture in zip(found.images, wanted, strict=True):
             check_labels(row, picture)
             np.testing.assert_array_equal(row.areas, [thing.area for thing in picture.scene.objects])
+            np.testing.assert_array_equal(row.crowds, row.ignored)
             assert (made / "coco" / year / row.file_name).is_file()
         captions = read_coco(str(made / "coco" / "annotations" / f"captions_{year}.json")).captions
-        assert [text.lower().rstrip(".") for _, text in captions] == [c.text for p in wanted for c in p.captions]
+        coco_ids += [row.image_id for row in found.images]
+        assert [text for _, text in captions] == [sentence(c) for p in wanted for c in p.captions]
 
     for name, dataset in (("coco/dataset_coco.json", "coco"), ("flickr30k/dataset_flickr30k.json", "flickr30k")):
         wanted = [p for p in pictures.values() if p.place.dataset == dataset]
@@ -230,6 +234,9 @@ def test_the_readers_read_what_is_written(made: Path) -> None:
         for image, picture in zip(read_karpathy(str(made / name)), wanted, strict=True):
             assert (root / image.file_name).is_file() and image.split == picture.place.split
             assert [" ".join(s.tokens) for s in image.sentences] == [c.text for c in picture.captions]
+            assert [s.text for s in image.sentences] == list(map(sentence, picture.captions))
+            ids[dataset].append(image.image_id)
+    assert sorted(ids["coco"]) == sorted(coco_ids)
 
     folder = made / "conceptual_captions"
     for name, split in (("Train_GCC-training.tsv", "train"), ("Validation_GCC-1.1.0-Validation.tsv", "val")):
@@ -237,8 +244,11 @@ def test_the_readers_read_what_is_written(made: Path) -> None:
         wanted = [p for p in pictures.values() if p.place.dataset == "conceptual_captions" and p.place.split == split]
         assert [(r.caption, r.path) for r in rows] == [(f"{p.captions[0].text} .", p.file_name) for p in wanted]
         assert all((folder / row.path).is_file() for row in rows)
+        assert read_captions(str(folder / name))[1] == []
     rows = list(read_sbu(str(made / "sbu" / "sbu-captions-all.json")))
-    assert len(rows) == sum(p.place.dataset == "sbu" for p in pictures.values())
+    of_sbu = [p for p in pictures.values() if p.place.dataset == "sbu"]
+    assert [(r.path, r.caption) for r in rows] == [(Path(p.file_name).name, sentence(p.captions[0])) for p in of_sbu]
+    assert read_captions(str(made / "sbu" / "sbu-captions-all.json"))[1] == []
     assert all((made / "sbu" / "images" / row.path).is_file() for row in rows)
 
 

@@ -6,20 +6,17 @@ from __future__ import annotations
 import csv
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.held_out import HeldOut, reported_files
 from roibeam.pipelines.data.image_identity import Key
 from roibeam.pipelines.finetuning.held_out_images import PhotoNames, check_own_splits, other_tasks_leaks, seen_before
 from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_report, write_trained_images
-
-Roibeam = Callable[..., Any]
 
 
 def coco(number: int, year: str = "val2014") -> str:
@@ -76,9 +73,7 @@ def test_a_folder_stands_for_the_files_that_results_are_reported_on(official: Pa
         HeldOut([f"vcr={official}"])
 
 
-def test_a_run_is_asked_for_held_out_images_by_any_of_their_names(
-    official: Path, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_a_run_is_asked_for_held_out_images_by_any_of_their_names(official: Path, tmp_path: Path, roibeam: Cli) -> None:
     """Visual Genome's 77 is COCO's 3; a bare 4 is COCO's where the run knew whose number it was."""
     run = tmp_path / "run"
     run.mkdir()
@@ -133,7 +128,7 @@ def test_files_of_other_tasks_beside_the_tasks_own_are_looked_at(official: Path)
 
 
 def test_finetuning_refuses_test_images_and_drops_those_of_other_tasks(
-    roibeam: Roibeam, store: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with FeatureStore(store[0]) as opened:
         images = list(opened.ids())

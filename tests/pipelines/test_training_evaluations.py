@@ -11,8 +11,8 @@ from objectives import OBJECTIVES
 from safetensors.torch import load_file
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, log_of, run
 
-from roibeam.pipelines.cli.options import named_step
 from roibeam.pipelines.common.statistics.measure_names import less_is_better
+from roibeam.pipelines.training.requests import named_step
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,12 +4,13 @@ The file holds numbers of official runs (docs/fidelity.md): losses, norms, rates
 sum, norm, first and last number. Samples and start weights are drawn anew by the modules that drew them there.
 """
 
-import importlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import trajectory_cases
+import trajectory_runs
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "pipelines" / "data" / "trajectories.npz"
@@ -22,12 +23,10 @@ TOLERANCE = 1e-10
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    """The modules that bench/trajectories.py draws and runs with."""
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield importlib.import_module("trajectory_runs")
+    yield
     torch.set_num_threads(before)
 
 
@@ -37,17 +36,16 @@ def recorded():
         return dict(file)
 
 
-def test_every_case_is_recorded(bench, recorded):
-    assert set(importlib.import_module("trajectory_cases").CASES) == set(CASES)
+def test_every_case_is_recorded(recorded):
+    assert set(trajectory_cases.CASES) == set(CASES)
     assert {name.split("/")[0] for name in recorded} == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_first_steps_are_the_official_ones(name, bench, recorded, tmp_path):
+def test_the_first_steps_are_the_official_ones(name, one_thread, recorded, tmp_path):
     wanted = {key.removeprefix(f"{name}/"): array for key, array in recorded.items() if key.startswith(f"{name}/")}
-    case = importlib.import_module("trajectory_cases").CASES[name]
-    moments = bench.run_ours(case, tmp_path / "run", steps=len(wanted["loss"]))
-    got = bench.sketch(moments)
+    case, steps = trajectory_cases.CASES[name], len(wanted["loss"])
+    got = trajectory_runs.sketch(trajectory_runs.run_ours(case, tmp_path / "run", steps=steps))
     assert got.keys() == wanted.keys() and got["names"].tolist() == wanted["names"].tolist()
     for key in ("loss", "gradient_norm", "rates"):
         np.testing.assert_allclose(got[key], wanted[key], rtol=0, atol=TOLERANCE, err_msg=key)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store, pretrain_with
 from soak_share import some
-from tiny_commands import Pictures, draw_pictures, tiny_run
+from tiny_commands import Cli, Pictures, draw_pictures, tiny_run
 
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
@@ -35,7 +35,6 @@ from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Cli = Callable[..., Any]
 Given = Callable[..., tuple[object, ...]]
 ALL = [(f"image-{number}", f"{caption} {place}") for number, caption in enumerate(CAPTIONS) for place in "ab"]
 ASKED = [row for row in ALL if row[0] in ("image-1", "image-4", "image-6")]

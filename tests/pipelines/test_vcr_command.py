@@ -5,20 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import command, one_line, tiny_run
+from tiny_commands import Cli, command, one_line, tiny_run
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
 from roibeam.pipelines.finetuning.metrics.vcr import COLUMNS
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.run import predict_run
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest
-
-Roibeam = Callable[..., Any]
 
 
 def write_vcr(folder: Path, store: Path) -> Path:
@@ -60,7 +57,7 @@ class Runs:
                     "--set", f"vcr.problem={problem}")  # fmt: skip
         return out
 
-    def predict(self, roibeam: Roibeam, out: Path, *runs: Path, split: str = "val", more: Any = ()) -> Any:
+    def predict(self, roibeam: Cli, out: Path, *runs: Path, split: str = "val", more: Any = ()) -> Any:
         words = (*more, "--store", self.store, "--data", self.data, "--split", split, "--device", "cpu")
         return roibeam("predict", *runs, *words, "--out", out)
 
@@ -70,7 +67,7 @@ def runs(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return Runs(tmp_path_factory.mktemp("vcr"), *store)
 
 
-def figures(roibeam: Roibeam, file: Path, data: Path) -> dict[str, float]:
+def figures(roibeam: Cli, file: Path, data: Path) -> dict[str, float]:
     done = roibeam("score", "vcr", file, "--data", data, "--json")
     assert done.code == 0, done.err
     return {each["name"]: each["value"] for each in json.loads(done.out)["figures"]}
@@ -81,7 +78,7 @@ def last_evaluation(run: Path) -> dict[str, float]:
     return {name: line[name] for name in ("Q->AR", "Q->A", "QA->R") if name in line}
 
 
-def test_two_models_make_one_file_for_the_leaderboard(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+def test_two_models_make_one_file_for_the_leaderboard(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     """Of validation its figures are those that each run measured; of test it is complete, sixteen rationales a row."""
     own, reasons, both = runs.run("answer"), runs.run("rationale"), tmp_path / "both.csv"
     assert runs.predict(roibeam, both, own, reasons).code == 0
@@ -108,7 +105,7 @@ def test_two_models_make_one_file_for_the_leaderboard(roibeam: Roibeam, runs: Ru
     assert card["told"]["sum"] == pytest.approx(correct) and card["told"]["judged"] == 2 * card["rows"]
 
 
-def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     run, out, page = runs.run("both"), tmp_path / "both.csv", tmp_path / "page.html"
     assert runs.predict(roibeam, out, run, more=["--page", page]).code == 0
     assert "Q-&gt;A and QA-&gt;R" in page.read_text() and ", rationale<" in page.read_text()
@@ -126,7 +123,7 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Roibeam, runs:
     assert {"answer/task", "rationale/task"} <= lines[-1].keys()
 
 
-def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     """The same first step, its loss of answers three times as large; a run from before there were scales goes on."""
     words = ("--task", "vcr", "--from", runs.folder / "start", "--store", runs.store, "--data", runs.data,
              "--device", "cpu", "--batch-size", 4, "--learning-rate", 0.01, "--set", "vcr.problem=both")  # fmt: skip
@@ -154,7 +151,7 @@ def test_the_losses_of_both_problems_have_scales_of_their_own(roibeam: Roibeam, 
     pytest.param("release", [0, 1, 1, 1], marks=pytest.mark.slow), ("release-mt", [1, 0.25, 0.25, 0.5]),
 ])  # fmt: skip
 def test_a_release_takes_turns_update_by_update(
-    roibeam: Roibeam, runs: Runs, tmp_path: Path, rule: str, shares: list[float]
+    roibeam: Cli, runs: Runs, tmp_path: Path, rule: str, shares: list[float]
 ) -> None:
     """ViLBERT on both problems, rates of the peak; the multi-task release moves its schedule once for both."""
     words = ("--recipe", "vilbert-vcr", "--task", "vcr", "--from", "none", "--system", "vilbert", "--model", "small",
@@ -174,7 +171,7 @@ def test_a_release_takes_turns_update_by_update(
     assert config["task"]["task_options"]["updates"] == "task"
 
 
-def test_a_file_of_one_problem_is_scored_and_is_no_submission(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+def test_a_file_of_one_problem_is_scored_and_is_no_submission(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     for problem, name, missing in (
         ("answer", "Q->A", "no column rationale_conditioned_on_a0_0 (16 missing)"),
         ("rationale", "QA->R", "no column answer_0 (4 missing)"),
@@ -193,7 +190,7 @@ def test_a_prediction_of_two_models_that_was_ended_goes_on(
     """Parts of both are kept, those that are there are not made again, and the bytes are the same."""
     monkeypatch.setattr(predict_run, "PART_GROUPS", 4)
     words: dict[str, Any] = {
-        "run": runs.run("answer"), "second": runs.run("rationale"), "store": str(runs.store), "data": runs.data,
+        "run": runs.run("answer"), "run_2": runs.run("rationale"), "store": str(runs.store), "data": runs.data,
         "device": "cpu", "split": "test",
     }  # fmt: skip
     whole = predict_run.run_prediction(PredictRequest(**words, out=tmp_path / "whole"))
@@ -222,7 +219,7 @@ def test_a_prediction_of_two_models_that_was_ended_goes_on(
     ],
 )
 def test_questions_that_fit_no_record_are_told_before_anything_is_written(
-    change: dict[str, Any], said: str, roibeam: Roibeam, runs: Runs, tmp_path: Path
+    change: dict[str, Any], said: str, roibeam: Cli, runs: Runs, tmp_path: Path
 ) -> None:
     data = tmp_path / "vcr"
     shutil.copytree(runs.data, data)
@@ -237,7 +234,7 @@ def test_questions_that_fit_no_record_are_told_before_anything_is_written(
     assert done.code == 1 and said in one_line(done) and not (tmp_path / "run").exists()
 
 
-def test_long_questions_are_told_before_anything_is_written(roibeam: Roibeam, runs: Runs, tmp_path: Path) -> None:
+def test_long_questions_are_told_before_anything_is_written(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     """A rule that cuts the choice alone refuses the run and the prediction; another one says how many it cuts."""
     data = tmp_path / "vcr"
     shutil.copytree(runs.data, data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import torch
 from captioned_records import FakeStore
 from safetensors.torch import load_file
+from tiny_commands import Cli
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -30,8 +31,6 @@ from roibeam.pipelines.pretraining.recipes.published import RECIPES
 from roibeam.pipelines.pretraining.samples.sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
-
-Cli = Callable[..., Any]
 
 NAMES = ("person", "dining table", "dog")
 HEIGHT, WIDTH = 60, 90

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness.finetuning.prepared_photos import prepare_vcr_photo
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -18,7 +19,6 @@ from roibeam.pipelines.data.record_regions import outline_mask
 from roibeam.pipelines.finetuning.metrics.vcr import read_vcr_results, write_vcr_results
 from roibeam.pipelines.finetuning.rows import PieceCoder, TaskGroup, TaskText
 from roibeam.pipelines.finetuning.task import Prediction, check_best_by
-from roibeam.pipelines.finetuning.tasks.prepared_photos import prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr import (
     VcrOptions,
     group_lengths,
@@ -34,7 +34,6 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     PieceRules,
     cut_rows,
     join_regions,
-    object_targets,
     read_people_names,
     row_lengths,
     row_pieces,
@@ -231,13 +230,8 @@ def test_regions_of_two_stores() -> None:
 def test_classes_that_are_asked_of_regions() -> None:
     classes = object_classes(["person", "diningtable"], "a.json")
     assert classes.tolist() == [1, 61]
-    assert object_targets(classes, "shown").tolist() == [0, 1, 61]
-    assert object_targets(classes, "masked", np.array([False, True])).tolist() == [-100, -100, 61]
-    assert object_targets(classes, "none").tolist() == [-100] * 3
     with pytest.raises(ValueError, match=r"a\.json: object 'dining table' is no class"):
         object_classes(["dining table"], "a.json")
-    with pytest.raises(ValueError, match="expected flags of 2 hidden regions"):
-        object_targets(classes, "masked")
 
 
 def test_outlines_and_boxes_are_mirrored_and_padded_alike(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import re
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
+from odd_servers import serve_oddly
 
 from roibeam.pipelines.data.datasets.vcr import read_object_names
 from roibeam.pipelines.data.datasets.visual_genome import read_names
@@ -120,17 +118,11 @@ def test_a_list_that_is_no_text_or_is_not_there_is_one_line(tmp_path: Path) -> N
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
     folder = tmp_path / "served"
     folder.mkdir()
     write(folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
+    with serve_oddly(folder, {}) as address:
+        yield address
 
 
 def test_vg_lists_are_fetched_and_cached(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:

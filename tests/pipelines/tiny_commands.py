@@ -3,6 +3,7 @@ one line of an error."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +11,30 @@ from in_process import run_roibeam
 
 from roibeam.features.store import FeatureStore
 
-# Of every model.
-TINY_SIZES = ("--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+Cli = Callable[..., Any]  # the fixture `roibeam`
+# Fields of every model, and those that a system has beside them: InterBERT shares its layers out to three parts,
+# ViLBERT names the layers that meet.
+TINY: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+TINY_OF: dict[str, dict[str, Any]] = {
+    "vilbert": {
+        "image_hidden_size": 32, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
+        "image_intermediate_size": 64, "co_attention_size": 32, "co_attention_num_heads": 2,
+        "text_co_attention": [0], "image_co_attention": [0],
+    },
+    "interbert": {
+        "text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
+        "image_intermediate_size": 64, "pooled_size": 32,
+    },
+}  # fmt: skip
+
+
+def tiny_sizes(system: str = "") -> tuple[str, ...]:
+    """These fields as a command takes them."""
+    fields = {**TINY, **TINY_OF.get(system, {})}
+    return tuple(word for name, value in fields.items() for word in ("--set", f"model.{name}={value}"))
+
+
+TINY_SIZES = tiny_sizes()
 # Of a run end to end.
 TINY_JOINT = (
     "--steps", 2, "--batch-size", 4, "--threads", 1, "--set", "model.hidden_size=16",

@@ -3,14 +3,15 @@ for files whose address has "/optout/" in it; "/moved-inside/" redirects into a 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from odd_servers import serving
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -50,11 +51,5 @@ def serve_toy_web(web: Path, port: int = 0) -> Iterator[tuple[int, Counter[str]]
     """
     requests = Counter[str]()
     handler = partial(_Handler, directory=str(web / "site"), requests=requests)
-    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, name="toy web", daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1], requests
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(handler, port) as chosen:
+        yield chosen, requests

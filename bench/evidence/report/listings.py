@@ -210,7 +210,7 @@ def runs(evidence: Evidence) -> Iterator[str]:
             )
     yield from _still_learning(evidence)
     head = ("arm", "", "seeds", "steps", "seconds", "last quarter: words", "matching", "command")
-    yield table(head, rows) if rows else "No runs yet.\n"
+    yield table(head, rows)
 
 
 _LEARNED = {

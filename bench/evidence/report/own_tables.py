@@ -57,10 +57,6 @@ def own(evidence: Evidence) -> Iterator[str]:
     yield from _texts(evidence)
 
 
-def _given(head: tuple[str, ...], rows: list[list[str]]) -> str:
-    return table(head, rows) if rows else "No runs yet.\n"
-
-
 def _retrieval(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "**Retrieval.** Among 500 pictures or captions. *Gain over zero-shot* is over R@1 of the weights that the run "
@@ -98,7 +94,7 @@ def _retrieval(evidence: Evidence) -> Iterator[str]:
                 ]
                 rows.append([name, title.lower(), *cells, _part(evidence, arm, "text_to_image_r10")])
     head = tuple(cell for told in _DIRECTIONS.values() for cell in (f"{told}: R@1", "R@10", "R@1, gain over zero-shot"))
-    yield _given(("", "regions", *head, "text to image: R@10 as a share of the ceiling"), rows)
+    yield table(("", "regions", *head, "text to image: R@10 as a share of the ceiling"), rows)
 
 
 def _part(evidence: Evidence, arm: str, question: str) -> str:
@@ -127,7 +123,7 @@ def _losses(evidence: Evidence) -> Iterator[str]:
                 rows.append([told, title.lower(), *cells])
     parts = ("hard", "random", "hard - random", "hard - each pair by itself, hard")
     head = tuple(f"{way}: {part}" for way in _DIRECTIONS.values() for part in parts)
-    yield _given(("loss", "regions", *head), rows)
+    yield table(("loss", "regions", *head), rows)
 
 
 def _phrases(evidence: Evidence) -> Iterator[str]:
@@ -158,7 +154,7 @@ def _phrases(evidence: Evidence) -> Iterator[str]:
         "R@1, gain from pre-training",
         "covered",
     )
-    yield _given(head, rows)
+    yield table(head, rows)
 
 
 def _heads(evidence: Evidence) -> Iterator[str]:
@@ -183,7 +179,7 @@ def _heads(evidence: Evidence) -> Iterator[str]:
                 )  # fmt: skip
     head = ("", "regions", "baseline", "best head", "gain over baseline", "gain over any word",
             "untrained: best head", "untrained: gain over baseline", "best head of each layer")  # fmt: skip
-    yield _given(head, rows)
+    yield table(head, rows)
     if rows:
         yield f"![Best head by layer]({HEADS_PLOT})\n"
 
@@ -227,7 +223,7 @@ def _relations(evidence: Evidence) -> Iterator[str]:
         if any(cells):
             rows.append([relation, *cells])
     head = tuple(cell for title, _ in STORES.values() for cell in (title.lower(), "gain over baseline"))
-    yield _given(("", *head), rows)
+    yield table(("", *head), rows)
 
 
 def _texts(evidence: Evidence) -> Iterator[str]:
@@ -248,4 +244,4 @@ def _texts(evidence: Evidence) -> Iterator[str]:
             rows.append([NAMES[task], *(evidence.bound(task, which) for which in ("floor", "ceiling")), *cells, *less])
     head = ("", "floor", "ceiling", "from words alone", "from a single stream", "from InterBERT",
             "InterBERT - single stream", "InterBERT - words alone")  # fmt: skip
-    yield _given(head, rows)
+    yield table(head, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -393,7 +393,7 @@ def controls(evidence: Evidence) -> Iterator[str]:
         "wrong captions: matching",
         "masks alone: matching",
     )
-    yield table(head, rows) if rows else "No runs yet.\n"
+    yield table(head, rows)
 
 
 def noise(evidence: Evidence) -> Iterator[str]:
@@ -411,7 +411,7 @@ def noise(evidence: Evidence) -> Iterator[str]:
         asked = [own_question(evidence, arm, name) for name in ("words true", "matching", "text_to_image_r10")]
         rows.append([f"{_noise(arm):g}", *(evidence.shown(arm, question) for question in asked)])
     head = ("noise", "hidden words", "matching", "text to image R@10")
-    yield table(head, rows) if rows else "No runs yet.\n"
+    yield table(head, rows)
 
 
 def _begun(evidence: Evidence, arms: Sequence[tuple[str, str]]) -> str:
@@ -447,7 +447,7 @@ def training_pictures(evidence: Evidence) -> Iterator[str]:
             asked = [own_question(evidence, arm, each) for each in ("words true", "matching", "text_to_image_r10")]
             rows.append([name, f"{pictures:,}", *(evidence.shown(arm, question) for question in asked)])
     head = ("", "training pictures", "hidden words", "matching", "text to image R@10")
-    yield table(head, rows) if rows else "No runs yet.\n"
+    yield table(head, rows)
 
 
 def percent(found: Estimate) -> str:
@@ -459,8 +459,11 @@ def gain(found: Estimate) -> str:
     return f"{value} [{low} .. {high}]"
 
 
-def table(head: Sequence[str], rows: Iterator[list[str]] | Sequence[list[str]]) -> str:
-    lines = [list(head), ["---"] * len(head), *rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; a sentence where it has no row."""
+    lines = [head, ["---"] * len(head), *rows]
+    if len(lines) == 2:
+        return "No runs yet.\n"
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines) + "\n"
 
 

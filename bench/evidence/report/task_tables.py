@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from evidence.report.intervals import arm_id, difference, share, share_of
+from evidence.report.intervals import Counts, arm_id, difference, share, share_of
 from evidence.report.tables import STORES, SYSTEMS, Evidence, gain, paragraph, table
 from evidence.tasks.accidents import ACCIDENTS
 from evidence.tasks.task_arms import BLIND, PAIRS, PERMUTED, PREFIX, TASKS, VQA_KINDS
@@ -62,6 +62,18 @@ BEHIND: Mapping[str, str] = {
 }
 
 
+CALLED: Mapping[str, str] = {"vqa": "VQA", "vcr": "VCR", "refcoco+": "RefCOCO+", "nlvr2": "NLVR2"}
+_PAIRS = [(task, system) for task, systems in PAIRS.items() for system in systems]
+
+
+def _main_counts(evidence: Evidence, store: str) -> Iterator[tuple[str, str, Counts]]:
+    """Task, system and what was counted for the task's main figure, of the pairs that have runs."""
+    for task, system in _PAIRS:
+        counts = evidence.counts(f"{PREFIX}{store}/{task}-{system}", TASKS[task].main)
+        if counts is not None:
+            yield task, system, counts
+
+
 def tasks(evidence: Evidence) -> Iterator[str]:
     yield "## Tasks\n"
     yield paragraph(
@@ -78,8 +90,7 @@ def tasks(evidence: Evidence) -> Iterator[str]:
         "inside; its testB compares sizes."
     )
     for store, (title, _) in STORES.items():
-        pairs = [(task, system) for task, systems in PAIRS.items() for system in systems]
-        rows = [row for pair in pairs for row in _rows(evidence, store, *pair)]
+        rows = [row for pair in _PAIRS for row in _rows(evidence, store, *pair)]
         if rows:
             yield f"**{title}.**\n"
             head = (
@@ -136,11 +147,8 @@ def _on_the_detector(evidence: Evidence) -> Iterator[str]:
     """What an empty column there means, and who is below the floor."""
     below = [
         f"{SYSTEMS[system]} on {CALLED[task]}"
-        for task, systems in PAIRS.items()
-        for system in systems
-        if (counts := evidence.counts(f"{PREFIX}detector/{task}-{system}", TASKS[task].main)) is not None
-        and (reached := reached_way(evidence, share(counts).high, TASKS[task].main)) is not None
-        and reached < 0
+        for task, system, counts in _main_counts(evidence, "detector")
+        if (reached := reached_way(evidence, share(counts).high, TASKS[task].main)) is not None and reached < 0
     ]
     if below:
         yield paragraph(
@@ -157,23 +165,19 @@ FAR_POINTS = 5.0  # between the runs of one arm
 def _far_apart(evidence: Evidence) -> str:
     """Pairs on the detector's regions whose runs differ much."""
     told = []
-    for task, systems in PAIRS.items():
-        for system in systems:
-            counts = evidence.counts(f"{PREFIX}detector/{task}-{system}", TASKS[task].main)
-            if counts is not None:
-                shares = [100 * share_of(counts.of([seed])) for seed in counts.seeds]
-                if max(shares) - min(shares) > FAR_POINTS:
-                    told.append(f"{SYSTEMS[system]} on {CALLED[task]} {', '.join(f'{each:.1f}' for each in shares)} %")
+    for task, system, counts in _main_counts(evidence, "detector"):
+        shares = [100 * share_of(counts.of([seed])) for seed in counts.seeds]
+        if max(shares) - min(shares) > FAR_POINTS:
+            told.append(f"{SYSTEMS[system]} on {CALLED[task]} {', '.join(f'{each:.1f}' for each in shares)} %")
     return f" Runs of one pair can lie far apart: {'; '.join(told)}." if told else ""
 
 
-CALLED: Mapping[str, str] = {"vqa": "VQA", "vcr": "VCR", "refcoco+": "RefCOCO+", "nlvr2": "NLVR2"}
 LONG_SECONDS = 600  # of one core, that a run is meant to take at most
 
 
 def _lengths(evidence: Evidence) -> Iterator[str]:
     """What the runs of the pairs took, and which took long."""
-    pairs = {f"{task}-{system}": (task, system) for task, systems in PAIRS.items() for system in systems}
+    pairs = {f"{task}-{system}": (task, system) for task, system in _PAIRS}
     took = [
         (run["seconds"], run["arm"].removesuffix("-new"))
         for run in evidence.runs
@@ -194,14 +198,12 @@ def _lengths(evidence: Evidence) -> Iterator[str]:
 def _behind(evidence: Evidence) -> Iterator[str]:
     """Pairs that stay behind half the way on perfect regions, with the likely reason."""
     lines = []
-    for task, systems in PAIRS.items():
-        for system in systems:
-            question, pair = TASKS[task].main, f"{task}-{system}"
-            counts = evidence.counts(f"{PREFIX}perfect/{pair}", question)
-            reached = None if counts is None else reached_way(evidence, share_of(counts), question)
-            if reached is not None and reached < 0.5:
-                told = BEHIND.get(pair, BEHIND.get(task, "No reason is given yet."))
-                lines.append(f"- {SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %. {told}")
+    for task, system, counts in _main_counts(evidence, "perfect"):
+        question = TASKS[task].main
+        reached = reached_way(evidence, share_of(counts), question)
+        if reached is not None and reached < 0.5:
+            told = BEHIND.get(f"{task}-{system}", BEHIND.get(task, "No reason is given yet."))
+            lines.append(f"- {SYSTEMS[system]}, {NAMES[question]}: {100 * reached:.0f} %. {told}")
     if lines:
         yield "**What gets less than half the way**, perfect regions, main figures, with the likely reason.\n"
         yield "\n".join(lines) + "\n"
@@ -261,7 +263,7 @@ def _accidents(evidence: Evidence) -> Iterator[str]:
         "**What the releases do oddly.** One thing at a time, against the same run by the correct rule; one run of "
         "each."
     )
-    yield table(("", "on", "share", "points above the correct rule"), rows) if rows else "No runs yet.\n"
+    yield table(("", "on", "share", "points above the correct rule"), rows)
 
 
 def _precision(evidence: Evidence, arm: str, task: str) -> str:

@@ -68,10 +68,11 @@ class HeadRuns:
         import torch
 
         from roibeam.features.store import FeatureStore
-        from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest
+        from roibeam.pipelines.analysis.analysis_settings import RULES
         from roibeam.pipelines.analysis.attention_run import read_questions
         from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
         from roibeam.pipelines.analysis.head_accuracy import head_looks
+        from roibeam.pipelines.analysis.requests import AttentionRequest
         from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES
         from roibeam.pipelines.training.model_files.model_checkpoint import load_model
         from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer

@@ -118,7 +118,7 @@ class TaskRuns:
             measures: of `roibeam score` -> their names here.
         """
         from roibeam.pipelines.finetuning.metrics.measure import STRICT
-        from roibeam.pipelines.finetuning.run.predict_request import PredictRequest
+        from roibeam.pipelines.finetuning.requests import PredictRequest
         from roibeam.pipelines.finetuning.run.predict_run import run_prediction
         from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 

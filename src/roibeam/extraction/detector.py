@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from roibeam.extraction.fast.cuda_device import on_side_stream, record_on_stream
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
 from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
-from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, clip_boxes
+from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
@@ -87,8 +88,9 @@ class _PreparedPhoto:
 @dataclass(frozen=True)
 class _MappedPhotos:
     """Photos of one input size, which all have given boxes or all have none, and their maps (N, C, h, w), once they are
-    `done`."""
+    `done`; `indices` are their places in the call."""
 
+    indices: Sequence[int]
     photos: Sequence[_PreparedPhoto]
     maps: Tensor
     done: torch.cuda.Event | None
@@ -122,9 +124,7 @@ class Detector(nn.Module):
     """Faster R-CNN ResNet-C4 with an attribute head.
 
     Args:
-        config: sizes.
-        conventions: None means the preset "hf".
-        selection: None means the preset "butd-10-100".
+        conventions, selection: None means the presets "hf" and "butd-10-100".
         mode: how convolutions compute when nothing is trained, see `MODES`.
         backbone: (N, 3, H, W) -> res4 map. None means `Backbone`.
         proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`, or none at all
@@ -254,19 +254,13 @@ class Detector(nn.Module):
         # Once a call: the check for changed weights takes a millisecond of Python.
         with self.arithmetic():
             network = self.network()
-        mapped = (
-            (group, self._backbone_maps(network, [images[at] for at in group], [given[at] for at in group]))
-            for group in self._groups(images, given)
-        )
-        # Look ahead twice: while the proposals of one photo are awaited, a GPU computes the next map, and while
-        # regions are chosen here, the next regions.
-        outputs = ((at, one) for group, each in _lookahead(mapped) for at, one in self._run_heads(network, group, each))
-        coming = (
-            (at, HostCopy(self._scores(one, network, whole_image=whole_image)), one.network_input.image_hw)
-            for at, one in outputs
-        )
-        found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _lookahead(coming)}
-        return [found[at] for at in range(len(images))]
+        # Each step draws from the one above it, photo by photo, and two of them look ahead: while the proposals of one
+        # photo are awaited, a GPU computes the next map, and while regions are chosen here, the next regions.
+        maps = self._backbone_maps(network, images, given, self._groups(images, given))
+        outputs = self._run_heads(network, _lookahead(maps))
+        scored = self._to_host(network, outputs, whole_image=whole_image)
+        regions = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _lookahead(scored)}
+        return [regions[at] for at in range(len(images))]
 
     def _groups(
         self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
@@ -318,7 +312,7 @@ class Detector(nn.Module):
         """
         with self.arithmetic():
             network = self.network()
-        ((_, outputs),) = self._run_heads(network, [0], self._backbone_maps(network, [image], [boxes], masked))
+        ((_, outputs),) = self._run_heads(network, self._backbone_maps(network, [image], [boxes], [[0]], masked))
         return outputs
 
     def _prepared(
@@ -327,13 +321,15 @@ class Detector(nn.Module):
         made = network_input(
             image if isinstance(image, ResizedPhoto) else self.prepare(image), self.conventions, self.device
         )
-        given = None
-        if boxes is not None:
-            given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
-        network_boxes = None if given is None else self._to_network(given, made)
+        if boxes is None:
+            if masked is not None:
+                raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
+            return _PreparedPhoto(made, made.pixels, None, None)
+        given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
+        network_boxes = clip_boxes(made.scale.to_network(given), made.input_hw, last_pixel=self._last_pixel)
         pixels = made.pixels
         if masked is not None:
-            pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
+            pixels = blank_regions(pixels, network_boxes[checked_mask(masked, len(given)).to(self.device)])
         return _PreparedPhoto(made, pixels, given, network_boxes)
 
     def _backbone_maps(
@@ -341,49 +337,56 @@ class Detector(nn.Module):
         network: InferenceNetwork,
         images: Sequence[np.ndarray | ResizedPhoto],
         boxes: Sequence[np.ndarray | None],
+        groups: Iterable[Sequence[int]],
         masked: np.ndarray | None = None,
-    ) -> _MappedPhotos:
-        """Maps of photos of one input size, which all have given boxes or all have none."""
-        with self.arithmetic():
+    ) -> Iterator[_MappedPhotos]:
+        """Maps of the photos of each group, which share the size of their input, and all have given boxes or none."""
+        for group in groups:
 
-            def work() -> tuple[list[_PreparedPhoto], Tensor]:
-                photos = [self._prepared(image, given, masked) for image, given in zip(images, boxes, strict=True)]
+            def work(group: Sequence[int] = group) -> tuple[list[_PreparedPhoto], Tensor]:
+                photos = [self._prepared(images[at], boxes[at], masked) for at in group]
                 return photos, network.feature_map(torch.cat([photo.pixels for photo in photos]))
 
-            (photos, maps), done = on_side_stream(self.device, "maps", work)
-        return _MappedPhotos(photos, maps, done)
+            with self.arithmetic():
+                (photos, maps), done = on_side_stream(self.device, "maps", work)
+            yield _MappedPhotos(group, photos, maps, done)
 
     def _run_heads(
-        self, network: InferenceNetwork, indices: Sequence[int], mapped: _MappedPhotos
-    ) -> list[tuple[int, HeadOutputs]]:
-        """Outputs of the network for each photo's boxes, given or proposed, with its index."""
-        with self.arithmetic():
-            photos = mapped.photos
-            inputs = [photo.network_input for photo in photos]
-
-            def work() -> list[Proposals]:
-                record_on_stream(
-                    mapped.maps, *(photo.network_boxes for photo in photos if photo.network_boxes is not None)
-                )
-                if photos[0].network_boxes is None:
-                    sizes, factors = [one.input_hw for one in inputs], [one.factor for one in inputs]
-                    return network.proposals(mapped.maps, sizes, factors)
-                boxes = [photo.network_boxes for photo in photos if photo.network_boxes is not None]
-                return [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
-
+        self, network: InferenceNetwork, groups: Iterable[_MappedPhotos]
+    ) -> Iterator[tuple[int, HeadOutputs]]:
+        """Outputs of the network for each photo's boxes, given or proposed, with its place in the call."""
+        for mapped in groups:
             described = []
-            proposals, done = on_side_stream(self.device, "proposals", work, after=mapped.done)
-            wait_for(done)
-            record_on_stream(mapped.maps)
-            for row, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
-                record_on_stream(proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
-                if photo.given_boxes is not None:
-                    record_on_stream(photo.given_boxes)
-                feature_map = mapped.maps[row : row + 1]
-                regions = network.regions(feature_map, proposed.boxes)
-                outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
-                described.append((indices[row], outputs))
-        return described
+            with self.arithmetic():
+                work = partial(self._proposals, network, mapped)
+                proposals, done = on_side_stream(self.device, "proposals", work, after=mapped.done)
+                wait_for(done)
+                record_on_stream(mapped.maps)
+                for row, (photo, proposed) in enumerate(zip(mapped.photos, proposals, strict=True)):
+                    record_on_stream(proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
+                    if photo.given_boxes is not None:
+                        record_on_stream(photo.given_boxes)
+                    feature_map = mapped.maps[row : row + 1]
+                    regions = network.regions(feature_map, proposed.boxes)
+                    outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
+                    described.append((mapped.indices[row], outputs))
+            yield from described
+
+    def _proposals(self, network: InferenceNetwork, mapped: _MappedPhotos) -> list[Proposals]:
+        """Proposals of each photo of a group, or its given boxes in their place."""
+        inputs = [photo.network_input for photo in mapped.photos]
+        given = [photo.network_boxes for photo in mapped.photos if photo.network_boxes is not None]
+        record_on_stream(mapped.maps, *given)
+        if given:
+            return [Proposals(boxes, boxes.new_ones(len(boxes))) for boxes in given]
+        return network.proposals(mapped.maps, [one.input_hw for one in inputs], [one.factor for one in inputs])
+
+    def _to_host(
+        self, network: InferenceNetwork, outputs: Iterable[tuple[int, HeadOutputs]], *, whole_image: bool
+    ) -> Iterator[tuple[int, HostCopy, tuple[int, int]]]:
+        """All regions of each photo on their way to the CPU, with its place in the call and its height and width."""
+        for at, one in outputs:
+            yield at, HostCopy(self._scores(one, network, whole_image=whole_image)), one.network_input.image_hw
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
@@ -424,7 +427,7 @@ class Detector(nn.Module):
         boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
         scores = score(outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions)
         return ScoredRegions(
-            **{field.name: getattr(scores, field.name) for field in fields(scores)},
+            **vars(scores),
             features=outputs.regions.features,
             given_boxes=outputs.given_boxes,
             image_feature=self._whole_image(network, outputs) if whole_image and network is not None else None,
@@ -433,10 +436,6 @@ class Detector(nn.Module):
     @property
     def _last_pixel(self) -> bool:
         return self.conventions.box_clip == "last-pixel"
-
-    def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
-        scaled = network_input.scale.to_network(boxes)
-        return clip_boxes(scaled, network_input.input_hw, last_pixel=self._last_pixel)
 
 
 def _image_hw(image: np.ndarray) -> tuple[int, int]:
@@ -452,12 +451,3 @@ def _lookahead(items: Iterable[_Item]) -> Iterator[_Item]:
         if len(waiting) > 1:
             yield waiting.pop(0)
     yield from waiting
-
-
-def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:
-    if given is None:
-        raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
-    masked = np.asarray(masked)
-    if masked.dtype != bool or masked.shape != (len(given),):
-        raise ValueError(f"masked must be ({len(given)},) bool, one for each box; got {masked.shape} {masked.dtype}")
-    return given[torch.from_numpy(masked).to(given.device)]

@@ -53,8 +53,7 @@ class GlobalFeature:
     one machine.
 
     Args:
-        name: a key of `GLOBAL_NETWORKS`.
-        network: (1, 3, 224, 224) float32 -> (1, G); made by `build_global_feature`.
+        network: (1, 3, 224, 224) float32 -> (1, G); that of the name, made by `build_global_feature`.
     """
 
     def __init__(self, name: str, network: nn.Module) -> None:
@@ -83,24 +82,14 @@ class GlobalFeature:
 
     @torch.inference_mode()
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        """The feature of one photo.
-
-        Args:
-            image: (height, width, 3) uint8, channel order B, G, R, any size from 1x1.
-        Returns:
-            (G,) float32.
-        Raises:
-            ValueError: if `image` is anything else.
-        """
+        """(G,) float32 of one photo, (height, width, 3) uint8 in B, G, R order, of any size from 1x1."""
         check_pixels(image)
         device = next(self.network.parameters()).device
         with plain_float32(device):
             return self.network(_network_input(image, device))[0].cpu().numpy()
 
 
-def build_global_feature(
-    spec: str, *, device: str | torch.device = "cpu", cache_dir: Path | None = None
-) -> GlobalFeature:
+def build_global_feature(spec: str, *, device: str | torch.device = "cpu") -> GlobalFeature:
     """A global feature ready to run.
 
     Args:
@@ -108,7 +97,6 @@ def build_global_feature(
             in any form that `fetch_weights` takes (its classifier and auxiliary heads may be there or not), or
             `random:<seed>` for tests.
         device: device of the computation.
-        cache_dir: folder of fetched files; None means `default_cache_dir()`.
     Raises:
         ValueError: for an unknown network, or a file that is not exactly that network's.
         OSError: if the file cannot be fetched.
@@ -124,7 +112,7 @@ def build_global_feature(
     if (seed := random_seed(weights, named=f"global feature {spec}")) is not None:
         state = _random_state(expected, seed)
     else:
-        state = _file_state(fetch_weights(weights, cache_dir=cache_dir), expected, spec)
+        state = _file_state(fetch_weights(weights), expected, spec)
     # Counters of batches are in a network's state, but are no weights and may be missing from a file.
     network.load_state_dict(state, strict=False)
     return GlobalFeature(name, network.to(device))

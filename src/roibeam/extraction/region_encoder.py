@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.boxes import checked_boxes, checked_mask, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.precision import at_least_float32
@@ -101,8 +101,6 @@ def prepare_photo(
     Args:
         image: (height, width, 3) uint8, channel order B, G, R, decoded by `conventions.exif_orientation`.
         boxes: (R, 4), x1 y1 x2 y2 in photo pixels. VL-BERT puts the whole image, [0, 0, width - 1, height - 1], first.
-        config: short and long edge.
-        flip: whether photo and boxes are mirrored left to right.
         masked: (R,) bool, regions whose pixels are blanked (`blank_regions`) for all regions of the photo, or None.
         blank_before_resize: whether they are blanked in the photo too (`blank_photo`), so that the resize carries
             nothing over the edge of a box.
@@ -110,7 +108,7 @@ def prepare_photo(
         ValueError: for another image, boxes of another shape, not finite or with x2 < x1 or y2 < y1, another mask.
     """
     in_photo = checked_boxes(boxes)
-    hidden = None if masked is None else _checked_mask(masked, len(in_photo))
+    hidden = None if masked is None else checked_mask(masked, len(in_photo))
     if hidden is not None and blank_before_resize:
         check_pixels(image)
         image = blank_photo(image, in_photo[hidden].numpy(), conventions)
@@ -132,12 +130,8 @@ def prepare_photo(
 def place_boxes(
     boxes: Tensor, input_hw: tuple[int, int], scale_xy: Tensor, conventions: Conventions, *, flip: bool = False
 ) -> Tensor:
-    """(R, 4) boxes x1 y1 x2 y2 of a photo in pixels of the network's input, optionally mirrored, and clipped to it.
-
-    Args:
-        boxes: (R, 4) float32, in photo pixels.
-        input_hw, scale_xy: as of `PreparedPhoto`.
-    """
+    """(R, 4) boxes in photo pixels -> in those of the network's input, optionally mirrored, and clipped to it; sizes
+    and scale as of `PreparedPhoto`."""
     height, width = input_hw
     last_pixel = conventions.box_clip == "last-pixel"
     placed = boxes * scale_xy.repeat(2)
@@ -147,11 +141,7 @@ def place_boxes(
 
 
 def collate_photos(photos: Sequence[PreparedPhoto]) -> RegionBatch:
-    """Pads to the largest height, width and number of boxes.
-
-    Raises:
-        ValueError: without any photo.
-    """
+    """Pads to the largest height, width and number of boxes."""
     if not photos:
         raise ValueError("a region batch needs at least one photo, got none")
     height, width = (max(photo.pixels.shape[axis] for photo in photos) for axis in (1, 2))
@@ -182,13 +172,6 @@ def padded_to_edges(pixels: Tensor, short_edge: int, long_edge: int) -> Tensor:
     return padded
 
 
-def _checked_mask(masked: np.ndarray, count: int) -> Tensor:
-    masked = np.asarray(masked)
-    if masked.dtype != bool or masked.shape != (count,):
-        raise ValueError(f"masked must be ({count},) bool, one for each box; got {masked.shape} {masked.dtype}")
-    return torch.from_numpy(masked)
-
-
 def _ratio(new: int, old: int) -> Tensor:
     """new / old with the release's rounding: times the reciprocal, in float32.
 
@@ -216,15 +199,11 @@ class RegionEncoder(nn.Module):
         frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5.
         backbone: (B, 3, H, W) -> (B, config.map_channels, about H/16, about W/16), with parts named as those of
             `Backbone`. None means `Backbone`.
-        region_chunk: regions that are pooled and go through res5 at once; None means all of the batch. Changes features
-            in the last digits only.
+        region_chunk: regions that are pooled and go through res5 at once, None for all; changes last digits only.
         mask_channels: number of channels of the pooled map that hold outlines of objects, before res5, by a
             convolution (rowanz/r2c utils/detector.py: 32), instead of weighing its cells; 0 weighs.
         recompute: blocks of the trained stages, and chunks of regions, are computed again in the backward pass instead
             of kept in memory: the same numbers for about a third more time.
-
-    Raises:
-        ValueError: for an unknown stage, chunks of less than one region, or more channels than there are.
     """
 
     def __init__(
@@ -282,8 +261,6 @@ class RegionEncoder(nn.Module):
                 masks, h = w = `mask_cells`; with mask channels, 1 inside an outline, None for whole boxes.
         Returns:
             (B, R, D), zeros without a box; of the type of the weights, or autocast's inside autocast.
-        Raises:
-            ValueError: for shapes that do not belong together.
         """
         batch_size, count = region_mask.shape
         if region_mask.dtype != torch.bool or boxes.shape != (batch_size, count, 4) or len(pixels) != batch_size:
@@ -390,8 +367,6 @@ def started_encoder(
     Args:
         start: a file as `load_encoder_weights` takes it, or an encoder whose weights are copied.
         options: `frozen_stages`, `region_chunk`, `recompute` and `mask_channels` of `RegionEncoder`.
-    Raises:
-        ValueError: if weights or options do not fit; OSError: if weights cannot be fetched.
     """
     encoder = RegionEncoder(config, conventions, **options)
     if isinstance(start, RegionEncoder):

@@ -8,8 +8,8 @@ higher threshold when too few are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,17 +21,11 @@ from roibeam.extraction.network.conventions import SelectionPolicy
 from roibeam.messages import short_repr
 
 
-@dataclass(frozen=True)
-class Selected:
-    """The regions that are kept, in the order of the policy.
+class Selected(NamedTuple):
+    """The regions that are kept, in the order of the policy."""
 
-    Attributes:
-        proposal_ids: (K,) int64, row of the proposal.
-        boxes: (K, 4) float32, photo pixels, not clipped to the photo.
-    """
-
-    proposal_ids: Tensor
-    boxes: Tensor
+    proposal_ids: Tensor  # (K,) int64, row of the proposal
+    boxes: Tensor  # (K, 4) float32, photo pixels, not clipped to the photo
 
 
 def select_regions(
@@ -116,9 +110,6 @@ def classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, 
     return class_scores.new_zeros(len(boxes)).scatter_reduce(0, region_ids[kept], scores[kept], "amax")
 
 
-Outputs = TypeVar("Outputs")
-
-
 @dataclass(frozen=True, eq=False)
 class Regions:
     """The regions of one photo, in the order of the selection or of the given boxes; K may be 0.
@@ -154,46 +145,8 @@ class Regions:
     __repr__ = short_repr
 
 
-class PhotoSteps(Protocol[Outputs]):
-    """The steps of a detector for one photo; `Outputs` is its own type between them."""
-
-    def head_outputs(self, image: Any, *, boxes: np.ndarray | None = None) -> Outputs: ...
-
-    def postprocess(self, outputs: Outputs) -> Regions: ...
-
-    def whole_image_feature(self, outputs: Outputs) -> np.ndarray: ...
-
-
-def detect_each(
-    detector: PhotoSteps[Outputs],
-    images: Sequence[Any],
-    *,
-    boxes: Sequence[np.ndarray | None] | None,
-    whole_image: bool,
-) -> list[Regions]:
-    """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
-
-    Args:
-        images: (height, width, 3) uint8 each, or the detector's own inputs.
-        boxes: for each photo the boxes to describe instead of proposals, or None; None means proposals for all.
-        whole_image: whether to fill `Regions.image_feature`.
-    Raises:
-        ValueError: if there are not as many entries in `boxes` as photos.
-    """
-    found = []
-    for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
-        outputs = detector.head_outputs(image, boxes=given)
-        regions = detector.postprocess(outputs)
-        found.append(replace(regions, image_feature=detector.whole_image_feature(outputs)) if whole_image else regions)
-    return found
-
-
 def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | None) -> Sequence[np.ndarray | None]:
-    """One entry for each photo.
-
-    Raises:
-        ValueError: if there are not as many entries in `boxes` as photos.
-    """
+    """One entry for each photo; raises ValueError if `boxes` has more or fewer."""
     if boxes is None:
         return [None] * len(images)
     if len(boxes) != len(images):
@@ -214,32 +167,42 @@ def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredRegions:
+class RegionScores:
+    """Inputs of a choice among the R regions of one photo.
+
+    Attributes:
+        probabilities: (R, C + 1) float32, foreground first, background last.
+        proposal_boxes: (R, 4) float32, photo pixels, not clipped to the photo: the pooled boxes.
+        regressed_boxes: (R, 4) float32, the same moved by the best class.
+        nms_boxes: (R, 4) float32, the regressed boxes in the pixels in which they were regressed, where "single-nms"
+            compares them.
+        attribute_scores, attribute_ids: (R,) float32 probability and (R,) int64 id of the best attribute; None without
+            an attribute head.
+    """
+
+    probabilities: Tensor
+    proposal_boxes: Tensor
+    regressed_boxes: Tensor
+    nms_boxes: Tensor
+    attribute_scores: Tensor | None = None
+    attribute_ids: Tensor | None = None
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScoredRegions(RegionScores):
     """All regions of one photo before the choice among them.
 
     Attributes:
         features: (R, D) float32.
-        probabilities: (R, C + 1) float32, foreground first, background last.
-        attribute_scores, attribute_ids: (R,) float32 probability and (R,) int64 id of the best attribute; None without
-            an attribute head.
-        proposal_boxes: (R, 4) photo pixels, the pooled boxes.
-        regressed_boxes: (R, 4) photo pixels, the same moved by the best class.
-        nms_boxes: (R, 4), the regressed boxes in the pixels in which "single-nms" compares them.
         given_boxes: (R, 4) photo pixels; if given, none is left out and no policy applies.
         image_feature: (D,) float32, of the whole photo; None unless requested.
     """
 
     features: Tensor
-    probabilities: Tensor
-    attribute_scores: Tensor | None
-    attribute_ids: Tensor | None
-    proposal_boxes: Tensor
-    regressed_boxes: Tensor
-    nms_boxes: Tensor
-    given_boxes: Tensor | None
+    given_boxes: Tensor | None = None
     image_feature: Tensor | None = None
-
-    __repr__ = short_repr
 
 
 class HostCopy:
@@ -250,11 +213,9 @@ class HostCopy:
     def __init__(self, scored: ScoredRegions) -> None:
         device = scored.features.device
         # Into pinned memory, which torch uses for copies without waiting.
-        copies: list[Any] = [
-            None if each is None else each.to("cpu", non_blocking=True)
-            for each in (getattr(scored, field.name) for field in fields(scored))
-        ]
-        self._copy = ScoredRegions(*copies)
+        tensors = {field.name: getattr(scored, field.name) for field in fields(scored)}
+        copies = {name: each.to("cpu", non_blocking=True) for name, each in tensors.items() if each is not None}
+        self._copy = ScoredRegions(**copies)
         self._arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
     def wait(self) -> ScoredRegions:
@@ -264,30 +225,24 @@ class HostCopy:
 
 
 def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int, int]) -> Regions:
-    """The regions that the policy keeps, as numpy arrays.
-
-    Args:
-        coming: all of them; waited for.
-        image_hw: (height, width) of the photo, pixels.
-    """
+    """The regions that the policy keeps, as numpy arrays, of all that are waited for."""
     scored = coming.wait()
     if scored.given_boxes is not None:
-        selected = Selected(torch.arange(len(scored.given_boxes)), scored.given_boxes)
+        keep, boxes = torch.arange(len(scored.given_boxes)), scored.given_boxes
     else:
-        selected = select_regions(
+        keep, boxes = select_regions(
             policy,
             class_scores=scored.probabilities[:, :-1],
             proposal_boxes=scored.proposal_boxes,
             regressed_boxes=scored.regressed_boxes,
             nms_boxes=scored.nms_boxes,
         )
-    keep = selected.proposal_ids
     # Without classes only background is left: a row of zeros.
     foreground = scored.probabilities[keep, :-1]
     best = functional.pad(foreground, (0, int(not foreground.shape[1]))).max(dim=1)
     # The far edge times the scale may round to just outside the photo.
     return Regions(
-        boxes=to_numpy(clip_boxes(selected.boxes, image_hw)),
+        boxes=to_numpy(clip_boxes(boxes, image_hw)),
         features=to_numpy(scored.features[keep]),
         class_ids=to_numpy(best.indices),
         class_scores=to_numpy(best.values),

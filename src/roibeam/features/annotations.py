@@ -19,23 +19,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roibeam.features.folders.durable_files import open_regular_file, write_bytes_atomically
+from roibeam.features.folders.durable_files import has_content, open_regular_file, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, AnnotationsEntry
 
 
 def checked_annotations(folder: str | os.PathLike[str], entry: AnnotationsEntry) -> Path:
-    """The file's path; reads all of it.
-
-    Raises:
-        ValueError: when it is missing, no regular file, or not the one that the manifest names, in size or content.
-    """
+    """The file's path; reads all of it. Raises ValueError when it is missing, no regular file, or not the one that the
+    manifest names, in size or content."""
     path = Path(folder) / entry.file
     try:
         with open_regular_file(path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
-            is_it = num_bytes == entry.bytes and hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            is_it = has_content(file, entry.bytes, entry.sha256)
     except OSError as error:
         what = f"{path}: {error.strerror}; restore it, or run the command that wrote the store again"
         raise ValueError(what) from None
@@ -116,11 +113,7 @@ def write_shard_captions(data_file: Path, captions: Mapping[str, tuple[str, ...]
 
 
 def read_shard_captions(data_file: Path) -> dict[str, tuple[str, ...]]:
-    """Image id -> captions, in key order.
-
-    Raises:
-        ValueError: when the file is missing or damaged.
-    """
+    """Image id -> captions, in key order; ValueError when the file is missing or damaged."""
     path = data_file.with_name(captions_file_name(data_file.name))
     try:
         rows = [json.loads(line) for line in path.read_text("ascii").splitlines()]

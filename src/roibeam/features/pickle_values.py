@@ -131,18 +131,10 @@ def _array_of(raw: object, dtype: object, shape: object, order: object) -> np.nd
     return array
 
 
-def _make_scalar(dtype: object, raw: object) -> Any:
-    return _array_of(raw, dtype, (), "C")[()]
-
-
 def _make_encoded(text: object, encoding: object) -> bytes:
     if type(text) is not str or encoding not in ("latin1", b"latin1"):
         raise UnsafePickleError("encodes something other than text as latin1; refused")
     return text.encode("latin1")
-
-
-def _make_bytes() -> bytes:
-    return b""  # how Python 3 writes empty bytes in protocols 0 to 2
 
 
 def _make_bytearray(*arguments: object) -> bytearray:
@@ -167,21 +159,17 @@ def _make_set(members: object = ()) -> set[Any]:
     return set(map(checked_key, members))
 
 
-def _make_frozenset(members: object = ()) -> frozenset[Any]:
-    return frozenset(_make_set(members))
-
-
 CALLS: dict[str, Callable[..., Any]] = {
     "array": _make_array,
-    "scalar": _make_scalar,
+    "scalar": lambda dtype, raw: _array_of(raw, dtype, (), "C")[()],
     "frombuffer": _array_of,
     "dtype": _make_dtype,
     "encode": _make_encoded,
-    "bytes": _make_bytes,
+    "bytes": lambda: b"",  # how Python 3 writes empty bytes in protocols 0 to 2
     "bytearray": _make_bytearray,
     "dict": _make_dict,
     "set": _make_set,
-    "frozenset": _make_frozenset,
+    "frozenset": lambda members=(): frozenset(_make_set(members)),
 }
 
 

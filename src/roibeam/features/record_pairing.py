@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -94,10 +93,8 @@ class RecordSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._opened.__exit__(*error)
 
     def __contains__(self, image_id: object) -> bool:
         return image_id in (self._opened if self._indexed is None else self._indexed)

@@ -113,7 +113,9 @@ class _Machine:
                 return self.stack.pop()
             action = table[opcode]
             if action is None:
-                raise UnsafePickleError(_refused_opcode(opcode))
+                if opcode in _REFUSED:
+                    raise UnsafePickleError(f"{_REFUSED[opcode]}; refused")
+                raise UnsafePickleError(f"is no pickle: unknown opcode 0x{opcode:02x}")
             action(self)
         raise UnsafePickleError(f"has more than {MAX_STEPS:,} steps; split it into smaller files")
 
@@ -422,7 +424,3 @@ _REFUSED = {
     **dict.fromkeys((ord("P"), ord("Q")), "refers to an object outside itself"),
     **dict.fromkeys((0x97, 0x98), "keeps its arrays outside itself"),
 }
-
-
-def _refused_opcode(opcode: int) -> str:
-    return f"{_REFUSED[opcode]}; refused" if opcode in _REFUSED else f"is no pickle: unknown opcode 0x{opcode:02x}"

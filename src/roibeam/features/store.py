@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -32,9 +31,8 @@ from roibeam.features.shard.manifest import (
     PLAN_NAME,
     STORE_MANIFEST_NAME,
     ShardEntry,
-    ShardManifest,
     StoreManifest,
-    listed_manifest,
+    checked_manifest,
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.messages import check_list, plural
@@ -254,10 +252,7 @@ class FeatureStore:
 
     def annotations_file(self) -> Path:
         """The table of captions and labels, checked to be the one that the manifest names; see `checked_annotations`.
-
-        Raises:
-            ValueError: when there is none, or another.
-        """
+        Raises ValueError when there is none, or another."""
         if self.manifest.annotations is None:
             raise ValueError(f"{self.path}: its images have no captions and no labels")
         return checked_annotations(self._here, self.manifest.annotations)
@@ -302,9 +297,7 @@ class FeatureStore:
             raise ValueError(f"{self.path}: this store is closed; open it again with FeatureStore(folder)")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -401,18 +394,13 @@ class FeatureStore:
 
     def _open_shard(self, entry: ShardEntry) -> ShardReader:
         path = self._here / entry.manifest
-        data, got, _ = listed_manifest(lambda name: read_regular_file(self._here / name), entry, str(path))
-        manifest = ShardManifest.from_bytes(data, path)
-        if got != entry.manifest_sha256 or manifest.data_file is None:
-            raise ValueError(
-                f"{path}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {got}, "
-                f"expected {entry.manifest_sha256}); finish the run that changed it, or verify the store"
-            )
+        manifest, _ = checked_manifest(lambda name: read_regular_file(self._here / name), entry, str(path))
         if (manifest.feature_dim, manifest.feature_dtype) != (self.feature_dim, self.feature_dtype):
             raise ValueError(
                 f"{path}: has features {manifest.feature_dim} {manifest.feature_dtype}, {STORE_MANIFEST_NAME} says "
                 f"{self.feature_dim} {self.feature_dtype}; verify the store"
             )
+        assert manifest.data_file is not None, "this shard has records"
         return ShardReader(self._here / manifest.data_file, manifest)
 
 

@@ -13,7 +13,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -248,10 +249,6 @@ def compare(
 
 
 def _source(given: Comparable, opened: ExitStack) -> RecordSource:
-    """
-    Args:
-        opened: closes what is opened here.
-    """
     if isinstance(given, RecordSource):
         return given
     if isinstance(given, FeatureStore):
@@ -272,6 +269,10 @@ class _Missing:
             self.examples = (*self.examples, image_id)
 
 
+# Fields of a `StoreComparison` that are sums over the images that both sides have.
+_COUNTS = [each.name for each in fields(StoreComparison) if each.type == "int" and "_only_" not in each.name]
+
+
 class _Tally:
     """Sums over the images compared so far."""
 
@@ -279,10 +280,7 @@ class _Tally:
         self._left, self._right = left, right
         self._num_worst = worst
         self._worst: list[tuple[tuple[float, ...], int, ImageComparison]] = []  # a heap, its mildest on top
-        self._images = self._unreadable = self._other_size = 0
-        self._regions = [0, 0]
-        self._matched = self._same_box = 0
-        self._class_pairs = self._same_class = self._attribute_pairs = self._same_attribute = 0
+        self._counts = dict.fromkeys(_COUNTS, 0)
         self._score_sum = 0.0
         self._errors: dict[str, float] = {}  # largest of each figure in `ERRORS` so far
         self._cosines = Cosines()
@@ -292,25 +290,24 @@ class _Tally:
     def add(self, left_id: str, right_id: str) -> None:
         left, right = self._left.get(left_id), self._right.get(right_id)
         if left is None or right is None:
-            self._unreadable += 1
+            self._counts["num_unreadable"] += 1
             return
         try:
             pairs = match_regions(left.boxes, right.boxes)
         except ValueError as error:
             raise ValueError(f"image {left_id!r}: {error}") from None
         image = self._compare(left, right, pairs)
-        self._images += 1
-        self._other_size += image.left_hw != image.right_hw
-        self._regions[0] += image.num_left
-        self._regions[1] += image.num_right
-        self._matched += image.num_matched
-        self._same_box += image.num_same_box
-        if image.num_same_class is not None:
-            self._class_pairs += image.num_matched
-            self._same_class += image.num_same_class
-        if image.num_same_attribute is not None:
-            self._attribute_pairs += image.num_matched
-            self._same_attribute += image.num_same_attribute
+        counts = self._counts
+        counts["num_common"] += 1
+        counts["num_other_size"] += image.left_hw != image.right_hw
+        counts["num_left_regions"] += image.num_left
+        counts["num_right_regions"] += image.num_right
+        counts["num_matched"] += image.num_matched
+        counts["num_same_box"] += image.num_same_box
+        for what, same in (("class", image.num_same_class), ("attribute", image.num_same_attribute)):
+            if same is not None:
+                counts[f"num_{what}_pairs"] += image.num_matched
+                counts[f"num_same_{what}"] += same
         if image.feature_error is not None and image.feature_error > self._errors.get("feature_error", 0.0):
             self._feature_error_image = image.image_id
         for name in ERRORS:
@@ -319,7 +316,7 @@ class _Tally:
                 self._errors[name] = max(self._errors.get(name, 0.0), figure)
         if self._num_worst:
             # The first of equally bad images stay: a later one counts as milder.
-            entry = (image.badness(), -self._images, image)
+            entry = (image.badness(), -counts["num_common"], image)
             if len(self._worst) < self._num_worst:
                 heapq.heappush(self._worst, entry)
             else:
@@ -397,52 +394,31 @@ class _Tally:
         return _relative_error(first.astype(np.float64), second.astype(np.float64))
 
     def result(self, only_left: _Missing, only_right: _Missing, *, max_error: float, id_rule: str) -> StoreComparison:
-        facts = []
+        counts, facts = self._counts, []
         for source, alone in ((self._left, only_left), (self._right, only_right)):
             lines = tuple(f"{bad.location}: {bad.detail}" for bad in source.first_bad_entries)
-            num_images = self._images + self._unreadable + alone.count
-            facts.append(
-                SourceFacts(
-                    source.name,
-                    num_images,
-                    source.fingerprint.feature_space,
-                    source.feature_dim,
-                    dict(source.bad_entries),
-                    lines,
-                )
-            )
+            num_images = counts["num_common"] + counts["num_unreadable"] + alone.count
+            space, bad_entries = source.fingerprint.feature_space, dict(source.bad_entries)
+            facts.append(SourceFacts(source.name, num_images, space, source.feature_dim, bad_entries, lines))
+        notes = self._scope.notes(num_matched=counts["num_matched"], num_attribute_pairs=counts["num_attribute_pairs"])
+        figures: dict[str, Any] = {name: self._errors.get(name) for name in ERRORS} | counts
         found = StoreComparison(
             left=facts[0],
             right=facts[1],
-            num_common=self._images,
             num_only_left=only_left.count,
             num_only_right=only_right.count,
             examples_only_left=only_left.examples,
             examples_only_right=only_right.examples,
-            num_unreadable=self._unreadable,
-            num_other_size=self._other_size,
-            num_left_regions=self._regions[0],
-            num_right_regions=self._regions[1],
-            num_matched=self._matched,
-            num_same_box=self._same_box,
             cosine_mean=self._cosines.mean,
             cosine_p1=self._cosines.first_percentile,
             cosine_min=self._cosines.smallest,
-            feature_error=self._errors.get("feature_error"),
             feature_error_image=self._feature_error_image,
-            num_class_pairs=self._class_pairs,
-            num_same_class=self._same_class,
-            num_attribute_pairs=self._attribute_pairs,
-            num_same_attribute=self._same_attribute,
-            score_error_mean=self._score_sum / self._class_pairs if self._class_pairs else None,
-            score_error=self._errors.get("score_error"),
-            attribute_score_error=self._errors.get("attribute_score_error"),
-            distribution_error=self._errors.get("distribution_error"),
-            image_feature_error=self._errors.get("image_feature_error"),
+            score_error_mean=self._score_sum / counts["num_class_pairs"] if counts["num_class_pairs"] else None,
             max_error=max_error,
-            notes=tuple(self._scope.notes(num_matched=self._matched, num_attribute_pairs=self._attribute_pairs)),
+            notes=tuple(notes),
             differences=(),
             worst=tuple(image for _, _, image in sorted(self._worst, key=lambda entry: entry[:2], reverse=True)),
+            **figures,
         )
         return replace(found, differences=tuple(_differences(found, self._scope, id_rule)))
 

@@ -19,7 +19,7 @@ import numpy as np
 from roibeam.features.batch import RegionFilter
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, feature_space_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution, top_k_of
-from roibeam.features.shard.manifest import DeadLetter, ShardEntry, ShardManifest, listed_manifest
+from roibeam.features.shard.manifest import DeadLetter, ShardEntry, ShardManifest, checked_manifest
 from roibeam.features.shard.reader import shard_digests
 from roibeam.features.shard.writer import Repeat
 from roibeam.features.store import FeatureStore
@@ -68,7 +68,7 @@ class StoreMerge:
         for source, store in enumerate(stores):
             data = store.folder.read_many(entry.manifest for entry in store.manifest.shards)
             for entry, (_, content) in zip(store.manifest.shards, data, strict=True):
-                manifest = _checked_manifest(store, entry, content)
+                manifest = _manifest_of(store, entry, content)
                 letters += [(_key(letter.image_id), source, letter) for letter in manifest.dead_letters]
                 if manifest.first_id is not None:
                     bare = replace(manifest, dead_letters=(), stats={})
@@ -160,20 +160,11 @@ class StoreMerge:
         )
 
 
-def _checked_manifest(store: FeatureStore, entry: ShardEntry, data: bytes | None) -> ShardManifest:
-    where = store.folder.where(entry.manifest)
-
+def _manifest_of(store: FeatureStore, entry: ShardEntry, data: bytes | None) -> ShardManifest:
     def read(name: str) -> bytes:
         return data if data is not None and name == entry.manifest else store.folder.read_bytes(name)
 
-    listed, digest, _ = listed_manifest(read, entry, where)
-    manifest = ShardManifest.from_bytes(listed, where)
-    if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
-        raise ValueError(
-            f"{where}: is not the manifest that manifest.json was made from; finish the run that changed it, or verify "
-            f"the store"
-        )
-    return manifest
+    return checked_manifest(read, entry, store.folder.where(entry.manifest))[0]
 
 
 def _key(image_id: str) -> bytes:
@@ -199,16 +190,13 @@ class DoesNotFitError(ValueError):
 
 @dataclass(frozen=True)
 class RecordChange:
-    """The change, the same for all records.
+    """The change, the same for all records; ValueError for another dtype or distribution.
 
     Attributes:
         dtype: of the features, one of `COPY_DTYPES`; None keeps that of the record. Every float16 and bfloat16 value
             is a float32; the other way values are rounded, and one beyond the range does not fit.
         distribution: "keep", "none" (left out) or "top-<k>": the k best classes and the rest mass.
         regions: which to keep; None for all.
-
-    Raises:
-        ValueError: for another dtype or distribution.
     """
 
     dtype: str | None = None

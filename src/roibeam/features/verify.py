@@ -15,7 +15,6 @@ from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_protocol import OutputFolder, UnreachableError
 from roibeam.features.folders.local_folder import note_links, output_folder
 from roibeam.features.record.region_record import content_digest, merge_digests, record_digest
-from roibeam.features.shard.layout import decode
 from roibeam.features.shard.lmdb_file import LmdbPages
 from roibeam.features.shard.manifest import (
     PLAN_NAME,
@@ -30,19 +29,17 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.reader import ShardObject, ShardReader
 from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE, digests_in_sequences
-from roibeam.messages import plural
+from roibeam.messages import first_line, plural
 
 
 def record_problem(reader: ShardReader, row: int, image_id: str) -> str | None:
     """Problem of a record, every byte of it read; None when it is whole."""
     try:
-        if reader.row_of(image_id) != row:
-            return "a lookup in the offset index finds another record"
+        if reader.find(image_id) != row:
+            return "a lookup in the offset index does not find it"
         record = reader.record_at(row, copy=False, check=True)
-    except KeyError:
-        return "a lookup in the offset index does not find it"
     except ValueError as error:
-        return str(error).partition("\n")[0].removeprefix(f"{reader.path}: ").removeprefix(f"record {image_id!r}: ")
+        return first_line(error).removeprefix(f"{reader.path}: ").removeprefix(f"record {image_id!r}").lstrip(": ")
     ((_, digest),) = reader.digests(row, row + 1)
     return None if record_digest(record) == digest else "its content has another digest than the index says"
 
@@ -96,7 +93,7 @@ def verify_store(
     except UnreachableError:
         raise
     except (OSError, ValueError) as error:
-        return [Problem(STORE_MANIFEST_NAME, _first_line(error), "run the same command again to write it")]
+        return [Problem(STORE_MANIFEST_NAME, first_line(error), "run the same command again to write it")]
     if folder.local_path is not None:
         note_links(os.path.abspath(folder.local_path))
     problems: list[Problem] = []
@@ -146,7 +143,7 @@ def _unfinished(folder: OutputFolder, deep: bool) -> list[Problem]:
         except UnreachableError:
             raise
         except (OSError, ValueError) as error:
-            problems.append(Problem(name, _first_line(error), "run the same command again to redo this shard"))
+            problems.append(Problem(name, first_line(error), "run the same command again to redo this shard"))
             continue
         if manifest.data_file is not None:
             named.add(manifest.data_file)
@@ -225,7 +222,7 @@ def _check_data_file(folder: OutputFolder, manifest: ShardManifest, deep: bool, 
     except UnreachableError:
         raise
     except (OSError, ValueError) as error:
-        report.add(_first_line(error))
+        report.add(first_line(error))
 
 
 def _check_index(shard: ShardReader | ShardObject, manifest: ShardManifest, report: _Report) -> None:
@@ -248,48 +245,29 @@ def _check_records(path: Path, reader: ShardReader, report: _Report) -> Iterator
             meta, regions = env.open_db(META_DATABASE, create=False), env.open_db(REGIONS_DATABASE, create=False)
             with env.begin(buffers=True) as txn, txn.cursor(meta) as metas, txn.cursor(regions) as values:
                 for row, (small, large) in enumerate(zip(metas, values, strict=True)):
-                    _check_record(reader, row, small, large, report)
+                    what = _lmdb_problem(reader, row, small, large)
+                    if what is not None:
+                        report.add(what)
                     if row % 100 == 99:
                         yield row + 1
     except lmdb.Error as error:
         report.add(f"LMDB cannot read it: {error}")
 
 
-def _check_record(
-    reader: ShardReader,
-    row: int,
-    small: tuple[memoryview, memoryview],
-    large: tuple[memoryview, memoryview],
-    report: _Report,
-) -> None:
-    key, digest = next(reader.digests(row, row + 1))
-    image_id = repr(key.decode("utf-8", "replace"))
-    if not _is_found(reader, key, row):
-        report.add(f"record {image_id}: a lookup in the offset index does not find it")
-        return
+_Entry = tuple[memoryview, memoryview]  # key, value
+
+
+def _lmdb_problem(reader: ShardReader, row: int, small: _Entry, large: _Entry) -> str | None:
+    """Problem of a record, or of the two entries that LMDB has in its place."""
+    key = reader.record_key(row)
+    image_id = key.decode("utf-8", "replace")
     if not bytes(small[0]) == bytes(large[0]) == key:
-        report.add(f"record {image_id}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
-        return
-    through_index = reader.values_at(row)
-    if through_index[0] != small[1] or through_index[1] != large[1]:
-        report.add(f"record {image_id}: LMDB and the offset index lead to different bytes")
-        return
-    try:
-        record = decode(key, small[1], large[1], copy=False, check=True)
-    except ValueError as error:
-        report.add(_first_line(error))
-        return
-    if record_digest(record) != digest:
-        report.add(f"record {image_id}: its content has another digest than the index says")
-    if reader.num_regions_at(row) != record.num_regions:
-        report.add(f"record {image_id}: has {record.num_regions} regions, the offset index says another number")
-
-
-def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
-    try:
-        return reader.row_of(key.decode("utf-8")) == row
-    except (KeyError, ValueError):
-        return False
+        what: str | None = f"LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place"
+    elif reader.values_at(row) != (small[1], large[1]):
+        what = "LMDB and the offset index lead to different bytes"
+    else:
+        what = record_problem(reader, row, image_id)
+    return None if what is None else f"record {image_id!r}: {what}"
 
 
 def _check_tree(reader: ShardReader) -> str | None:
@@ -308,7 +286,7 @@ def _check_tree(reader: ShardReader) -> str | None:
         if num_regions != reader.manifest.num_regions:
             return f"the rows of its index have {num_regions} regions, its manifest says {reader.manifest.num_regions}"
     except ValueError as error:
-        return _first_line(error)
+        return first_line(error)
     return None
 
 
@@ -324,7 +302,7 @@ def _check_totals(
     except UnreachableError:
         raise
     except (OSError, ValueError) as error:
-        return [Problem(STORE_MANIFEST_NAME, _first_line(error), "remove one of the shards that hold it and run again")]
+        return [Problem(STORE_MANIFEST_NAME, first_line(error), "remove one of the shards that hold it and run again")]
     if got != store.content_digest:
         what = f"content digest {store.content_digest}, its shards give {got}"
         return [Problem(STORE_MANIFEST_NAME, what, remake)]
@@ -339,7 +317,7 @@ def _check_annotations(folder: OutputFolder, entry: AnnotationsEntry) -> list[Pr
     except UnreachableError:
         raise
     except (FileNotFoundError, ValueError) as error:
-        message = _first_line(error).rpartition(f"{entry.file}: ")[2]
+        message = first_line(error).rpartition(f"{entry.file}: ")[2]
         what, _, what_to_do = message.rpartition("; ")
         return [Problem(entry.file, what or message, what_to_do)]
     return []
@@ -352,7 +330,7 @@ def _check_plan(folder: OutputFolder, store: StoreManifest) -> list[Problem]:
     except UnreachableError:
         raise
     except (OSError, ValueError) as error:
-        what, _, what_to_do = _first_line(error).rpartition("; ")
+        what, _, what_to_do = first_line(error).rpartition("; ")
         return [Problem(PLAN_NAME, what or what_to_do, what_to_do if what else "restore it")]
     return [] if unfinished is None else [Problem(PLAN_NAME, str(unfinished), "run the same command again")]
 
@@ -401,7 +379,3 @@ def _unnamed(folder: OutputFolder, named: set[str]) -> Iterator[tuple[str, bool]
         is_scratch = path.is_dir() and path.name.startswith(_SCRATCH_PREFIX)
         if path.name not in named and (path.is_file() or is_scratch):
             yield path.name, is_scratch
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -11,6 +11,7 @@ Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, cast
 
@@ -71,17 +72,16 @@ class ImageBatch:
 
     def part(self, first: int, end: int) -> ImageBatch:
         """Photos `first` to `end`, the last not included, with the padding they have here."""
-        found: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
-        cut: dict[str, Any] = {name: tensor[first:end] for name, tensor in found.items() if tensor is not None}
-        return replace(self, **cut)
+        return self._each(lambda tensor: tensor[first:end])
 
     def to(self, device: torch.device | str) -> ImageBatch:
         """The same batch with every tensor on `device`."""
-        found: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {
-            name: tensor.to(device, non_blocking=True) for name, tensor in found.items() if tensor is not None
-        }
-        return replace(self, **moved)
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _each(self, made: Callable[[Tensor], Tensor]) -> ImageBatch:
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {name: made(each) for name, each in tensors.items() if each is not None}
+        return replace(self, **changed)
 
 
 class EndToEndModel(nn.Module):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roibeam.messages import check_lists, short_repr
 from roibeam.model.layer_states import LayerStates
@@ -108,36 +108,34 @@ _NO_IDS = torch.empty(0)
 # Label of a position that is not predicted: torch.nn.functional.cross_entropy skips it by default.
 IGNORE_INDEX = -100
 
-_SHAPES = {
-    "text_ids": "QT",
-    "text_mask": "QT",
-    "text_segments": "QT",
-    "region_features": "IRD",
-    "region_boxes": "IR4",
-    "region_mask": "IR",
-    "image_hw": "I2",
-    "masked_regions": "IR",
-    "whole_image_features": "ID",
-    "global_features": "IG",
-    "text_labels": "BT",
-    "region_targets": "BRC",
-    "region_target_mask": "BR",
-    "region_feature_targets": "BRD",
-    "match_labels": "B",
-    "task_ids": "Q",
-    "region_images": "IR",
-    "region_classes": "IR",
-    "aligned_words": "BRA",
-    "phrase_positions": "BP",
-    "text_only": "B",
-    "row_texts": "B",
-    "row_images": "B",
-    "read_pieces": "B",
+# Axes of each field, see the top of the file, and its type.
+_FIELDS = {
+    "text_ids": ("QT", "long"),
+    "text_mask": ("QT", "bool"),
+    "text_segments": ("QT", "long"),
+    "region_features": ("IRD", "float"),
+    "region_boxes": ("IR4", "float"),
+    "region_mask": ("IR", "bool"),
+    "image_hw": ("I2", "float"),
+    "masked_regions": ("IR", "bool"),
+    "whole_image_features": ("ID", "float"),
+    "global_features": ("IG", "float"),
+    "text_labels": ("BT", "long"),
+    "region_targets": ("BRC", "float"),
+    "region_target_mask": ("BR", "bool"),
+    "region_feature_targets": ("BRD", "float"),
+    "match_labels": ("B", "long"),
+    "task_ids": ("Q", "long"),
+    "region_images": ("IR", "long"),
+    "region_classes": ("IR", "long"),
+    "aligned_words": ("BRA", "long"),
+    "phrase_positions": ("BP", "long"),
+    "text_only": ("B", "bool"),
+    "row_texts": ("B", "long"),
+    "row_images": ("B", "long"),
+    "read_pieces": ("B", "long"),
 }
-_LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
-_LONG |= {"phrase_positions", "row_texts", "row_images", "region_classes", "read_pieces"}
 _FEATURES = {"region_features", "whole_image_features", "global_features"}
-_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -221,11 +219,11 @@ class VLBatch:
     def __post_init__(self) -> None:
         check_lists(self, "sample_ids")
         sizes: dict[str, int] = {"4": 4, "2": 2}
-        for name, axes in _SHAPES.items():
+        for name, (axes, kind) in _FIELDS.items():
             tensor = getattr(self, name)
             if tensor is not None:
                 compact = name == "region_targets" and tensor.ndim == 2
-                _check_tensor(name, tensor, "NC" if compact else self._axes(axes), sizes)
+                _check_tensor(name, tensor, "NC" if compact else self._axes(axes), kind, sizes)
         self._check_sharing()
         if (self.region_targets is None) != (self.region_target_mask is None):
             raise ValueError("VLBatch: region_targets and region_target_mask come together or not at all")
@@ -282,15 +280,8 @@ class VLBatch:
         return made
 
     def check_values(self) -> None:
-        """Checks the values of the fields, for batches that are made by hand. A batch checks shapes and dtypes by
-        itself, but values only here, because that would wait for a GPU.
-
-        Raises:
-            ValueError: for pieces that do not come first in their row, as of a tokenizer that pads on the left; labels
-                or targets at padding, which would count in a loss; match labels other than 0, 1 and `IGNORE_INDEX`; a
-                height or width below 1; boxes in shares of the image, or outside it by more than a pixel; values that
-                are NaN or infinite.
-        """
+        """Raises ValueError for values that no field may hold, in batches that are made by hand: a batch checks shapes
+        and dtypes by itself, but values only here, because that would wait for a GPU."""
         if bool((self.text_mask[:, 1:] & ~self.text_mask[:, :-1]).any()):
             raise ValueError("VLBatch: text_mask has padding before a real piece; pad texts on the right")
         if self.text_labels is not None and bool((self.text_labels.ne(IGNORE_INDEX) & ~self.rows_text_mask).any()):
@@ -303,7 +294,7 @@ class VLBatch:
                 raise ValueError(
                     f"VLBatch: match_labels must be 0, 1 or {IGNORE_INDEX}, got {self.match_labels.tolist()}"
                 )
-        for name in _SHAPES:
+        for name in _FIELDS:
             tensor = getattr(self, name)
             if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise ValueError(f"VLBatch: {name} holds NaN or infinity")
@@ -378,7 +369,7 @@ class VLBatch:
 
     def _of_rows(self, axis: str, rows: Tensor) -> dict[str, Any]:
         """The fields of texts (Q) or images (I), one for each row."""
-        found = {name: getattr(self, name) for name, axes in _SHAPES.items() if axes[0] == axis}
+        found = {name: getattr(self, name) for name, (axes, _) in _FIELDS.items() if axes[0] == axis}
         return {name: tensor[rows] for name, tensor in found.items() if tensor is not None}
 
     @property
@@ -433,12 +424,10 @@ class VLBatch:
 
 
 def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
-    """Checks pieces before the word embeddings; only on the CPU, since it would wait for a GPU.
+    """Raises ValueError for a piece that has no embedding; only on the CPU, since it would wait for a GPU.
 
     Args:
-        model: for people.
-    Raises:
-        ValueError: for a piece that has no embedding.
+        model: its name for people, as in the checks below.
     """
     if text_ids.device.type != "cpu" or torch.compiler.is_compiling() or not text_ids.numel():
         return
@@ -450,41 +439,21 @@ def check_word_ids(model: str, text_ids: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_text_length(model: str, length: int, longest: int) -> None:
-    """Checks the length of a text in pieces before a table of positions.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: for a text too long or without [CLS].
-    """
+def check_texts(model: str, text_ids: Tensor, words: nn.Embedding, longest: int) -> None:
+    """Raises ValueError for texts of no piece or of more than `longest`, or as `check_word_ids`."""
+    length = text_ids.shape[1]
     if not 1 <= length <= longest:
         raise ValueError(f"{model}: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
+    check_word_ids(model, text_ids, words.num_embeddings)
 
 
-def check_region_width(model: str, features: Tensor, width: int) -> None:
-    """Checks features (..., D) before a layer of that width.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: for another width.
-    """
+def check_features(model: str, features: Tensor, width: int, weight: Tensor) -> None:
+    """Raises ValueError for region features of another width or, without autocast, of another dtype than the weight."""
     if features.shape[-1] != width:
         raise ValueError(
             f"{model}: region_features are {features.shape[-1]} wide, this model takes {width}; make it with "
             f"region_feature_size={features.shape[-1]}, or give the features that it was trained on"
         )
-
-
-def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
-    """Checks features before that weight; under autocast they may differ.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: for another dtype.
-    """
     if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
         dtype = str(weight.dtype)
         raise ValueError(
@@ -494,13 +463,7 @@ def check_feature_dtype(model: str, features: Tensor, weight: Tensor) -> None:
 
 
 def check_text_alone(model: str, batch: VLBatch) -> None:
-    """Checks a batch that is read as text without any image.
-
-    Args:
-        model: for people.
-    Raises:
-        ValueError: if it has regions.
-    """
+    """Raises ValueError for a batch that has regions, where a text is read without any image."""
     if batch.region_mask.shape[1]:
         raise ValueError(
             f"{model}: encode_text reads no image, but the batch has {batch.region_mask.shape[1]} regions a row"
@@ -585,18 +548,13 @@ class OutputWidths(NamedTuple):
     pooled: int | None
 
 
-def _check_tensor(name: str, tensor: Tensor, axes: str, sizes: dict[str, int]) -> None:
+def _check_tensor(name: str, tensor: Tensor, axes: str, kind: str, sizes: dict[str, int]) -> None:
     wanted = "(" + ", ".join(str(sizes.get(axis, axis)) for axis in axes) + ")"
     if tensor.ndim != len(axes):
         raise ValueError(f"VLBatch: {name} must be {wanted}, got shape {tuple(tensor.shape)}")
     for axis, size in zip(axes, tensor.shape, strict=True):
         if sizes.setdefault(axis, size) != size:
             raise ValueError(f"VLBatch: {name} must be {wanted}, got shape {tuple(tensor.shape)}")
-    if name in _LONG:
-        right, kind = tensor.dtype == torch.long, "long"
-    elif name in _BOOL:
-        right, kind = tensor.dtype == torch.bool, "bool"
-    else:
-        right, kind = tensor.is_floating_point(), "floating point"
-    if not right:
-        raise ValueError(f"VLBatch: {name} must be {kind}, got {tensor.dtype}")
+    is_right = tensor.is_floating_point() if kind == "float" else tensor.dtype == getattr(torch, kind)
+    if not is_right:
+        raise ValueError(f"VLBatch: {name} must be {kind.replace('float', 'floating point')}, got {tensor.dtype}")

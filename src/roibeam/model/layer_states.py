@@ -48,13 +48,17 @@ class LayerStates:
         self.regions.append(states_BRI)
 
     @classmethod
-    def of_joint(cls, passed_BSH: Iterable[Tensor], text: slice, regions: slice, kind: str = "layer") -> LayerStates:
-        """States of one sequence that holds both: of the embeddings, then of each layer.
+    def of_joint(
+        cls, passed_BSH: Iterable[Tensor] | None, text: slice, regions: slice, kind: str = "layer"
+    ) -> LayerStates | None:
+        """States of one sequence that holds both, of the embeddings, then of each layer; None if none were kept.
 
         Args:
             text, regions: their slices of S.
             kind: name of the layers.
         """
+        if passed_BSH is None:
+            return None
         made = cls()
         for name, states in zip(layer_names(kind), passed_BSH, strict=False):
             made.add_text(name, states[:, text])

@@ -1,4 +1,4 @@
-"""Protocol of models with pre-training heads, and their shared tasks, each as (loss, accuracy).
+"""Base of models with pre-training heads, and their shared tasks, each as (loss, accuracy).
 
 Logits are computed at masked positions only: over all positions they would be most of a head's work and memory.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.bert import VLPreTrainedModel
+from roibeam.model.common.heads import NormedRegionHead
 from roibeam.model.common.losses import (
     PreTrainingOutput,
     SumCount,
@@ -26,8 +27,73 @@ from roibeam.model.common.losses import (
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 
 
+class PreTrainingModel(VLPreTrainedModel):
+    """A model with its pre-training heads, as training, probes and comparisons use it; calling it is `score(batch,
+    encode(batch))`.
+
+    The encoder is the part that `base_model_prefix` names. A head that a configuration leaves out is None.
+    """
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
+        """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
+        request.
+
+        Raises:
+            ValueError: for a text too long or without [CLS], features of another width, or what a model misses.
+        """
+        return cast(Any, self.base_model)(batch, with_attention=with_attention, with_states=with_states)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone.
+
+        Raises:
+            ValueError: for a batch with regions.
+        """
+        return cast(Any, self.base_model).encode_text(batch, with_attention=with_attention)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses.
+
+        Raises:
+            ValueError: if the batch lacks the targets of a head.
+        """
+        raise NotImplementedError
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """Number of elements that each loss of `score` is averaged over, by its name, before the model runs.
+
+        So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
+        """
+        raise NotImplementedError
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        raise NotImplementedError
+
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
+        raise NotImplementedError
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", for any order of the head's logits.
+
+        Zero-shot retrieval sorts by it; its sigmoid is the probability. None for a model without such a head.
+        """
+        raise NotImplementedError
+
+    def needed(self, batch: VLBatch, name: str) -> Tensor:
+        """A field of the batch that a head reads; raises ValueError where it is None."""
+        found: Tensor | None = getattr(batch, name)
+        if found is None:
+            raise ValueError(f"{type(self).__name__}: the batch has no {name}, a head of this model needs them")
+        return found
+
+
 class PreTrainingLogits(NamedTuple):
-    """Predictions of a two-stream model's heads for every position, real or not."""
+    """Predictions of a `ViLbertStyleModel` for every position, real or not."""
 
     words: Tensor  # (B, T, V)
     regions: Tensor | None  # (B, R, C), or features (B, R, D); None for a model that predicts no regions
@@ -35,43 +101,73 @@ class PreTrainingLogits(NamedTuple):
     match: Tensor | None  # (B, 2), in the releases' order: matching first
 
 
-class PreTrainingModel(Protocol):
-    """A model with its pre-training heads, as training, probes and comparisons use it.
+MATCH_LOGIT = 0  # in all releases of ViLBERT and InterBERT: logit 0 = the caption belongs to the image, 1 = it does not
 
-    All of them are `torch.nn.Module`s; calling one is `score(batch, encode(batch))`.
-    """
 
-    @property
-    def config(self) -> BertSizes: ...
+class ViLbertStyleModel(PreTrainingModel):
+    """A model with the heads of ViLBERT, as InterBERT and the single-stream baseline have them."""
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
-        request."""
-
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
-
-    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """Number of elements that each loss of `score` is averaged over, by its name, before the model runs.
-
-        So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
-        """
-
-    def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
+    masked_region_head: NormedRegionHead | None
+    match_head: nn.Linear | None
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
+        head, config = self.masked_region_head, cast(Any, self.config)
+        return head(states) if head is not None and config.region_loss == "kl" else None
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", for any order of the head's logits.
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
-        Zero-shot retrieval sorts by it; its sigmoid is the probability. None for a model without such a head.
-        """
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        counts = {"masked_words": count_labels(batch.text_labels)}
+        if self.masked_region_head is not None:
+            counts["masked_regions"] = count_true(self.counted_regions(batch))
+        return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
+        if self.masked_region_head is not None:
+            self.add_region_loss(terms, self.masked_region_head, batch, output.region_states)
+        self.add_match_loss(terms, batch, output)
+        return terms.output()
+
+    def counted_regions(self, batch: VLBatch) -> Tensor | None:
+        """(B, R) bool, the predicted regions that count; None without any."""
+        return batch.region_target_mask
+
+    def add_region_loss(
+        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRI: Tensor
+    ) -> None:
+        """Adds the loss of masked regions."""
+        predicted = self.needed(batch, "region_target_mask")
+        loss = cast(Any, self.config).region_loss
+        terms.masked_regions(head, states_BRI, batch.targets_of(predicted), predicted, loss=loss)
+
+    def add_match_loss(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
+        """Adds the loss of the match head."""
+        if self.match_head is not None:
+            match = self.needed(batch, "match_labels")
+            terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+
+    def logits(self, output: VLOutput) -> PreTrainingLogits:
+        """Logits of all positions of an output with an image: for inspection, not for training."""
+        head = self.masked_region_head
+        return PreTrainingLogits(
+            words=self.word_logits(output.text_states),
+            regions=None if head is None else head(output.region_states),
+            whole_image=None if head is None else head(output.whole_image_state),
+            match=None if self.match_head is None else self.match_head(output.pooled),
+        )
+
+
+def region_head(config: Any, region_width: int) -> NormedRegionHead | None:
+    """The head of masked regions of a `ViLbertStyleModel`; None if it predicts no regions.
+
+    Its activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
+    """
+    if config.region_loss == "none":
+        return None
+    return NormedRegionHead(region_width, config.region_target_size, activation=config.hidden_activation)
 
 
 def count_labels(labels: Tensor | None) -> int:
@@ -86,6 +182,11 @@ def count_true(mask: Tensor | None) -> int:
 def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
     """(B,) logit `match_logit` minus the other one: the log-odds of their softmax."""
     return logits_B2[:, match_logit] - logits_B2[:, 1 - match_logit]
+
+
+def in_pairs(batch: VLBatch, pairs: str) -> VLBatch:
+    """The batch with words and regions to predict in these pairs alone, one of `MASKED_LOSS_PAIRS`."""
+    return only_matched(batch) if pairs == "matched" and batch.match_labels is not None else batch
 
 
 def only_matched(batch: VLBatch) -> VLBatch:

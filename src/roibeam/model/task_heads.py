@@ -15,11 +15,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from roibeam.model.common.bert import BertSizes, StrictConfig, draw_as_bert
 from roibeam.model.common.heads import DroppedLinear, NormedClassifier, PhraseToRegions, RegionClassHead
 from roibeam.model.common.losses import SumCount, accuracy, cross_entropy
 from roibeam.model.inputs import OutputWidths, VLBatch, VLOutput
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true
 
 READS = ("pooled", "pooled_text", "cls", "mask_piece")
 CLASSIFIERS = ("linear", "two_layers")
@@ -45,8 +45,6 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
             pool its streams apart pools [CLS], which is the text's too. "cls": the last state of [CLS]. "mask_piece":
             that of the piece before the last real one, where the texts of VQA hold [MASK] (VL-BERT "[CLS] question
             [SEP] [MASK] [SEP]", VisualBERT "[CLS] question ? [MASK] [SEP]").
-    Raises:
-        ValueError: for one of the pooled vectors, if the model has no pooler.
     """
     if reads == "cls":
         return output.text_states[:, 0]
@@ -117,11 +115,7 @@ class TaskHeadConfig(StrictConfig):
 
     @classmethod
     def for_model(cls, model: BertSizes, **fields: Any) -> Self:
-        """Config with the widths of a model's output.
-
-        Raises:
-            ValueError: if the model lacks the head's input.
-        """
+        """Config with the widths of a model's output."""
         return cls(**(cls.widths(model, fields) | fields))
 
     @classmethod
@@ -130,10 +124,7 @@ class TaskHeadConfig(StrictConfig):
         raise NotImplementedError
 
     def check_model(self, model: BertSizes) -> None:
-        """
-        Raises:
-            ValueError: when this head was not made for such a model.
-        """
+        """Raises ValueError if this head was not made for such a model."""
         for name, width in self.widths(model, vars(self)).items():
             if getattr(self, name) != width:
                 raise ValueError(
@@ -243,9 +234,15 @@ class TaskHead(PreTrainedModel):
 
 
 class SummaryHead(TaskHead):
-    """A head on one vector for each row."""
+    """A head on one vector for each row, or on those of a pair of rows."""
 
     config: SummaryHeadConfig
+    rows_read = 1
+
+    def __init__(self, config: SummaryHeadConfig) -> None:
+        super().__init__(config)
+        self.classifier = _classifier(config, self.rows_read * config.input_width, config.num_classes)
+        self.post_init()
 
     def needed_input(self, batch: VLBatch) -> VLBatch:
         return reading(batch, self.config.reads)
@@ -258,11 +255,6 @@ class LabelHead(SummaryHead):
     config_class = LabelHeadConfig
     config: LabelHeadConfig
 
-    def __init__(self, config: LabelHeadConfig) -> None:
-        super().__init__(config)
-        self.classifier = _classifier(config, config.classifier, config.input_width, config.num_classes)
-        self.post_init()
-
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, num_classes)."""
         return self.classifier(read_summary(batch, output, self.config.reads))
@@ -273,11 +265,7 @@ class ImagePairHead(SummaryHead):
 
     config_class = ImagePairHeadConfig
     config: ImagePairHeadConfig
-
-    def __init__(self, config: ImagePairHeadConfig) -> None:
-        super().__init__(config)
-        self.classifier = _classifier(config, config.classifier, 2 * config.input_width, config.num_classes)
-        self.post_init()
+    rows_read = 2
 
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B / 2, num_classes)."""
@@ -292,15 +280,11 @@ class RegionHead(TaskHead):
 
     def __init__(self, config: RegionHeadConfig) -> None:
         super().__init__(config)
-        self.classifier = _classifier(config, config.classifier, config.input_width, 1)
+        self.classifier = _classifier(config, config.input_width, 1)
         self.post_init()
 
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, R), or (B, R + 1) with the whole image first; the lowest finite number at padding.
-
-        Raises:
-            ValueError: if the whole image is scored and the model gives it no state.
-        """
+        """(B, R), or (B, R + 1) with the whole image first; the lowest finite number at padding."""
         states, mask = output.region_states, self.scored(batch)
         if self.config.with_whole_image:
             if output.whole_image_state is None:
@@ -332,9 +316,6 @@ class GroundingHead(TaskHead):
     def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, P, R), before the softmax, of several heads the logarithm of their mean weights; the lowest finite number
         at padded regions, no meaning at missing phrases.
-
-        Raises:
-            ValueError: if the batch has no phrases.
         """
         if batch.phrase_positions is None:
             raise ValueError("GroundingHead: the batch has no phrase_positions")
@@ -353,33 +334,10 @@ HEADS: Mapping[str, type[TaskHead]] = MappingProxyType(
 )
 
 
-class Encoder(Protocol):
-    """A model as a task model uses it, with or without pre-training heads."""
+class ScoredModel(nn.Module):
+    """A model of which a task reads scores."""
 
-    @property
-    def config(self) -> BertSizes: ...
-
-    def encode(self, batch: VLBatch) -> VLOutput: ...
-
-    def encode_text(self, batch: VLBatch) -> VLOutput: ...
-
-    def activation_checkpointing_enable(self) -> None: ...
-
-    def save_pretrained(self, save_directory: str | Path) -> None: ...
-
-
-class TaskModel(nn.Module):
-    """A model and the head of one task; one folder holds both: the model's own files, and the head's in `task_head`.
-
-    Raises:
-        ValueError: if the head was made for a model of other widths, or reads an output that this one lacks.
-    """
-
-    def __init__(self, model: Encoder, head: TaskHead) -> None:
-        super().__init__()
-        head.config.check_model(model.config)
-        self.model = model
-        self.head = head
+    model: Any
 
     @property
     def config(self) -> BertSizes:
@@ -389,6 +347,20 @@ class TaskModel(nn.Module):
     def activation_checkpointing_enable(self) -> None:
         """Enables it in the model's layers."""
         self.model.activation_checkpointing_enable()
+
+
+class TaskModel(ScoredModel):
+    """A model and the head of one task; one folder holds both: the model's own files, and the head's in `task_head`.
+
+    Raises:
+        ValueError: if the head was made for a model of other widths, or reads an output that this one lacks.
+    """
+
+    def __init__(self, model: PreTrainingModel, head: TaskHead) -> None:
+        super().__init__()
+        head.config.check_model(model.config)
+        self.model = model
+        self.head = head
 
     def forward(self, batch: VLBatch) -> Tensor:
         """Output of the head."""
@@ -416,27 +388,14 @@ class TaskModel(nn.Module):
             shutil.rmtree(aside, ignore_errors=True)
 
 
-class MatchModel(nn.Module):
-    """A model whose own match head, that of pre-training, scores its rows: retrieval of ImageBERT and InterBERT.
-
-    Raises:
-        ValueError: for a model that was made without one.
-    """
+class MatchModel(ScoredModel):
+    """A model whose own match head, that of pre-training, scores its rows: retrieval of ImageBERT and InterBERT."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         if getattr(model, "match_head", None) is None and getattr(model, "relationship_head", None) is None:
             raise ValueError(f"{type(model).__name__}: this model was made without a match head")
         self.model = model
-
-    @property
-    def config(self) -> BertSizes:
-        """Config of the model."""
-        return self.model.config
-
-    def activation_checkpointing_enable(self) -> None:
-        """Enables it in the model's layers."""
-        self.model.activation_checkpointing_enable()
 
     def forward(self, batch: VLBatch) -> Tensor:
         """(B, 1), log-odds of a match."""
@@ -470,15 +429,10 @@ def load_task_head(folder: str | Path) -> TaskHead:
     return HEADS[kind].from_pretrained(config_file.parent)
 
 
-def _classifier(config: TaskHeadConfig, kind: str, inputs: int, outputs: int) -> nn.Module:
-    build: dict[str, Callable[[], nn.Module]] = {
-        "linear": lambda: DroppedLinear(inputs, outputs, dropout=config.dropout),
-        "two_layers": lambda: nn.Sequential(
-            nn.Dropout(config.dropout),
-            NormedClassifier(inputs, 2 * inputs, outputs),
-        ),
-    }
-    return build[kind]()
+def _classifier(config: SummaryHeadConfig | RegionHeadConfig, inputs: int, outputs: int) -> nn.Module:
+    if config.classifier == "linear":
+        return DroppedLinear(inputs, outputs, dropout=config.dropout)
+    return nn.Sequential(nn.Dropout(config.dropout), NormedClassifier(inputs, 2 * inputs, outputs))
 
 
 REGION_CLASSES, WORDS = "region_classes", "masked_words"
@@ -498,16 +452,13 @@ class AuxiliaryTaskModel(TaskModel):
     """A `TaskModel` with auxiliary losses.
 
     Args:
-        num_classes: C, of regions; class 0 is that of the whole image. 0 predicts no classes.
-        with_whole_image: whether its class is predicted too.
+        num_classes: C, of regions; class 0 is that of the whole image, predicted on request. 0 predicts no classes.
         with_words: whether the model's own pre-training head predicts hidden words, and is trained.
-    Raises:
-        ValueError: if the model has no such head.
     """
 
     def __init__(
         self,
-        model: Encoder,
+        model: PreTrainingModel,
         head: TaskHead,
         *,
         num_classes: int = 0,
@@ -536,7 +487,7 @@ class AuxiliaryTaskModel(TaskModel):
             terms.metrics["region_class_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
         if self.with_words:
             assert batch.text_labels is not None
-            terms.masked_words(self.model.word_logits, output.text_states, batch.text_labels)  # type: ignore[attr-defined]
+            terms.masked_words(self.model.word_logits, output.text_states, batch.text_labels)
         return AuxiliaryScores(self.head(batch, output), terms.losses, terms.metrics)
 
     def forward(self, batch: VLBatch, *, beside: bool = False) -> Tensor | AuxiliaryScores:  # type: ignore[override]

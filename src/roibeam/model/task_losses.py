@@ -67,8 +67,6 @@ def region_bce(scores_NE: Tensor, targets_NE: Tensor, mask_NE: Tensor, *, per: s
         targets_NE: 0 to 1, from `referred_targets`; what stands at padding is not read.
         per: "rows": summed over a row's regions (ViLBERT: a mean over all, padding included, times their number);
             "regions": a mean over all real regions of the batch (VL-BERT).
-    Raises:
-        ValueError: for another denominator.
     """
     if per not in DENOMINATORS:
         raise ValueError(f"region_bce: per is {per!r}; it must be one of {', '.join(map(repr, DENOMINATORS))}")
@@ -123,8 +121,6 @@ def referred_targets(
         inclusive_sides: as in both codes.
     Returns:
         (N, E) float; 0 at padding.
-    Raises:
-        ValueError: for another kind.
     """
     if kind not in REGION_TARGETS:
         raise ValueError(
@@ -137,14 +133,7 @@ def referred_targets(
     return targets.masked_fill(~(right & mask_NE), 0.0)
 
 
-def phrase_targets(
-    boxes_NR4: Tensor,
-    mask_NR: Tensor,
-    right_boxes_NPG4: Tensor,
-    right_mask_NPG: Tensor,
-    *,
-    inclusive_sides: bool = False,
-) -> Tensor:
+def phrase_targets(boxes_NR4: Tensor, mask_NR: Tensor, right_boxes_NPG4: Tensor, right_mask_NPG: Tensor) -> Tensor:
     """1/n on each of the n regions with an IoU of at least 0.5 with any right box of a phrase (Flickr30k Entities).
 
     Args:
@@ -152,7 +141,7 @@ def phrase_targets(
     Returns:
         (N, P, R) float; a row of zeros for a phrase that matches no region.
     """
-    overlap = overlaps(boxes_NR4[:, None], right_boxes_NPG4, inclusive_sides=inclusive_sides)
+    overlap = overlaps(boxes_NR4[:, None], right_boxes_NPG4, inclusive_sides=False)
     right = ((overlap >= RIGHT_OVERLAP) & right_mask_NPG[:, :, None]).any(dim=-1) & mask_NR[:, None]
     return right / right.sum(dim=-1, keepdim=True).clamp(min=1)
 

@@ -5,6 +5,7 @@ Every check is a largest error and the tolerance it must not pass.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from harness.case_files import ArrayError
+from harness.case_files import ArrayError, Arrays
 from harness.tolerances import Allclose, Closeness
 
 _STEPS = (1, 4, 16, 64, 128)  # strides at which reference arrays are thinned out
@@ -114,22 +115,16 @@ def near(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Che
 
     The error shown is max |ours - theirs| / max |theirs|; it may pass `max_rel` where `rtol` allows it.
     """
-    ours, theirs = _numbers(got), _numbers(want)
-    if ours.shape != theirs.shape:
-        return failed(array, _shapes(ours, theirs))
-    if not ours.size:
-        return within(array, 0.0, closeness.max_rel, "of max|reference|", "no element")
-    largest = float(np.abs(theirs).max())
-    distance = np.abs(ours - theirs)
-    # Written so that a NaN on either side is a miss.
-    misses = ~(distance <= closeness.max_rel * largest + closeness.rtol * np.abs(theirs))
-    error = float(distance.max()) / (largest or 1.0)
-    note = ""
-    if misses.any():
-        note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
-    elif error > closeness.max_rel:
-        note = f"within the relative {closeness.rtol:g}"
-    return Check(array, error, closeness.max_rel, "of max|reference|", not misses.any(), note)
+
+    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        largest, distance = float(np.abs(theirs).max()), np.abs(ours - theirs)
+        fits = distance <= closeness.max_rel * largest + closeness.rtol * np.abs(theirs)
+        return distance / (largest or 1.0), fits
+
+    check = _by_element(array, got, want, measure, closeness.max_rel, "of max|reference|")
+    if check.passed and check.error > closeness.max_rel:
+        return dataclasses.replace(check, note=f"within the relative {closeness.rtol:g}")
+    return check
 
 
 def close(array: str, got: object, want: np.ndarray, closeness: Allclose) -> Check:
@@ -137,18 +132,12 @@ def close(array: str, got: object, want: np.ndarray, closeness: Allclose) -> Che
 
     The error shown is the largest |ours - theirs| / (1 + |theirs|).
     """
-    ours, theirs = _numbers(got), _numbers(want)
-    if ours.shape != theirs.shape:
-        return failed(array, _shapes(ours, theirs))
-    rule = "of 1 + |reference|"
-    if not ours.size:
-        return within(array, 0.0, closeness.allowed, rule, "no element")
-    error = np.abs(ours - theirs) / (1 + np.abs(theirs))
-    misses = ~(error <= closeness.allowed)  # so that a NaN on either side is a miss
-    note = ""
-    if misses.any():
-        note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
-    return Check(array, float(error.max()), closeness.allowed, rule, not misses.any(), note)
+
+    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        error = np.abs(ours - theirs) / (1 + np.abs(theirs))
+        return error, error <= closeness.allowed
+
+    return _by_element(array, got, want, measure, closeness.allowed, "of 1 + |reference|")
 
 
 def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.ndarray | None = None) -> Check:
@@ -157,6 +146,27 @@ def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.n
     Args:
         where: of the first axes of both, True where the numbers mean something; None for everywhere.
     """
+
+    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        distance = np.abs(ours - theirs)
+        return distance, distance <= allowed
+
+    return _by_element(array, got, want, measure, allowed, "absolute", where)
+
+
+# Ours and theirs, float64 -> the error of each element, and whether it fits; a NaN on either side does not.
+Measure = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _by_element(
+    array: str,
+    got: object,
+    want: np.ndarray,
+    measure: Measure,
+    tolerance: float,
+    rule: str,
+    where: np.ndarray | None = None,
+) -> Check:
     ours, theirs = _numbers(got), _numbers(want)
     if ours.shape != theirs.shape:
         return failed(array, _shapes(ours, theirs))
@@ -165,13 +175,12 @@ def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.n
             return failed(array, f"has {theirs.shape}, of which {where.shape} is known to be real")
         ours, theirs = ours[where], theirs[where]
     if not ours.size:
-        return within(array, 0.0, allowed, "absolute", "no element")
-    distance = np.abs(ours - theirs)
-    misses = ~(distance <= allowed)  # so that a NaN on either side is a miss
-    note = ""
+        return within(array, 0.0, tolerance, rule, "no element")
+    errors, fits = measure(ours, theirs)
+    misses, note = ~fits, ""
     if misses.any():
         note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
-    return Check(array, float(distance.max()), allowed, "absolute", not misses.any(), note)
+    return Check(array, float(errors.max()), tolerance, rule, not misses.any(), note)
 
 
 def near_thinned(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Check:
@@ -186,6 +195,17 @@ def near_thinned(array: str, got: object, want: np.ndarray, closeness: Closeness
             return failed(array, f"{_shapes(ours, want)}, at no step of {', '.join(map(str, _STEPS))}")
         picks.append(slice(None, None, steps[0]))
     return near(array, ours[tuple(picks)], want, closeness)
+
+
+def unread(arrays: Arrays, inputs: tuple[str, ...] = ()) -> Iterator[Check]:
+    """A miss for each array that was not read.
+
+    Args:
+        inputs: beginnings of names that may be left.
+    """
+    for name in arrays.unread:
+        if not name.startswith(inputs):
+            yield failed(name, "unknown array: nothing was compared with it")
 
 
 def guarded(array: str, checks: Callable[[], Iterable[Check]]) -> Iterator[Check]:

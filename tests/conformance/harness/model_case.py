@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.case_files import ArrayError, Arrays
-from harness.checks import Case, Check, Family, OpenFolder, close, failed, numpy_of, within
+from harness.checks import Case, Check, Family, OpenFolder, close, failed, numpy_of, unread, within
 from harness.tolerances import MODELS
 
 CONFIG = "config"
@@ -131,7 +131,7 @@ def gradient_checks(
 def model_family(
     name: str, marks: tuple[str, ...], run: Callable[[ModelArrays], Iterable[Check]], *, config: str = CONFIG
 ) -> Family:
-    """A family whose folder holds nothing but .npz cases.
+    """A family of cases with the options and parameters of a model.
 
     Args:
         marks: array names that start so tell its files apart from other families'.
@@ -142,15 +142,24 @@ def model_family(
     def checks(path: Path) -> Iterator[Check]:
         arrays = ModelArrays(path, config)
         yield from run(arrays)
-        for left in arrays.arrays.unread:
-            yield failed(left, "unknown array: nothing was compared with it")
+        yield from unread(arrays.arrays)
+
+    return npz_family(name, checks, lambda names: any(each.startswith(marks) for each in names))
+
+
+def npz_family(name: str, checks: Callable[[Path], Iterable[Check]], is_own: Callable[[Sequence[str]], bool]) -> Family:
+    """A family whose folder holds nothing but .npz cases.
+
+    Args:
+        is_own: whether a file with members of these names, "<array>.npy", is one of its cases.
+    """
 
     def open_folder(folder: Path) -> OpenFolder:
         files = sorted(path for path in folder.glob("*.npz") if not path.name.startswith("."))
         return OpenFolder(tuple(Case(path.name, functools.partial(checks, path)) for path in files), frozenset())
 
     def recognises(folder: Path) -> bool:
-        return any(array.startswith(marks) for path in sorted(folder.glob("*.npz")) for array in _array_names(path))
+        return any(is_own(_array_names(path)) for path in sorted(folder.glob("*.npz")))
 
     return Family(name, recognises, open_folder)
 

@@ -24,15 +24,18 @@ def default_folder() -> Path:
     return folder
 
 
+def matches(family: str, file: str, pattern: str) -> bool:
+    """Whether a shell pattern fits a case: its family, its name, its file, or <family>/ before either."""
+    stem = Path(file).stem
+    names = (family, f"{family}/{stem}", stem, f"{family}/{file}", file)
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
 def check_some_file_matches(folder: Path, pattern: str) -> None:
     """Raises ValueError where no file can be a case that fits a shell pattern, by their names alone."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    for path in files:
-        family = path.parent.resolve().name
-        names = (family, f"{family}/{path.stem}", path.stem, f"{family}/{path.name}", path.name)
-        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            return
-    raise ValueError(f"no case below {folder} matches --only {pattern!r}; cases are named as <family>/<file>")
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if not any(matches(path.parent.resolve().name, path.name, pattern) for path in files):
+        raise ValueError(f"no case below {folder} matches --only {pattern!r}; cases are named as <family>/<file>")
 
 
 def photo_folder(folder: Path, photos: Iterable[str]) -> Path | None:

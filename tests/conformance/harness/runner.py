@@ -10,7 +10,6 @@ whose photos are not on this machine is listed as not run.
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from harness.metrics.choice_cases import CHOICE_METRICS
 from harness.metrics.entity_cases import ENTITY_METRICS
 from harness.metrics.retrieval_cases import RETRIEVAL_METRICS
 from harness.metrics.vqa_cases import VQA_METRICS
+from harness.places import matches
 from harness.vilbert_family import VILBERT_FAMILY
 from harness.visualbert_family import VISUALBERT_FAMILY
 from harness.vlbert.family import VLBERT_FAMILY
@@ -40,7 +40,7 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
         for family in (
             *FINETUNING_FAMILIES,  # first: their weights have the names of the models' families
             DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
-            VQA_METRICS, CHOICE_METRICS, BOX_METRICS, ENTITY_METRICS, RETRIEVAL_METRICS,
+            VQA_METRICS, CHOICE_METRICS, ENTITY_METRICS, BOX_METRICS, RETRIEVAL_METRICS,
         )
     }
 )  # fmt: skip
@@ -81,10 +81,6 @@ class PlannedCase:
     def name(self) -> str:
         return f"{self.family}/{Path(self.file).stem}"
 
-    def matches(self, pattern: str) -> bool:
-        names = (self.family, self.name, Path(self.file).stem, f"{self.family}/{self.file}", self.file)
-        return any(fnmatch.fnmatchcase(name, pattern) for name in names)
-
 
 def run_conformance(folder: Path, only: str | None = None) -> Iterator[CaseResult]:
     """Every case below `folder`, one result at a time.
@@ -96,7 +92,7 @@ def run_conformance(folder: Path, only: str | None = None) -> Iterator[CaseResul
         ValueError: when there is no such folder, nothing in it, or nothing that matches.
     """
     planned = plan_cases(folder)
-    chosen = [case for case in planned if only is None or case.matches(only)]
+    chosen = [case for case in planned if only is None or matches(case.family, case.file, only)]
     if not chosen:
         raise ValueError(
             f"no case below {folder} matches --only {only!r}; there are {', '.join(case.name for case in planned[:8])}"

@@ -1,23 +1,32 @@
-"""What the cases of ViLBERT and InterBERT share: the arrays of one batch, and names of outputs and losses."""
+"""What the cases of ViLBERT and InterBERT share: the arrays of one batch, outputs and losses by their official names,
+and regions that are masked with their neighbours."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from harness.model_case import ModelArrays
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.model import InterBertConfig
+from harness.checks import Check, close, equal, failed
+from harness.model_case import ModelArrays, Outputs, constant, gradient_checks, output_checks
+from harness.tolerances import MODELS
+from roibeam.model.common.masking import overlaps_with_inclusive_sides
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining, InterBertForTasks
 from roibeam.model.vilbert.encoder import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining, ViLbertWithScores
 
 PRETRAINING_LOSSES = {
     "masked_lm_loss": "masked_words",
     "masked_img_loss": "masked_regions",
     "next_sentence_loss": "matching",
 }
+# Boxes, anchors, features and threshold of one masking -> what is close to the reference, and what is equal.
+MaskRule = Callable[[np.ndarray, np.ndarray, Tensor, float], tuple[Mapping[str, Tensor], Mapping[str, np.ndarray]]]
 
 
 def read_batch(arrays: ModelArrays, config: ViLbertConfig | InterBertConfig, *, num_task_tokens: int = 0) -> VLBatch:
@@ -88,3 +97,82 @@ def choice_loss(arrays: ModelArrays, scores_B: Tensor) -> Tensor:
     return F.cross_entropy(
         scores_B.reshape(questions, -1), arrays.whole("in/choice_target", 0, rows // questions, questions)
     )
+
+
+def batch_outputs(
+    arrays: ModelArrays,
+    model: InterBertForPreTraining | ViLbertForPreTraining,
+    batch: VLBatch,
+    output: VLOutput,
+    padded: VLOutput,
+    words: Tensor,
+) -> tuple[Outputs, Outputs]:
+    """What a reference may hold of one batch by either model, by its official name, and those of it that are losses.
+
+    Args:
+        padded: `output` with states of padding, which the reference has; losses are those of the usual way.
+        words: states of the text in `padded`, as the reference has them.
+    """
+    logits = model.logits(padded)
+    regions = constant(with_img(logits.whole_image, logits.regions))
+    word_logits = constant(model.word_logits(words))
+    outputs: Outputs = {
+        "sequence_output_t": constant(words),
+        "sequence_output_v": constant(with_img(padded.whole_image_state, padded.region_states)),
+        "pooled_output_t": constant(output.pooled_text),
+        "pooled_output_v": constant(output.pooled_image),
+        "prediction_scores_t": word_logits,
+        "linguisic_prediction": word_logits,
+        "prediction_scores_v": regions,
+        "vision_prediction": regions,
+        "seq_relationship_score": constant(logits.match),
+        "vil_binary_prediction": constant(logits.match),
+    }
+    losses: Outputs = {}
+    if any(f"out/{name}" in arrays for name in PRETRAINING_LOSSES):
+        scored = model.score(batch, output).losses
+        losses = {name: constant(scored[internal].mean) for name, internal in PRETRAINING_LOSSES.items()}
+        outputs["total_loss"] = constant(torch.stack([term.mean for term in scored.values()]).sum())
+    if isinstance(model, InterBertForTasks | ViLbertWithScores):
+        pairs = model.score_pairs(output)
+        outputs |= {
+            "vil_logit": constant(pairs[:, None]),
+            "vision_logit": constant(model.score_regions(batch, padded)[..., None]),
+            "linguisic_logit": constant(model.score_words(words)[..., None]),
+        }
+        if "in/choice_target" in arrays:
+            losses["choice_loss"] = lambda: choice_loss(arrays, pairs)
+    return outputs, losses
+
+
+def batch_checks(
+    arrays: ModelArrays,
+    model: InterBertForPreTraining | ViLbertForPreTraining,
+    outputs: Outputs,
+    losses: Outputs,
+    our_name: Callable[[str], str],
+) -> Iterator[Check]:
+    """Gradients are those of the losses that the file has, all together."""
+    yield from output_checks(arrays, outputs | losses)
+    wanted = [loss for name, loss in losses.items() if f"out/{name}" in arrays]
+    if wanted:
+        yield from gradient_checks(arrays, model, lambda: torch.stack([loss() for loss in wanted]).sum(), our_name)
+
+
+def mask_checks(arrays: ModelArrays, boxes_name: str, rule: MaskRule) -> Iterator[Check]:
+    """A release's bookkeeping of masked regions; case "<n>." for each n."""
+    threshold = arrays.options.get("threshold")
+    if not isinstance(threshold, float) or not 0 <= threshold <= 1:
+        yield failed("config", f"threshold is {threshold!r}; expected a number from 0 to 1")
+        return
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.names("in/")}):
+        boxes = arrays.arrays.take_finite(f"in/{prefix}.{boxes_name}", None, 4)
+        anchors = np.zeros(len(boxes), bool)
+        anchors[arrays.whole(f"in/{prefix}.anchors", 0, len(boxes), None).numpy()] = True
+        features = arrays.floats(f"in/{prefix}.features", None, None)
+        values, marks = rule(boxes, anchors, features, threshold)
+        for name, got in {"iou": overlaps_with_inclusive_sides(boxes), **values}.items():
+            yield close(f"out/{prefix}.{name}", got, arrays.arrays.take(f"out/{prefix}.{name}"), MODELS.values)
+        for name, found in marks.items():
+            want = arrays.arrays.take(f"out/{prefix}.{name}")
+            yield equal(f"out/{prefix}.{name}", found.astype(np.int64), want)

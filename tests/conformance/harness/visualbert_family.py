@@ -5,7 +5,7 @@ The model is told from the parameters, the task from the shapes of what goes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -72,23 +72,26 @@ def _batch(arrays: ModelArrays, config: VisualBertConfig) -> VLBatch:
         "text_ids": ids,
         "text_mask": arrays.mask("in/attention_mask", *rows, length),
         "text_segments": arrays.whole("in/token_type_ids", 0, config.num_segments, *rows, length),
+        "region_features": features,
         "region_mask": arrays.mask("in/visual_attention_mask", *rows, regions),
         "region_images": arrays.whole("in/visual_token_type_ids", 0, config.num_segments, *rows, regions),
     }
     if "in/image_text_alignment" in arrays:
-        words = arrays.whole("in/image_text_alignment", -1, config.max_position_embeddings, *rows, regions, None)
-        fields["aligned_words"] = words.flatten(0, len(rows) - 1)
-    flat = {
-        name: value if name == "aligned_words" else value.reshape(-1, value.shape[-1]) for name, value in fields.items()
-    }
-    count = len(flat["text_ids"])
-    more: dict[str, Any] = flat
+        longest = config.max_position_embeddings
+        fields["aligned_words"] = arrays.whole("in/image_text_alignment", -1, longest, *rows, regions, None)
+    return batch_of(fields)
+
+
+def batch_of(fields: Mapping[str, Tensor]) -> VLBatch:
+    """Of fields whose first axes are rows, or rows and choices: a choice is a row of its own."""
+    lead = fields["text_ids"].ndim - 1
+    flat: dict[str, Any] = {name: part.flatten(0, lead - 1) for name, part in fields.items()}
+    rows, regions = flat["region_mask"].shape
     return VLBatch(
-        region_features=features.reshape(count, regions, -1),
-        region_boxes=torch.zeros(count, regions, 4),  # read by nothing in VisualBERT
-        image_hw=torch.ones(count, 2),
+        region_boxes=torch.zeros(rows, regions, 4),  # read by nothing in VisualBERT
+        image_hw=torch.ones(rows, 2),
         masked_regions=torch.zeros_like(flat["region_mask"]),
-        **more,
+        **flat,
     )
 
 

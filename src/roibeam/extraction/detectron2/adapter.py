@@ -13,7 +13,7 @@ the box predictor. detectron2 is imported inside functions only: this module imp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,13 +31,13 @@ from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
 from roibeam.extraction.network.state import weights_digest
-from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels
+from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels, scale_per_axis
 from roibeam.extraction.regions import (
     HostCopy,
     Regions,
     ScoredRegions,
     best_class_deltas,
-    detect_each,
+    boxes_for_each,
     kept_regions,
     plain_json,
     to_numpy,
@@ -90,8 +90,6 @@ class FullyConnected:
 
     Args:
         layer: of `LAYERS`, whose output is kept, after its ReLU; the predictor reads the last one's.
-    Raises:
-        ValueError: for a layer that the head does not have.
     """
 
     def __init__(self, model: nn.Module, layer: str) -> None:
@@ -120,8 +118,6 @@ def region_head(model: nn.Module, layer: str | None) -> Detectron2RegionHead:
     Args:
         layer: of an FPN network, one of `LAYERS`; None for the first, which VisualBERT and Pythia keep, and for a
             C4 network, which has no choice.
-    Raises:
-        ValueError: for an unknown layer.
     """
     if hasattr(model.roi_heads, "res5"):
         if layer is not None:
@@ -147,16 +143,11 @@ REGION_CHUNK = 16
 
 @dataclass(frozen=True)
 class PhotoOutputs:
-    """All outputs of the network for one photo, before selection.
+    """All outputs of the network for one photo, before selection, as in `NetworkInput` and `HeadOutputs`.
 
     Attributes:
-        input_hw: (height', width') of the resized photo, pixels.
-        image_hw: (height, width) of the photo, pixels.
-        scale: boxes to the photo and back.
         feature_maps: (1, C, h, w) float32 each, the backbone maps that the head pools from: one of a C4 network.
-        proposals: R boxes in network-input pixels with their objectness.
         regions: outputs of the head; without an attribute head `attribute_logits` is (R, 1), "no attribute".
-        given_boxes: (R, 4) float32, the given boxes, clipped to the photo; None if they are proposals.
     """
 
     input_hw: tuple[int, int]
@@ -178,9 +169,6 @@ class Detectron2Detector:
         cfg: the CfgNode that `model` was built from.
         selection: None means the preset "butd-10-100".
         layer: see `region_head`.
-
-    Raises:
-        ValueError: if the network is of another kind; names the part.
     """
 
     def __init__(
@@ -214,7 +202,7 @@ class Detectron2Detector:
         return self.model.roi_heads.box_predictor
 
     def describe(self) -> dict[str, Any]:
-        """Description of this detector in a store's fingerprint; plain JSON values.
+        """As `Detector.describe`.
 
         The config is the resolved one, from any files, without settings of training, machines or paths: sections other
         than MODEL and INPUT, the weights' path, the device.
@@ -247,27 +235,18 @@ class Detectron2Detector:
         boxes: Sequence[np.ndarray | None] | None = None,
         whole_image: bool = False,
     ) -> list[Regions]:
-        """Detects on each photo by itself: no photo is padded to the size of another.
-
-        Args:
-            images: (height, width, 3) uint8 each, channel order B, G, R for any INPUT.FORMAT, sizes free.
-            boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
-            whole_image: whether to fill `Regions.image_feature`.
-        """
-        return detect_each(self, images, boxes=boxes, whole_image=whole_image)
+        """As `Detector.forward`: each photo by itself, in B, G, R for any INPUT.FORMAT."""
+        found = []
+        for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
+            outputs = self.head_outputs(image, boxes=given)
+            regions = self.postprocess(outputs)
+            found.append(replace(regions, image_feature=self.whole_image_feature(outputs)) if whole_image else regions)
+        return found
 
     @torch.inference_mode()
     def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> PhotoOutputs:
-        """Boxes of one photo and the head's outputs for them.
-
-        Args:
-            image: (height, width, 3) uint8, channel order B, G, R.
-            boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
-                after clipping to the photo. The result for an empty box depends on the pooler: the one cell that its
-                corner touches for ROIPool, zeros for ROIAlignV2.
-        Raises:
-            ValueError: for an image of another kind, or boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
-        """
+        """As `Detector.head_outputs`. The result for an empty box depends on the pooler: the one cell that its corner
+        touches for ROIPool, zeros for ROIAlignV2."""
         resized, scale = self.resize(image)
         given = None if boxes is None else checked_boxes(boxes).to(self.device)
         with plain_float32(self.device):
@@ -287,12 +266,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def describe_boxes(self, feature_maps: Sequence[Tensor], boxes: Tensor) -> RegionOutputs:
-        """Pooling, the region head and the linear heads.
-
-        Args:
-            feature_maps: (1, C, h, w) float32 each, the backbone maps of one image that the head pools from.
-            boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
-        """
+        """Pooling, the region head and the linear heads, for (R, 4) boxes in network-input pixels; R may be 0."""
         chunks = [boxes[start : start + REGION_CHUNK] for start in range(0, len(boxes), REGION_CHUNK)]
         # No boxes still run one chunk of zeros, so that empty outputs have the right widths.
         parts = [self._run_chunk(feature_maps, chunk) for chunk in chunks or [boxes]]
@@ -312,7 +286,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: PhotoOutputs) -> np.ndarray:
-        """(D,) float32: the feature of the whole photo as one box, on the existing map."""
+        """As `Detector.whole_image_feature`."""
         height, width = outputs.input_hw
         box = outputs.feature_maps[0].new_tensor([[0.0, 0.0, width, height]])
         with plain_float32(self.device):
@@ -320,12 +294,7 @@ class Detectron2Detector:
 
     @torch.inference_mode()
     def postprocess(self, outputs: PhotoOutputs, selection: SelectionPolicy | None = None) -> Regions:
-        """Logits to probabilities, selection, boxes to photo pixels, tensors to numpy.
-
-        Args:
-            outputs: of `head_outputs` of this detector.
-            selection: None means the detector's own. Given boxes are all kept.
-        """
+        """As `Detector.postprocess`."""
         regions, proposals, scale = outputs.regions, outputs.proposals.boxes, outputs.scale
         probabilities = regions.class_logits.softmax(dim=1)
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
@@ -360,9 +329,7 @@ class Detectron2Detector:
         size = max(size[0], MIN_INPUT_EDGE), max(size[1], MIN_INPUT_EDGE)
         resized = ResizeTransform(height, width, *size, Image.Resampling.BILINEAR).apply_image(image)
         pixels = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1), dtype=np.float32))
-        # Divided in float32, as in extraction/photos/preprocessing.py.
-        scale_yx = torch.tensor((height, width), dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
-        return pixels, PhotoScale(scale_yx[[1, 0, 1, 0]].to(self.device), divides=False)
+        return pixels, scale_per_axis((height, width), size, self.device)
 
 
 def build_detectron2_detector(

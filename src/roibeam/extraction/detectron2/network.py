@@ -58,11 +58,7 @@ _DROPPED = re.compile(r"^(?:module\.)?(?:rpn\.anchor_generator\.|roi_heads\..*at
 
 
 def in_detectron2_names(found: Mapping[str, object], expected: Iterable[str]) -> dict[str, object]:
-    """The same weights by the names of a detectron2 network; those of detectron2 stay as they are.
-
-    Args:
-        expected: names of the network's weights.
-    """
+    """The same weights by the names of a detectron2 network; those of detectron2 stay as they are."""
     if _DETECTRON in found:
         return _with_statistics(_of_detectron(found, list(expected)), expected)
     if any(name.removeprefix("module.").startswith(_BENCHMARK) for name in found):
@@ -123,9 +119,6 @@ def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn
         config: a name of `PUBLISHED`, a YAML file, or a CfgNode, which is left as it is; MODEL.DEVICE and MODEL.WEIGHTS
             are not looked at.
         weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>`.
-    Raises:
-        ValueError: without detectron2, for a config it cannot build, or weights that are not exactly the network's.
-        OSError: if the weights cannot be fetched.
     """
     register_vg_detector()
     from detectron2.modeling import build_model
@@ -156,9 +149,6 @@ def read_detectron2_config(path: str | Path) -> Any:
     Only plain values and local files: detectron2's own loader runs Python tags in the YAML and fetches `_BASE_` over
     the network; here both are refused, as are aliases (a small file could unfold to any size), files over 64 KiB and
     values in more than 50 others.
-
-    Raises:
-        ValueError: naming the file and its fault.
     """
     require_detectron2()
     import yaml

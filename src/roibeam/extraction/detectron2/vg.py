@@ -46,14 +46,10 @@ def require_detectron2() -> str:
 
 
 def vg_config(config: DetectorConfig | None = None) -> Any:
-    """The network as a detectron2 config, with the conventions of the preset "d2".
+    """detectron2's CfgNode of the network, with the conventions of the preset "d2" and, by default, published sizes.
 
-    Args:
-        config: sizes; None means those of the published network (1600 classes, 400 attributes, 800/1333 pixels).
-    Returns:
-        detectron2's CfgNode, for `build_model`, `DefaultPredictor` or `build_detectron2_detector`. The thresholds of
-        detectron2's own detections (`MODEL.ROI_HEADS.SCORE_THRESH_TEST`, `NMS_THRESH_TEST`) are 0.2 and 0.6, as in the
-        notebooks of airsplay/py-bottom-up-attention.
+    The thresholds of detectron2's own detections (`MODEL.ROI_HEADS.SCORE_THRESH_TEST`, `NMS_THRESH_TEST`) are 0.2 and
+    0.6, as in the notebooks of airsplay/py-bottom-up-attention.
     """
     require_detectron2()
     from detectron2.config import get_cfg
@@ -98,11 +94,7 @@ def add_vg_keys(cfg: Any) -> None:
 
 
 def register_vg_detector() -> None:
-    """Registers `VG_BACKBONE` and `VG_ROI_HEADS` in detectron2; a second call changes nothing.
-
-    Raises:
-        ValueError: without detectron2.
-    """
+    """Registers `VG_BACKBONE` and `VG_ROI_HEADS` in detectron2; a second call changes nothing."""
     require_detectron2()
     from detectron2.modeling import BACKBONE_REGISTRY, ROI_HEADS_REGISTRY
 
@@ -135,11 +127,7 @@ class AttributeBranch(nn.Module):
     attr_score: nn.Linear
 
     def add_attribute_layers(self, width: int, num_classes: int, num_attributes: int) -> None:
-        """
-        Args:
-            width: numbers in a region feature.
-            num_classes, num_attributes: without background and "no attribute".
-        """
+        """`width` counts the numbers of a region feature; background and "no attribute" are not counted."""
         if num_attributes < 1:
             raise ValueError(
                 f"MODEL.ROI_BOX_HEAD.NUM_ATTRIBUTES is {num_attributes}; {VG_ROI_HEADS} needs at least 1, "
@@ -151,13 +139,7 @@ class AttributeBranch(nn.Module):
         self.attr_score = nn.Linear(width // 4, num_attributes + 1)
 
     def attribute_logits(self, features: Tensor, class_logits: Tensor) -> Tensor:
-        """
-        Args:
-            features: (R, D).
-            class_logits: (R, C + 1), background last; the embedding is that of the best, background included.
-        Returns:
-            (R, A + 1), "no attribute" last.
-        """
+        """(R, A + 1), "no attribute" last, beside the embedding of the best class, the background among them."""
         embedding = self.cls_embedding(class_logits.argmax(dim=1))
         return self.attr_score(functional.relu(self.fc_attr(torch.cat([features, embedding], dim=1))))
 

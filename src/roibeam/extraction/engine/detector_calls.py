@@ -79,10 +79,9 @@ class PhotoLoad:
         self._keep_pixels = keep_pixels or self._prepare is None
 
     def __call__(self, image: ImageRef, begin_stage: Callable[[str], None]) -> LoadedPhoto | Failure:
-        """Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
+        """Calls `begin_stage` with "read", then with "decode", as they start.
 
-        Args:
-            begin_stage: called with "read", then with "decode", as they start.
+        Raises errors that do not concern this file: too many open files, no memory, a lost file system, a bug.
         """
         begin_stage("read")
         try:
@@ -128,6 +127,7 @@ def error_line(error: BaseException) -> str:
 log = logging.getLogger(__name__)
 # CUDA's allocator has an error of its own; these are the words of the CPU's, and of libraries that allocate themselves.
 _NO_MEMORY = "out of device memory"
+_TOO_MANY = "the detector ran out of memory on %d photos at once; going on with at most %d"
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 
 
@@ -176,8 +176,6 @@ class RunningCall:
 class DetectorCalls:
     """One detector, for all threads of a process that share it: one call at a time, so that memory holds one batch.
 
-    Args:
-        detector: see `BatchingDetector`; the engine fills its calls accordingly.
     Attributes:
         running: the call that is being computed, or None.
     """
@@ -241,7 +239,10 @@ class DetectorCalls:
                 found = self._detect_group(images, group, call, fitted)
                 needs_too_much = any(isinstance(one, Failure) and one.reason == _NO_MEMORY for one in found)
                 if fitted and max(fitted) < len(group) and not needs_too_much:
-                    self._take_fewer(len(group), max(fitted))
+                    self._most = min(self._most, max(fitted))
+                    if not self._warned:
+                        log.warning(_TOO_MANY, len(group), self._most)
+                    self._warned = True
                 results += found
             return results
 
@@ -259,7 +260,8 @@ class DetectorCalls:
             reason, detail = _about_photos(error)
         # Here, not above: while an error is handled, its traceback keeps all tensors of the failed call alive.
         if reason == _NO_MEMORY:
-            _return_free_memory()
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.empty_cache()  # free pieces may be enough in one block
             if len(group) > 1:
                 results: list[Detected | Failure] = []
                 middle = group.start + len(group) // 2
@@ -276,14 +278,6 @@ class DetectorCalls:
             return [result for at in group for result in self._detect_group(images, range(at, at + 1), call, [])]
         image = images[group.start]
         return [Failure(image.image_id, image.location, "detect", reason, detail)]
-
-    def _take_fewer(self, too_many: int, fitted: int) -> None:
-        self._most = min(self._most, fitted)
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "the detector ran out of memory on %d photos at once; going on with at most %d", too_many, self._most
-            )
 
 
 def _image_feature(
@@ -303,9 +297,3 @@ def _about_photos(error: Exception) -> tuple[str, str]:
     if isinstance(error, RuntimeError | ValueError) and not isinstance(error, torch.AcceleratorError):
         return "detector failed", error_line(error)
     raise error  # a failed device would fail on all later photos too
-
-
-def _return_free_memory() -> None:
-    """Returns cached blocks to the device: free pieces may be enough in one block."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()

@@ -21,8 +21,7 @@ class ExtractOptions:
         decode_threads: threads that read and decode ahead of the detector.
         image_feature: one more feature for the whole photo: "none" (default), "region" (the detector's own, of a box
             around the photo) or "<network>=<weights>" (see `roibeam.extraction.global_feature`).
-        load_timeout: seconds after which an image that is still being read or decoded is given up: a failure with
-            the
+        load_timeout: seconds after which an image that is still being read or decoded becomes a failure.
         detect_timeout: seconds after which a detector call that has not returned stops the run.
     """
 

@@ -37,28 +37,27 @@ from roibeam.messages import check_list
 POLL_SECONDS = 0.2
 
 
+@dataclass(eq=False)
 class PhotoSlot:
-    """One image on its way.
+    """One image on its way; `number` counts them from 0.
 
     Attributes:
         stage: "read" or "decode" while a thread loads it.
         loading_seconds: time for which its loading has been watched.
-        photo: the photo, between loading and detection.
         load_seconds: time of reading and decoding, once they have ended.
+        photo: the photo, between loading and detection.
         image_hw: of the photo, as soon as it is known.
-        number: of the image, from 0.
         outcome: the detector's result, a failure, or the error that stops the run.
     """
 
-    def __init__(self, image: ImageRef, number: int) -> None:
-        self.image = image
-        self.number = number
-        self.stage: str | None = None
-        self.loading_seconds = 0.0
-        self.load_seconds: float | None = None
-        self.photo: LoadedPhoto | None = None
-        self.image_hw: tuple[int, int] | None = None
-        self.outcome: Detected | Failure | BaseException | None = None
+    image: ImageRef
+    number: int
+    stage: str | None = None
+    loading_seconds: float = 0.0
+    load_seconds: float | None = None
+    photo: LoadedPhoto | None = None
+    image_hw: tuple[int, int] | None = None
+    outcome: Detected | Failure | BaseException | None = None
 
 
 class PhotoWindow:
@@ -68,8 +67,6 @@ class PhotoWindow:
     depend on the group, a second run gives the same ones.
 
     Args:
-        size: most images that are admitted and not yet returned.
-        batch: photos in a group, at most.
         horizon: a photo waits for others of its `batch_key` until so many images after it are loaded; under `size`.
     """
 
@@ -111,11 +108,8 @@ class PhotoWindow:
             self._form_groups()
 
     def oldest_done(self, watch: Callable[[list[PhotoSlot]], None]) -> PhotoSlot:
-        """Returns the oldest place as soon as it has an outcome.
-
-        Args:
-            watch: called with all places every `POLL_SECONDS` while waiting, under the lock.
-        """
+        """Returns the oldest place as soon as it has an outcome; while it waits, every `POLL_SECONDS`, `watch` gets all
+        places, under the lock."""
         with self._lock:
             while self._places[0].outcome is None:
                 if not self._done.wait(POLL_SECONDS):
@@ -190,13 +184,10 @@ class PhotoWindow:
                 self._forming.setdefault(key, []).append(place)
                 if len(self._forming[key]) == self._batch:
                     self._hand_over(key)
-            while self._forming and place.number - self._first_forming().number >= self._horizon:
+            while self._forming and place.number - next(iter(self._forming.values()))[0].number >= self._horizon:
                 self._hand_over(next(iter(self._forming)))
         while self._forming and self._all_admitted and not self._unsorted:
             self._hand_over(next(iter(self._forming)))
-
-    def _first_forming(self) -> PhotoSlot:
-        return next(iter(self._forming.values()))[0]
 
     def _hand_over(self, key: Hashable) -> None:
         self._groups.append(self._forming.pop(key))
@@ -213,7 +204,6 @@ class LoaderThreads:
 
     Args:
         load: image, function to call when a stage starts -> photo or failure.
-        num_threads: number of threads that work at once.
         timeout: seconds that one image may take; counted by `watch`, so only while a caller waits for it.
     """
 
@@ -230,10 +220,9 @@ class LoaderThreads:
             self._start()
 
     def watch(self, places: Sequence[PhotoSlot], seconds: float) -> None:
-        """Gives up images that have been loading for too long; called every now and then, under the window's lock.
+        """Gives up images that have been loading for too long; called every now and then, under the window's lock, with
+        the seconds since then.
 
-        Args:
-            seconds: since it was called last.
         Raises:
             RuntimeError: if so many threads have not returned that single images cannot be the cause.
         """
@@ -252,11 +241,7 @@ class LoaderThreads:
             self._start()
 
     def _are_too_many_left(self, place: PhotoSlot) -> bool:
-        """Whether this place has to wait until a decoder has returned: each holds memory.
-
-        Raises:
-            RuntimeError: if so many do not return that single images cannot be the cause.
-        """
+        """Whether this place has to wait until a decoder has returned: each holds memory."""
         stage = place.stage
         alike = [left for left in _left_behind if isinstance(left.outcome, Failure) and left.outcome.stage == stage]
         if len(alike) < MAX_LEFT_BEHIND:
@@ -469,8 +454,10 @@ def extract_regions(
         if should_stop():
             raise ExtractionStopped("the extraction was stopped")
         place = window.oldest_done(watchdog)
-        if times is not None:
-            _note_times(place, times)
+        if times is not None and place.load_seconds is not None:  # None: given up
+            times.decode_ms.add(place.load_seconds)
+        if times is not None and isinstance(place.outcome, Detected):
+            times.net_ms.add(place.outcome.seconds)
         return _outcome(place, options)
 
     start_thread("detect regions", detect)
@@ -559,13 +546,6 @@ def _detected(
         )
     except BaseException as error:  # raised at the images' turn
         return [error] * len(group)
-
-
-def _note_times(place: PhotoSlot, times: StageTimes) -> None:
-    if place.load_seconds is not None:  # None: given up
-        times.decode_ms.add(place.load_seconds)
-    if isinstance(place.outcome, Detected):
-        times.net_ms.add(place.outcome.seconds)
 
 
 def _outcome(place: PhotoSlot, options: ExtractOptions) -> RegionRecord | Failure:

@@ -29,10 +29,8 @@ class CudaConv:
     proposal network's last layers cuDNN sometimes takes Fourier transforms, twenty times as slow.
 
     Args:
-        weight: (out, in, k, k) float64.
-        bias: (out,) float64.
-        conv: stride, padding and dilation.
-        mode: sets the type of weights and inputs.
+        weight: (out, in, k, k) float64; bias: (out,) float64.
+        conv: has stride, padding and dilation; mode: sets the type of weights and inputs.
         relu: whether a ReLU follows.
     Raises:
         ValueError: for NaN or infinity in a weight: some of these kernels turn the resulting NaN into 0.
@@ -56,11 +54,7 @@ class CudaConv:
         self.bias, other.bias = self._exact_bias.to(self.weight.dtype), None
 
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
-        """
-        Args:
-            x: (N, C, h, w), channels-last.
-            onto: added before the ReLU; it may be overwritten with the result.
-        """
+        """As `FusedConv.__call__`."""
         if self.matrix is not None:
             return self._product(x, self.matrix, onto)
         where = (self.stride, self.padding, self.dilation, 1)

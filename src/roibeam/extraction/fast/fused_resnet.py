@@ -9,7 +9,6 @@ differs for RoIPool's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +37,6 @@ def has_fused_kernels(device: torch.device | str, dtype: torch.dtype) -> bool:
     if not is_there or torch.device(device).type != "cpu":
         return False
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-class Convolution(Protocol):
-    """See `FusedConv`."""
-
-    def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor: ...
 
 
 class FusedConv:
@@ -76,11 +69,7 @@ class FusedConv:
         self.bias = self._exact_bias.to(self.bias.dtype)
 
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
-        """
-        Args:
-            x: (N, C, h, w), channels-last.
-            onto: added before the ReLU, and overwritten with the result.
-        """
+        """`x` is (N, C, h, w), channels-last; `onto` is added before the ReLU, and overwritten with the result."""
         if not self.fused:
             out = functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
             out = out if onto is None else onto.add_(out)
@@ -97,7 +86,7 @@ class FusedConv:
         return out.relu_() if self.relu else out
 
 
-def fused_conv(conv: nn.Conv2d, mode: Mode, cells: tuple[int, int], *, relu: bool = False) -> Convolution:
+def fused_conv(conv: nn.Conv2d, mode: Mode, cells: tuple[int, int], *, relu: bool = False) -> FusedConv | CudaConv:
     """The convolution in the fastest form for the device of its weights; arguments as of `FusedConv`."""
     if conv.weight.device.type == "cuda":
         return CudaConv(*folded(conv), conv, mode, relu=relu)
@@ -340,15 +329,7 @@ class AlignedStage:
         self.others = [FusedBottleneck(block, mode, region_cells) for block in blocks[1:]]
 
     def __call__(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Iterator[Tensor]:
-        """
-        Args:
-            feature_map: (1, C, h, w) float32.
-            boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels.
-            chunk: regions at once.
-        Yields:
-            (chunk, C', cells, cells) of the mode's type, channels-last; the last one goes on with regions of zeros, and
-            there is one for R = 0 too.
-        """
+        """As `BinnedStage.__call__`; the last chunk goes on with regions of zeros."""
         rows = feature_map.permute(0, 2, 3, 1).flatten(0, 2).to(self.dtype)
         hidden_rows, shortcut_rows = (functional.linear(rows, each).float() for each in (self.conv1, self.shortcut))
         height, width = feature_map.shape[2:]
@@ -363,8 +344,7 @@ class AlignedStage:
 
 
 def aligned_stage(stage: nn.Module, mode: Mode, conventions: Conventions, cells: int) -> AlignedStage | None:
-    """The stage in this form, if it is faster; None on a GPU, for regions of another pooling, for strides, and for
-    blocks that `foldable_blocks` refuses."""
+    """The stage in this form, if it is faster; None on a GPU, for another pooling, for strides and foreign blocks."""
     blocks = foldable_blocks(stage)
     on_a_cpu = all(block.conv1.weight.device.type == "cpu" for block in blocks)
     has_strides = any((1, 1) != conv.stride for block in blocks for conv in (block.conv1, block.conv2))

@@ -37,7 +37,7 @@ from roibeam.extraction.network.rpn import (
     smallest_side,
 )
 from roibeam.extraction.photos.preprocessing import NetworkInput, PhotoScale
-from roibeam.extraction.regions import best_class_deltas
+from roibeam.extraction.regions import RegionScores, best_class_deltas
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,6 @@ class PhotoSize:
     @staticmethod
     def of(one: NetworkInput) -> PhotoSize:
         return PhotoSize(one.image_hw, one.input_hw, one.scale.divides)
-
-
-@dataclass(frozen=True)
-class RegionScores:
-    """Inputs of a choice among the R regions of one photo.
-
-    Attributes:
-        probabilities: (R, C + 1) float32, foreground first, background last.
-        proposal_boxes, regressed_boxes: (R, 4) float32, photo pixels, not clipped to the photo.
-        nms_boxes: (R, 4) float32, the regressed boxes in the pixels in which they were regressed.
-        attribute_scores, attribute_ids: (R,) float32 and int64; None without an attribute head.
-    """
-
-    probabilities: Tensor
-    proposal_boxes: Tensor
-    regressed_boxes: Tensor
-    nms_boxes: Tensor
-    attribute_scores: Tensor | None = None
-    attribute_ids: Tensor | None = None
 
 
 def region_scores(
@@ -131,14 +112,8 @@ def best_attributes(logits: Tensor, conventions: Conventions) -> tuple[Tensor, .
 class InferenceNetwork:
     """Computes from copies of the weights: folded, laid out for the kernels, in the type of the mode.
 
-    Parts of other classes are called unchanged.
+    Parts, as of `Detector`, are called unchanged if they are of other classes. Weights are laid out for the config.
 
-    Args:
-        backbone: (N, 3, H, W) -> res4 maps.
-        proposal_generator: map, input size, resize factor -> Proposals.
-        roi_heads: map, boxes -> RegionOutputs.
-        config: sizes, for which the weights are laid out.
-        mode: how convolutions compute.
     Raises:
         ValueError: if the mode rounds and a part is of another class, or has norms that cannot be folded.
     """

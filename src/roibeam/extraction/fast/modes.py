@@ -73,8 +73,6 @@ def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
 
     Args:
         device: device of the calls, if known.
-    Raises:
-        ValueError: for an unknown name, or a mode that the device does not have.
     """
     if name not in MODES:
         raise ValueError(f"mode {name!r}: choose one of {', '.join(MODES)}")

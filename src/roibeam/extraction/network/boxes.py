@@ -53,20 +53,14 @@ def decode_deltas(
 def clip_boxes(boxes: Tensor, image_hw: tuple[float, float], *, last_pixel: bool = False) -> Tensor:
     """(..., 4) boxes clipped to 0 <= x <= width, 0 <= y <= height; with `last_pixel` to width - 1 and height - 1."""
     height, width = image_hw
-    if last_pixel:
-        height, width = height - 1, width - 1
-    x = boxes[..., 0::2].clamp(min=0, max=width)
-    y = boxes[..., 1::2].clamp(min=0, max=height)
+    x = boxes[..., 0::2].clamp(min=0, max=width - last_pixel)
+    y = boxes[..., 1::2].clamp(min=0, max=height - last_pixel)
     return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], dim=-1)
 
 
 def checked_boxes(boxes: np.ndarray) -> Tensor:
-    """Boxes from a user, as a new tensor.
+    """Boxes from a user, x1 y1 x2 y2 in photo pixels, as a new (R, 4) float32 tensor.
 
-    Args:
-        boxes: (R, 4) numbers, x1 y1 x2 y2 in photo pixels.
-    Returns:
-        (R, 4) float32, in the same order.
     Raises:
         ValueError: for another shape, or naming the box that is not finite or has x2 < x1 or y2 < y1.
     """
@@ -82,6 +76,14 @@ def checked_boxes(boxes: np.ndarray) -> Tensor:
             f"given box {row} is {boxes[row].tolist()}; boxes are x1 y1 x2 y2 in photo pixels, x1 <= x2 and y1 <= y2"
         )
     return torch.tensor(boxes, dtype=torch.float32)
+
+
+def checked_mask(masked: np.ndarray, count: int) -> Tensor:
+    """(count,) bool from a user; raises ValueError for another shape or type."""
+    masked = np.asarray(masked)
+    if masked.dtype != bool or masked.shape != (count,):
+        raise ValueError(f"masked must be ({count},) bool, one for each box; got {masked.shape} {masked.dtype}")
+    return torch.from_numpy(masked)
 
 
 CAFFE_BASE_SIDE = 16  # py-faster-rcnn lib/rpn/generate_anchors.py: the box whose sides are rounded before scaling
@@ -118,14 +120,10 @@ def cell_anchors(config: DetectorConfig, conventions: Conventions) -> Tensor:
 
 
 def grid_anchors(cell: Tensor, map_hw: tuple[int, int], stride: int) -> Tensor:
-    """The first cell's anchors at every cell of a map.
+    """(rows * columns * A, 4): the first cell's A anchors at every cell of a map; rows outermost, anchors innermost.
 
     Args:
-        cell: (A, 4) float32.
-        map_hw: (rows, columns).
         stride: pixels per cell.
-    Returns:
-        (rows * columns * A, 4) float32, x1 y1 x2 y2 in network-input pixels; rows outermost, anchors innermost.
     """
     rows, columns = map_hw
     ys = torch.arange(rows, dtype=torch.float32, device=cell.device) * stride
@@ -144,14 +142,11 @@ def suppress(
     """Ids of the boxes that no better one suppresses, by descending score; ties go to the lower index.
 
     Args:
-        boxes: (n, 4) float32.
-        scores: (n,) float32.
+        boxes: (n, 4) float32; scores: (n,) float32.
         iou: threshold, rounded to float32, in which the overlap is computed.
         comparison: ">" or ">=": relation of an overlap to the threshold for the lower-scored box to go.
         plus_one_sides: whether boxes, and their intersections, are x2 - x1 + 1 wide.
         most: number of boxes to return: the first ones of the full result, in less time.
-    Returns:
-        (k,) int64.
     """
     threshold, boxes = _as_the_kernel_compares(boxes, iou, comparison=comparison, plus_one_sides=plus_one_sides)
     order = _by_score(scores)
@@ -170,15 +165,7 @@ def suppress_within(
     groups: Tensor, boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool
 ) -> Tensor:
     """`suppress` in each group by itself, in one pass around the kernel's calls: for the hundred classes of a photo, a
-    dozen small operations each would take longer than the suppression.
-
-    Args:
-        groups: (n,) int64.
-        boxes: (n, 4) float32.
-        scores: (n,) float32.
-    Returns:
-        (k,) int64, in no order.
-    """
+    dozen small operations each would take longer than the suppression. `groups` are (n,) int64, the ids in no order."""
     threshold, boxes = _as_the_kernel_compares(boxes, iou, comparison=comparison, plus_one_sides=plus_one_sides)
     order = _by_score(scores)
     order = order[torch.argsort(groups[order], stable=True)]

@@ -6,9 +6,10 @@ The latter give the feature of a whole photo, by name; `global_feature.py` runs 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Any
 
 # res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
 BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
@@ -24,6 +25,20 @@ _MOST = MappingProxyType(
     }
 )  # fmt: skip
 _MOST_ANCHORS = 1000  # at one cell
+
+
+def check_counts(settings: Any, *, from_0: Collection[str] = ()) -> None:
+    """Raises ValueError for a field of type int that is no whole number of at least 1, or 0."""
+    for field in fields(settings):
+        value, least = getattr(settings, field.name), int(field.name not in from_0)
+        if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least {least}")
+
+
+def check_proposals(before_nms: int, after_nms: int) -> None:
+    """Raises ValueError where fewer proposals reach the suppression than shall leave it."""
+    if before_nms < after_nms:
+        raise ValueError(f"proposals_before_nms {before_nms} is less than proposals_after_nms {after_nms}")
 
 
 @dataclass(frozen=True)
@@ -52,9 +67,6 @@ class DetectorConfig:
             that a region's feature does not depend on how many others there are. Changes features in the last digits
             only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: 16 on a CPU, for its
             caches, and what suits the mode on a GPU (`Mode.regions_at_once`).
-
-    Raises:
-        ValueError: naming the field, its value and the allowed ones.
     """
 
     depth: int = 101
@@ -75,11 +87,7 @@ class DetectorConfig:
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS_PER_STAGE:
             raise ValueError(f"depth is {self.depth!r}; it must be one of {sorted(BLOCKS_PER_STAGE)}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in ("num_classes", "num_attributes") else 1
-            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least {least}")
+        check_counts(self, from_0=("num_classes", "num_attributes"))
         for name in ("num_classes", "num_attributes"):
             if getattr(self, name) > 65534:
                 got = reprlib.repr(getattr(self, name))
@@ -102,11 +110,7 @@ class DetectorConfig:
             raise ValueError(f"proposal_nms_iou is {self.proposal_nms_iou}; it must be above 0 and at most 1")
         if self.long_edge < self.short_edge:
             raise ValueError(f"long_edge {self.long_edge} is shorter than short_edge {self.short_edge}")
-        if self.proposals_before_nms < self.proposals_after_nms:
-            raise ValueError(
-                f"proposals_before_nms {self.proposals_before_nms} is less than "
-                f"proposals_after_nms {self.proposals_after_nms}"
-            )
+        check_proposals(self.proposals_before_nms, self.proposals_after_nms)
         chunk = self.region_chunk
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 16 or chunk % 16):
             # Other row counts take other code paths in the matrix kernels for the last rows: last digits differ.

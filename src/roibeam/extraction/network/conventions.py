@@ -77,9 +77,6 @@ class Conventions:
         attribute_class: "argmax-with-background": class whose embedding the attribute head sees.
         attribute_softmax: "foreground": over the attributes without "no attribute"; "all": with it (the best attribute
             is never "no attribute").
-
-    Raises:
-        ValueError: naming the field and what is implemented.
     """
 
     channel_order: str = "bgr"
@@ -298,9 +295,6 @@ class SelectionPolicy:
         max_regions: number of the best ones kept if there are more.
         order: "score", best first, or "published": by proposal, unless `min_regions` or `max_regions` had to decide
             (the tool's own order). "single-nms" is by score.
-
-    Raises:
-        ValueError: naming the field and the allowed values.
     """
 
     method: str = "classwise-max"

@@ -214,15 +214,7 @@ def _window_maxima(feature_map: Tensor, num_x: int, num_y: int) -> Tensor:
 
 
 class RegionAlign:
-    """Samples of each bin of each region, some regions at a time.
-
-    Args:
-        boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels.
-        map_hw: rows and columns of the maps.
-        cells: bins of a region each way.
-        stride: network-input pixels per cell of the map.
-        chunk: regions of one call.
-    """
+    """Samples of each bin of each region, some regions at a time; arguments as of `RegionMax`, `map_hw` in cells."""
 
     def __init__(self, boxes: Tensor, map_hw: tuple[int, int], *, cells: int, stride: int, chunk: int) -> None:
         edges = boxes.float() * (1.0 / stride)
@@ -237,14 +229,8 @@ class RegionAlign:
         self._shape = (chunk, cells, cells)
 
     def __call__(self, rows: Tensor, first: int) -> Tensor:
-        """
-        Args:
-            rows: (h * w, C) float32, the cells of a map, row by row.
-            first: of the regions.
-        Returns:
-            (chunk, C, cells, cells) float32, channels-last, of the regions from `first` on; zeros after the last region
-            and for bins outside the map.
-        """
+        """(chunk, C, cells, cells) float32, channels-last, of the regions from `first` on; zeros after the last region
+        and for bins outside the map. `rows` are (h * w, C), the cells of a map, row by row."""
         ids, weights = (each[first : first + self._shape[0]].reshape(-1, 4) for each in (self._ids, self._weights))
         sampled = functional.embedding_bag(ids, rows, mode="sum", per_sample_weights=weights)
         return sampled.view(*self._shape, -1).permute(0, 3, 1, 2)
@@ -328,13 +314,10 @@ class BoxPredictor(nn.Module):
         )
 
     def attribute_logits(self, features: Tensor, class_rows: Tensor) -> Tensor:
-        """Attribute logits beside the embedding of given classes.
+        """(R, A + 1), "no attribute" last, beside the embedding of given classes; (R, 0) without an attribute head.
 
         Args:
-            features: (R, D).
             class_rows: (R,) int64, rows of the embedding: background is where the conventions put it.
-        Returns:
-            (R, A + 1), "no attribute" last; (R, 0) without an attribute head.
         """
         if not self.has_attributes:
             return features.new_zeros(len(features), 0)
@@ -354,11 +337,7 @@ class RoIHeads(nn.Module):
         self.box_predictor = BoxPredictor(config, conventions)
 
     def forward(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-        """
-        Args:
-            feature_map: (1, C, h, w) float32, one image.
-            boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
-        """
+        """Of a map (1, C, h, w) float32 and (R, 4) boxes in network-input pixels; R may be 0."""
         chunk = self.config.region_chunk or CPU_REGION_CHUNK
         return self.describe(feature_map, boxes, features_of(self.res5), chunk)
 
@@ -368,10 +347,8 @@ class RoIHeads(nn.Module):
         """See `forward`, with another form of the last stage.
 
         Args:
-            feature_map: (1, C, h, w) in the type that `describe_chunk` takes.
-            describe_chunk: (chunk, C, cells, cells) pooled regions -> (chunk, D) float32 features; it must not
-                overwrite its input.
-            chunk: regions at once.
+            describe_chunk: (chunk, C, cells, cells) pooled regions of the map's type -> (chunk, D) float32 features;
+                it must not overwrite its input.
         """
         pooled = self._pooled_chunks(feature_map, boxes, chunk)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.

@@ -92,11 +92,7 @@ class ProposalGenerator(nn.Module):
         return self.propose(logits, deltas, input_hw, factor)
 
     def propose(self, logits: Tensor, deltas: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
-        """See `forward`, from the head's outputs for the map.
-
-        Args:
-            logits: (1, A or 2A, h, w) float32; deltas: (1, 4A, h, w) float32.
-        """
+        """See `forward`, from the head's outputs for the map: (1, A or 2A, h, w) and (1, 4A, h, w) float32."""
         min_side = smallest_side(self.conventions, factor)
         return self.choose(self.rank(logits, deltas, input_hw=input_hw, min_side=min_side))
 
@@ -123,11 +119,7 @@ class ProposalGenerator(nn.Module):
         return proposals
 
     def score_anchors(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of the head for one map -> boxes (n, 4), not clipped, and their objectness (n,), in anchor order.
-
-        Args:
-            logits: (1, A or 2A, h, w); deltas: (1, 4A, h, w).
-        """
+        """Outputs of the head for one map -> boxes (n, 4), not clipped, and their objectness (n,), in anchor order."""
         num_anchors, (rows, columns) = self.config.num_anchors, logits.shape[2:]
         if self.conventions.objectness == "pair-softmax":
             logits = logits.float().view(2, num_anchors, rows, columns).softmax(dim=0)[1:]
@@ -179,11 +171,7 @@ def rank_anchors(
     config: DetectorConfig,
     conventions: Conventions,
 ) -> RankedAnchors:
-    """The part of `choose_proposals` that never waits for a GPU.
-
-    Args:
-        min_side: the smallest side allowed, network-input pixels.
-    """
+    """The part of `choose_proposals` that never waits for a GPU; `min_side` is of `smallest_side`."""
     # Stable, so that ties go to the lower index: devices order equal scores differently.
     order = torch.argsort(objectness, descending=True, stable=True)
     if conventions.proposal_filter == "topk-clip-nonempty":

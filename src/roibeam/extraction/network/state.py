@@ -69,7 +69,6 @@ def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], sou
 
     Args:
         found: content of a file; counters of batches are dropped.
-        expected: state_dict of the network.
         source: names the file in the error.
     Raises:
         ValueError: lists all missing, extra, misshapen or not finite weights (five of each kind), with the likely
@@ -151,14 +150,7 @@ _CENTERED = ("cls_score", "bbox_pred", "attr_score")
 
 
 def random_seed(weights: str, *, named: str) -> int | None:
-    """The seed of `random:<seed>`; None for other weights.
-
-    Args:
-        weights: as given by a user.
-        named: their name in the error.
-    Raises:
-        ValueError: if the seed is no whole number.
-    """
+    """The seed of `random:<seed>`; None for other weights. `named` is their name in the error."""
     if not weights.startswith("random:"):
         return None
     seed = weights.removeprefix("random:")
@@ -173,13 +165,7 @@ def random_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, 
 
 
 def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """One tensor of the recipe.
-
-    Args:
-        name: its name in a Hugging Face checkpoint, such as `backbone.res2.0.conv3.norm.weight`.
-    Returns:
-        `shape`, float32.
-    """
+    """One tensor of the recipe; `name` as in a Hugging Face checkpoint, such as `backbone.res2.0.conv3.norm.weight`."""
     z = np.random.default_rng([zlib.crc32(name.encode()), seed]).standard_normal(shape)
     layer, _, kind = name.rpartition(".")
     owner = layer.rpartition(".")[2]

@@ -121,13 +121,7 @@ def photo_slack(image_hw: tuple[int, int]) -> np.ndarray:
 
 
 def lie_inside(boxes: np.ndarray, image_hw: tuple[int, int]) -> np.ndarray:
-    """Whether boxes lie inside a photo, but for `photo_slack`.
-
-    Args:
-        boxes: (K, 4), x1 y1 x2 y2 in pixels.
-    Returns:
-        (K,) bool; False where a number is NaN.
-    """
+    """(K,) bool: whether boxes (K, 4) lie inside a photo, but for `photo_slack`; False where a number is NaN."""
     slack_xy = photo_slack(image_hw)[::-1]
     limit = np.array(image_hw)[::-1] + slack_xy
     is_inside = (boxes >= np.tile(-slack_xy, 2)).all(axis=1) & (boxes <= np.tile(limit, 2)).all(axis=1)
@@ -144,8 +138,7 @@ def box_problem(
     clipped boxes would be silently wrong.
 
     Args:
-        boxes: (K, 4) float32, x1 y1 x2 y2.
-        image_hw: of the decoded photo, pixels.
+        boxes: (K, 4) float32; image_hw: of the decoded photo.
         boxes_hw: of the image that the boxes were drawn on, if known.
     """
     height, width = image_hw

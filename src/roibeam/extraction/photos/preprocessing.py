@@ -72,8 +72,7 @@ class ResizedPhoto:
     Attributes:
         pixels: (h, w, 3) uint8 or float32 in the network's channel order, of the size of the network's input; of
             the photo if the conventions resize on the device.
-        image_hw: (height, width) of the photo, pixels.
-        input_hw, factor: as of `NetworkInput`.
+        image_hw, input_hw, factor: as of `NetworkInput`.
     """
 
     pixels: np.ndarray
@@ -89,14 +88,12 @@ def preprocess(
 
     Args:
         image: (height, width, 3) uint8, channel order B, G, R.
-    Raises:
-        ValueError: if `image` is anything else.
     """
     return network_input(resize_photo(image, config, conventions), conventions, device)
 
 
 def resize_photo(image: np.ndarray, config: DetectorConfig, conventions: Conventions) -> ResizedPhoto:
-    """The first half of `preprocess`; arguments and errors as there."""
+    """The first half of `preprocess`."""
     check_pixels(image)
     image_hw = (image.shape[0], image.shape[1])
     if conventions.channel_order == "rgb":
@@ -117,7 +114,10 @@ def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.d
     below, right = (-edge % conventions.padding_multiple for edge in photo.input_hw)
     if below or right:
         pixels = functional.pad(pixels, (0, right, 0, below))
-    scale = _photo_scale(photo.image_hw, photo.input_hw, photo.factor, conventions, device)
+    if conventions.box_scale == "one-factor":
+        scale = PhotoScale(torch.full((4,), photo.factor, dtype=torch.float32, device=device), divides=True)
+    else:
+        scale = scale_per_axis(photo.image_hw, photo.input_hw, device)
     return NetworkInput(pixels, photo.input_hw, photo.image_hw, photo.factor, scale)
 
 
@@ -133,13 +133,10 @@ def check_pixels(image: object) -> None:
 def input_size(
     image_hw: tuple[int, int], short_edge: int, long_edge: int, conventions: Conventions
 ) -> tuple[tuple[int, int], float]:
-    """Size a photo is resized to.
+    """Size that a photo is resized to, (height', width'), each at least MIN_INPUT_EDGE; and the factor before rounding.
 
     Args:
-        image_hw: (height, width), pixels.
         short_edge: wanted short edge, pixels; long_edge: limit of the other.
-    Returns:
-        (height', width'), pixels, each at least MIN_INPUT_EDGE; and the factor before rounding.
     """
     shorter, longer = min(image_hw), max(image_hw)
     if conventions.long_edge_rule == "short-truncated":  # jackroos/VL-BERT pretrain/data/transforms/transforms.py
@@ -190,17 +187,9 @@ def _resize(image: np.ndarray, size: tuple[int, int], factor: float, conventions
     return cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
-def _photo_scale(
-    image_hw: tuple[int, int],
-    size: tuple[int, int],
-    factor: float,
-    conventions: Conventions,
-    device: torch.device | str,
-) -> PhotoScale:
-    if conventions.box_scale == "one-factor":
-        return PhotoScale(torch.full((4,), factor, dtype=torch.float32, device=device), divides=True)
-    # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
-    scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
+def scale_per_axis(image_hw: tuple[int, int], input_hw: tuple[int, int], device: torch.device | str) -> PhotoScale:
+    """Divided in float32, as the originals do: the quotient of the two sizes in float64 differs in the last digit."""
+    scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(input_hw, dtype=torch.float32)
     return PhotoScale(on_device(scale_yx[[1, 0, 1, 0]], device), divides=False)
 
 

@@ -42,14 +42,8 @@ class PhotoObjects:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPhoto:
-    """One photo as input of the training.
-
-    Attributes:
-        pixels: (3, H, W) float32, mean removed.
-        input_hw: (height', width') of the resized photo in them, pixels.
-        factor: network-input pixels per photo pixel, before the edges were rounded.
-        objects: its objects in network-input pixels.
-    """
+    """One photo as input of the training, with its objects in network-input pixels; the rest as in `PreparedPhoto` and
+    `NetworkInput`."""
 
     pixels: Tensor
     input_hw: tuple[int, int]
@@ -63,11 +57,8 @@ class DetectionBatch:
 
     Attributes:
         pixels: (B, 3, H, W) float32.
-        input_hw: of each photo (height', width') without padding, pixels.
-        factors: of each photo the network-input pixels per photo pixel.
-        objects: of each photo.
-        seeds: of each photo, for the sample of its anchors and regions: the sample depends on nothing else of a
-            batch.
+        input_hw, factors, objects: of each photo, as in `TrainingPhoto`.
+        seeds: of each photo, for the sample of its anchors and regions: it depends on nothing else of a batch.
     """
 
     pixels: Tensor
@@ -111,8 +102,6 @@ def prepare_training_photo(
         config: edges, and the numbers of classes and attributes. Another short edge for each photo
             (`dataclasses.replace`) is multi-scale training.
         flip: whether photo and boxes are mirrored left to right.
-    Raises:
-        ValueError: for another image, invalid boxes, arrays that do not belong together, ids out of range.
     """
     class_ids, attribute_ids, ignored = _checked_labels(objects, config)
     prepared = prepare_photo(image, objects.boxes, config, conventions, flip=flip)
@@ -131,8 +120,6 @@ def collate_training_photos(photos: Sequence[TrainingPhoto], seeds: Sequence[int
 
     Args:
         seeds: one for each photo, 0 <= seed < 2^63; see `DetectionBatch.seeds`.
-    Raises:
-        ValueError: without any photo, or without one seed for each.
     """
     if not photos or len(photos) != len(seeds):
         raise ValueError(f"a training batch needs photos and a seed for each, got {len(photos)} and {len(seeds)}")

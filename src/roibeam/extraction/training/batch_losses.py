@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +75,6 @@ class DetectorTraining(nn.Module):
         sampling: None means `SamplingRules()`. loss_rules: None means `LossRules()`.
         frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. Bottom-up attention and
             detectron2 freeze 1 and 2 when they start from ImageNet weights.
-
-    Raises:
-        ValueError: for a stage that is none of these, or a detector of other parts.
     """
 
     def __init__(
@@ -124,18 +121,17 @@ class DetectorTraining(nn.Module):
         samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]
         anchor_logits, anchor_deltas = self._by_anchor(logits, deltas)
         # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
-        boxes = [each.regions.boxes for each in samples]
+        boxes = [regions.boxes for _, _, regions in samples]
         pooled = pool_regions(at_least_float32(feature_map), boxes, self.conventions, cells=self.config.pooled_cells)
         features = self.roi_heads.res5(pooled).mean(dim=(2, 3))
         predictor = self.roi_heads.box_predictor
         outputs = predictor(features)
-        counts = [len(each.regions.boxes) for each in samples]
-        parts = (each.split(counts) for each in (features, outputs.class_logits, outputs.box_deltas))
+        parts = (each.split([*map(len, boxes)]) for each in (features, outputs.class_logits, outputs.box_deltas))
         rules, conventions = self.loss_rules, self.conventions
         losses: dict[str, list[Tensor]] = {name: [] for name in LOSSES}
         hits: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in METRICS}
         for index, (of_regions, class_logits, box_deltas) in enumerate(zip(*parts, strict=True)):
-            rows, anchors, regions = samples[index].anchor_rows, samples[index].anchors, samples[index].regions
+            rows, anchors, regions = samples[index]
             num_objects = len(regions.deltas)
             attributes = trained_attribute_logits(predictor, of_regions[:num_objects], regions.class_ids[:num_objects])
             losses["objectness"].append(objectness_loss(anchor_logits[index, rows], anchors))
@@ -198,16 +194,10 @@ class DetectorTraining(nn.Module):
         return cells.repeat_interleave(self.config.num_anchors).nonzero().flatten()
 
 
-@dataclass(frozen=True, eq=False)
-class _PhotoSample:
-    """Training sample of one photo of a batch.
+class _PhotoSample(NamedTuple):
+    """Training sample of one photo of a batch."""
 
-    Attributes:
-        anchor_rows: (n,) int64, the photo's own anchors among those of the map.
-        anchors: of these. regions: of the proposals.
-    """
-
-    anchor_rows: Tensor
+    anchor_rows: Tensor  # (n,) int64, the photo's own anchors among those of the map
     anchors: AnchorTargets
     regions: RegionTargets
 
@@ -330,19 +320,14 @@ class DetectorHeads(nn.Module):
             )
 
 
-def load_heads(
-    spec: str, config: DetectorConfig, conventions: Conventions, *, cache_dir: Path | None = None
-) -> DetectorHeads:
+def load_heads(spec: str, config: DetectorConfig, conventions: Conventions) -> DetectorHeads:
     """The heads of a whole detector's file.
 
-    Args:
-        spec, cache_dir: as `load_weights` takes them.
     Raises:
-        ValueError: as `load_weights`, and for anchors that the conventions do not compute.
-        OSError: if the file cannot be fetched.
+        ValueError, OSError: as `load_weights`, and for anchors that the conventions do not compute.
     """
     detector = Detector(config, conventions)
-    load_weights(spec, detector, cache_dir=cache_dir)
+    load_weights(spec, detector)
     heads = heads_of(detector)
     heads.check_anchors()
     return heads

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from roibeam.extraction.network.config import check_counts, check_proposals
+
 
 @dataclass(frozen=True)
 class SamplingRules:
@@ -22,9 +24,6 @@ class SamplingRules:
         regions_per_image: proposals sampled; the objects' own boxes stand among those to choose from.
         region_positive_fraction: largest part of them that match an object.
         region_iou: smallest overlap of a proposal that matches an object; below, it is background.
-
-    Raises:
-        ValueError: naming the field, its value and the allowed ones.
     """
 
     anchors_per_image: int = 256
@@ -39,10 +38,9 @@ class SamplingRules:
     region_iou: float = 0.5
 
     def __post_init__(self) -> None:
+        check_counts(self)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least 1")
             if field.type == "float" and not 0 < value <= 1:
                 raise ValueError(f"{field.name} is {value!r}; it must be above 0 and at most 1")
         if self.anchor_negative_iou > self.anchor_positive_iou:
@@ -52,11 +50,7 @@ class SamplingRules:
             )
         if self.anchor_border is not None and not self.anchor_border >= 0:
             raise ValueError(f"anchor_border is {self.anchor_border}; it must not be negative, or None for no limit")
-        if self.proposals_before_nms < self.proposals_after_nms:
-            raise ValueError(
-                f"proposals_before_nms {self.proposals_before_nms} is less than "
-                f"proposals_after_nms {self.proposals_after_nms}"
-            )
+        check_proposals(self.proposals_before_nms, self.proposals_after_nms)
 
 
 @dataclass(frozen=True)
@@ -68,9 +62,6 @@ class LossRules:
             prototxt: 1/9); 0 is the plain absolute error.
         region_beta: the same for a region's delta, in REGION_DELTA_UNITS.
         attribute_weight: of the attribute loss; the others have 1.
-
-    Raises:
-        ValueError: for a negative number.
     """
 
     proposal_beta: float = 1.0 / 9.0

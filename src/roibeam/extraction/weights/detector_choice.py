@@ -58,11 +58,7 @@ class DetectorFolder:
 def describe_detector(
     config: DetectorConfig, conventions: Conventions, class_names: Sequence[str], attribute_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Content of `config.json`.
-
-    Raises:
-        ValueError: if there are not as many names as the detector has classes and attributes.
-    """
+    """Content of `config.json`."""
     _check_names(config, class_names, attribute_names, "a detector")
     return {
         "format": _FORMAT,
@@ -78,8 +74,6 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
 
     Args:
         folder: a path, or the name of a shipped detector (`SHIPPED`).
-    Raises:
-        ValueError: naming the file, its fault and the expectation.
     """
     place = SHIPPED.get(str(folder), Path(folder).expanduser())
     path, weights = place / CONFIG_NAME, place / WEIGHTS_NAME
@@ -91,6 +85,13 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
                 f"detector {str(folder)!r}: {needed.name} is missing; a detector's folder holds {CONFIG_NAME} and "
                 f"{WEIGHTS_NAME}, such as RUN/checkpoints/step-00001000/model of `roibeam detector train`"
             )
+    found = _config_file(path)
+    config = dataclass_of(found, "detector", DetectorConfig, path)
+    conventions = dataclass_of(found, "conventions", Conventions, path)
+    return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
+
+
+def _config_file(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_CONFIG_BYTES:
         raise ValueError(f"{path}: over {_MAX_CONFIG_BYTES} bytes; it is no detector's config.json")
     try:
@@ -102,9 +103,7 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
             f'{path}: expected a detector\'s config.json with "format": {_FORMAT}; is it of another model, or of a '
             f"newer roibeam?"
         )
-    config = dataclass_of(found, "detector", DetectorConfig, path)
-    conventions = dataclass_of(found, "conventions", Conventions, path)
-    return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
+    return found
 
 
 def is_detector_folder(weights: str | Path) -> bool:
@@ -115,28 +114,20 @@ def is_detector_folder(weights: str | Path) -> bool:
 def conventions_beside(weights: Path) -> Conventions | None:
     """Conventions of the detector's folder that holds this weight file, which set the meaning of the rows of its heads;
     None for a file of no such folder.
-
-    Raises:
-        ValueError: for a damaged config.json of a detector.
     """
     path = weights.parent / CONFIG_NAME
-    if weights.name != WEIGHTS_NAME or not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
+    if weights.name != WEIGHTS_NAME or not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("format") != _FORMAT or not {"detector", "conventions"} <= found.keys():
+        found = _config_file(path)
+    except ValueError:
         return None  # of another model, such as Hugging Face's
-    return dataclass_of(found, "conventions", Conventions, path)
+    is_ours = {"detector", "conventions"} <= found.keys()
+    return dataclass_of(found, "conventions", Conventions, path) if is_ours else None
 
 
 def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`class_names` and `attribute_names` of a file's JSON.
-
-    Raises:
-        ValueError: naming `path`, if they are no lists of names, or not as many as the detector has.
-    """
+    """`class_names` and `attribute_names` of a file's JSON."""
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected class_names and attribute_names, got a {type(found).__name__}")
     classes, attributes = _names(found, "class_names", path), _names(found, "attribute_names", path)
@@ -145,11 +136,7 @@ def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tupl
 
 
 def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:
-    """The section `name` of a file's JSON as a dataclass of numbers, words and tuples.
-
-    Raises:
-        ValueError: naming `path`, if the section has not exactly its fields, or values that it refuses.
-    """
+    """The section `name` of a file's JSON as a dataclass of numbers, words and tuples."""
     section = found.get(name)
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(section, dict) or set(section) != known:
@@ -269,11 +256,7 @@ class Detectron2Config:
 
 
 def detectron2_config(detector: object) -> Detectron2Config | None:
-    """The detectron2 network that `--detector` names; None for another.
-
-    Raises:
-        ValueError: for a missing YAML file.
-    """
+    """The detectron2 network that `--detector` names; None for another."""
     if not isinstance(detector, str | Path):
         return None
     name = str(detector)
@@ -384,11 +367,7 @@ def choose_detector(
 
 
 def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
-    """The value of that name; anything but a name is returned unchanged.
-
-    Raises:
-        ValueError: naming the known ones.
-    """
+    """The value of a known name; anything but a name is returned unchanged."""
     if not isinstance(name, str):
         return name
     if name not in known:

@@ -210,11 +210,7 @@ _INSIDE = "backbone.body."  # of torchvision's detectors, the ResNet
 
 
 def other_network(weights: Mapping[str, object]) -> str | None:
-    """Title of the network, for people; None for a detector of this family, or its ResNet, or an unknown one.
-
-    weights: name -> value; only the shape of a value is read.
-        weights: name -> value; of a value its shape is looked at, no more.
-    """
+    """Title of the network, for people; None for a detector of this family, or its ResNet, or an unknown one."""
     if (layers := _layers(_HUGGING_FACE, weights)) is not None:
         return f"ResNet-{layers} as Hugging Face names it"
     for beginnings, title in _NETWORKS:
@@ -248,11 +244,8 @@ def _kind(weights: Mapping[str, object]) -> str:
 
 
 def _layers(pattern: re.Pattern[str], names: Iterable[str]) -> int | None:
-    """Number of layers in a ResNet's name: the convolutions of all blocks, the stem, the classes. None for no blocks.
-
-    Args:
-        pattern: of a convolution inside a block: stage, block, number.
-    """
+    """Number of layers in a ResNet's name: the convolutions of all blocks (stage, block, number), stem and classes;
+    None for no blocks."""
     found = {match.groups() for name in names if (match := pattern.match(name))}
     if not found:
         return None
@@ -303,12 +296,14 @@ class NamedWeights:
     """The weights of a file in Hugging Face names.
 
     Attributes:
+        source: names the file in errors.
         family: family of the file.
         tensors: name -> value as in the file, in the family's layout; names that the family does not know stay
             unchanged. Without counters of batches.
         changes: steps taken, for people.
     """
 
+    source: str
     family: Family
     tensors: dict[str, object]
     changes: tuple[str, ...]
@@ -353,7 +348,7 @@ def name_weights(found: Mapping[str, object], source: str, *, written: HeadLayou
     else:
         family = _family(naming, found, tensors, source)
     _add_missing_statistics(tensors, changes)
-    return NamedWeights(family, tensors, tuple(changes))
+    return NamedWeights(source, family, tensors, tuple(changes))
 
 
 def family_names(naming: str) -> dict[str, str]:

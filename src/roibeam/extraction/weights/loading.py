@@ -47,7 +47,6 @@ from roibeam.extraction.weights.families import (
     FAMILIES,
     HF_LAYOUT,
     PREDICTOR,
-    Family,
     HeadLayout,
     NamedWeights,
     family_names,
@@ -62,52 +61,25 @@ from roibeam.extraction.weights.sources import FORMATS, WeightFormat, check_writ
 TOLERANCE_PX = 1e-2
 
 
-@dataclass(frozen=True)
-class AnchorForm:
-    """Form of a table of anchors. The fields are those of `Conventions`."""
-
-    anchor_sides: str
-    anchor_offset: float
-    anchor_order: str
-    box_sides: str
-
-    @classmethod
-    def of(cls, conventions: Conventions) -> AnchorForm:
-        return cls(conventions.anchor_sides, conventions.anchor_offset, conventions.anchor_order, conventions.box_sides)
-
-    def table(self, config: DetectorConfig, conventions: Conventions) -> Tensor:
-        """The anchors in this form: (A, 4) float32, as `cell_anchors`."""
-        return cell_anchors(config, replace(conventions, **vars(self)))
-
-    def describe(self) -> str:
-        return f"{self.anchor_sides} sides, centre at {self.anchor_offset:g} strides, {self.anchor_order}"
+_HF, _CAFFE = CONVENTIONS["hf"], CONVENTIONS["caffe"]
 
 
-HF_FORM = AnchorForm("exact", 0.0, "size-major", "x2-x1")
-CAFFE_FORM = AnchorForm("rounded", 0.5, "ratio-major", "x2-x1+1")
-
-
-def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conventions, source: str) -> AnchorForm:
-    """The form of a file's anchors.
-
-    Args:
-        anchors: `cell_anchors.0` of the file.
-        config: has the sizes and ratios they must be of.
-        conventions: their own form is tried first.
-        source: names the file in errors.
-    ValueError: if they are no plain (A, 4) tensor, or of no known form.
-        ValueError: when they are no plain (A, 4) tensor, or of no known form.
-    """
-    own = AnchorForm.of(conventions)
-    computed = own.table(config, conventions)
+def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conventions, source: str) -> Conventions:
+    """Conventions that compute a file's anchors, `cell_anchors.0`; the given ones are tried first."""
+    computed = cell_anchors(config, conventions)
     if not is_plain_tensor(anchors) or anchors.shape != computed.shape:
         raise ValueError(
             f"{source}: {show_tensor(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
             f"set anchor_sizes and anchor_ratios to those the file was trained with (--detector)"
         )
-    forms = itertools.product(("exact", "rounded"), (0.0, 0.5), ("size-major", "ratio-major"), ("x2-x1", "x2-x1+1"))
-    for form in (own, HF_FORM, CAFFE_FORM, *(AnchorForm(*fields) for fields in forms)):
-        if _same(anchors, form.table(config, conventions)):
+    forms = (
+        replace(conventions, anchor_sides=sides, anchor_offset=offset, anchor_order=order, box_sides=box_sides)
+        for sides, offset, order, box_sides in itertools.product(
+            ("exact", "rounded"), (0.0, 0.5), ("size-major", "ratio-major"), ("x2-x1", "x2-x1+1")
+        )
+    )
+    for form in (conventions, _HF, _CAFFE, *forms):
+        if torch.allclose(anchors.float(), cell_anchors(config, form), rtol=0, atol=TOLERANCE_PX):
             return form
     row = int((anchors.float() - computed).abs().nan_to_num(torch.inf).amax(dim=1).argmax())
     raise ValueError(
@@ -117,18 +89,10 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
     )
 
 
-def anchors_for(form: AnchorForm, config: DetectorConfig, conventions: Conventions) -> Tensor:
-    """Anchors of `form`, in the order and with the sides of `conventions`.
-
-    Returns:
-        (A, 4) float32, x1 y1 x2 y2 in network-input pixels.
-    """
-    own = AnchorForm.of(conventions)
-    return replace(form, anchor_order=own.anchor_order, box_sides=own.box_sides).table(config, conventions)
-
-
-def _same(anchors: Tensor, others: Tensor) -> bool:
-    return bool(torch.allclose(anchors.float(), others, rtol=0, atol=TOLERANCE_PX))
+def anchors_for(form: Conventions, config: DetectorConfig, conventions: Conventions) -> Tensor:
+    """Anchors of `form` as `cell_anchors`, in the order and with the sides of `conventions`."""
+    placed = replace(conventions, anchor_sides=form.anchor_sides, anchor_offset=form.anchor_offset)
+    return cell_anchors(config, placed)
 
 
 _log = logging.getLogger(__name__)
@@ -166,9 +130,9 @@ def build_detector(
     config, found = chosen.config, None
     if random_seed(chosen.weights, named=f"weights {chosen.weights}") is None:
         found = read_named(chosen.weights)
-        if given_boxes and found[1].family.layout is None:
+        if given_boxes and found.family.layout is None:
             config = replace(config, num_classes=0, num_attributes=0)
-        check_size(config, *found)
+        check_size(config, found)
     built = Detector(config, chosen.conventions, chosen.selection, mode=mode)
     _load(chosen.weights, found, built)
     return built.to(device)
@@ -177,15 +141,15 @@ def build_detector(
 _SMALL_LAYER = 2**22  # numbers, 16 MB: a network of such layers is built, for a better message on missing weights
 
 
-def check_size(config: DetectorConfig, source: str, named: NamedWeights) -> None:
+def check_size(config: DetectorConfig, named: NamedWeights) -> None:
     """Raises ValueError for a network with a layer that is larger than all of its weights: it is not built."""
     width, hidden = config.base_channels, config.rpn_hidden_channels
     largest = max((24 * width) ** 2, 9 * 16 * width * hidden if config.num_classes else 0)  # 3x3 of res5 and the RPN
     there = sum(math.prod(value.shape) for value in named.tensors.values() if isinstance(value, Tensor))
     if largest > max(there, _SMALL_LAYER):
         raise ValueError(
-            f"{source}: {there:,} numbers in all, while base_channels {width:,} and rpn_hidden_channels {hidden:,} "
-            f"make a layer of {largest:,}; is it another detector's?"
+            f"{named.source}: {there:,} numbers in all, while base_channels {width:,} and rpn_hidden_channels "
+            f"{hidden:,} make a layer of {largest:,}; is it another detector's?"
         )
 
 
@@ -207,7 +171,7 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
     _load(spec, None if seed is not None else read_named(spec, cache_dir=cache_dir), detector)
 
 
-def _load(spec: str, found: tuple[str, NamedWeights] | None, detector: Detector) -> None:
+def _load(spec: str, found: NamedWeights | None, detector: Detector) -> None:
     """See `load_weights`, for a file that is read; None for random weights."""
     config, conventions = detector.config, detector.conventions
     everything: dict[str, Tensor] = detector.state_dict()
@@ -221,14 +185,14 @@ def _load(spec: str, found: tuple[str, NamedWeights] | None, detector: Detector)
         shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
         state = in_layout(random_state(shapes, seed), HF_LAYOUT, layout, config)
     elif not config.num_classes:
-        state = _resnet_state(*found, expected)
+        state = _resnet_state(found, expected)
     else:
-        published = understand(*found, config, conventions)
-        shapes_there = in_layout(on_meta(expected), layout, published.layout, config)
-        read = check_state(published.tensors, shapes_there, published.source)
-        state = in_layout(read, published.layout, layout, config)
-        anchors = _anchors(published, config, conventions)
-        _report(published.source, published.family, [*published.changes, *relayout_words(published.layout, layout)])
+        tensors, layout_there, form = understand(found, config, conventions)
+        shapes_there = in_layout(on_meta(expected), layout, layout_there, config)
+        state = in_layout(check_state(tensors, shapes_there, found.source), layout_there, layout, config)
+        if form is not None:
+            anchors = _anchors_of_file(form, found.source, config, conventions)
+        _report(found, relayout_words(layout_there, layout))
     detector.load_state_dict({**everything, **state}, strict=True)
     if isinstance(generator := detector.proposal_generator, ProposalGenerator):
         generator.cell_anchors.copy_(anchors)
@@ -249,13 +213,13 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
     """
     if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
         return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
-    return _resnet_state(*read_named(spec, cache_dir=cache_dir), expected)
+    return _resnet_state(read_named(spec, cache_dir=cache_dir), expected)
 
 
-def _resnet_state(source: str, named: NamedWeights, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _resnet_state(named: NamedWeights, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found, left_out = resnet_of(named)
-    state = check_state(found, expected, f"{source} ({named.family.title})")
-    _report(source, named.family, [*named.changes, *left_out])
+    state = check_state(found, expected, f"{named.source} ({named.family.title})")
+    _report(named, left_out)
     return state
 
 
@@ -269,65 +233,47 @@ def resnet_of(named: NamedWeights) -> tuple[dict[str, object], list[str]]:
     return found, left
 
 
-@dataclass(frozen=True)
-class PublishedWeights:
-    """A file of a whole detector, named and understood but not yet checked.
-
-    Attributes:
-        source: names the file in errors.
-        family: family of the file.
-        tensors: Hugging Face name -> value as in the file, anchors left out.
-        layout: of the tensors; with the order of anchors in the file itself.
-        anchor_form: of the file's anchors; None if neither the file nor its family has one.
-        changes: steps of naming, for people.
-    """
-
-    source: str
-    family: Family
-    tensors: dict[str, object]
-    layout: HeadLayout
-    anchor_form: AnchorForm | None
-    changes: tuple[str, ...]
-
-
-def read_named(spec: str, *, cache_dir: Path | None = None) -> tuple[str, NamedWeights]:
-    """Name of a file in errors, and its weights in Hugging Face names; errors as of `load_weights`."""
-    source, path = f"weights {spec}", fetch_weights(spec, cache_dir=cache_dir)
+def read_named(spec: str, *, cache_dir: Path | None = None) -> NamedWeights:
+    """The weights of a file in Hugging Face names; errors as of `load_weights`."""
+    path = fetch_weights(spec, cache_dir=cache_dir)
     conventions = conventions_beside(path)
     written = None if conventions is None else HeadLayout.of(conventions)
-    return source, name_weights(read_tensors(path), source, written=written)
+    return name_weights(read_tensors(path), f"weights {spec}", written=written)
 
 
-def understand(source: str, named: NamedWeights, config: DetectorConfig, conventions: Conventions) -> PublishedWeights:
-    """Layout and anchors of the file of a whole detector.
+def understand(
+    named: NamedWeights, config: DetectorConfig, conventions: Conventions
+) -> tuple[dict[str, object], HeadLayout, Conventions | None]:
+    """Tensors, layout and anchors of the file of a whole detector, not yet checked.
 
     Args:
-        source, named: of `read_named`.
         config: has the sizes and ratios of the anchors.
         conventions: their anchors are compared with those in the file.
-    Raises:
-        ValueError: for a file of a ResNet alone, and for anchors of no known form.
+    Returns:
+        Hugging Face name -> value, anchors left out; the layout of these, with the order of anchors in the file itself;
+        conventions that compute its anchors, None if neither the file nor its family has any.
     """
-    layout, anchors = named.family.layout, named.tensors.get(CELL_ANCHORS)
+    source, layout, anchors = named.source, named.family.layout, named.tensors.get(CELL_ANCHORS)
     if layout is None:
         raise ValueError(
             f"{source}: {named.family.title}, which has no proposal network and no heads; hand over a whole detector. "
             f"A ResNet describes given boxes (extract --boxes) and starts an encoder (--end-to-end) or a detector "
             f"(detector train --resnet)"
         )
-    form = CAFFE_FORM if layout == CAFFE_LAYOUT else None
+    form = _CAFFE if layout == CAFFE_LAYOUT else None
     if anchors is not None:
         form = recognise_anchors(anchors, config, conventions, source)
         layout = replace(layout, anchor_order=form.anchor_order)
     elif named.family.name == "milvlg":
         _log.warning("%s: has no cell_anchors, as MILVLG's files do; they are taken to be Caffe's", source)
     tensors = {name: value for name, value in named.tensors.items() if name != CELL_ANCHORS}
-    return PublishedWeights(source, named.family, tensors, layout, form, named.changes)
+    return tensors, layout, form
 
 
-def _report(source: str, family: Family, changes: Sequence[str]) -> None:
+def _report(named: NamedWeights, more: Sequence[str]) -> None:
+    changes = [*named.changes, *more]
     log = _log.info if changes else _log.debug  # each process of a run logs it
-    log("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
+    log("%s: %s; %s", named.source, named.family.title, ", ".join(changes) or "nothing to convert")
 
 
 def on_meta(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -343,19 +289,15 @@ def in_layout(
     return relayout(state, source, target, num_sizes=num_sizes, num_ratios=num_ratios)
 
 
-def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: Conventions) -> Tensor:
-    """The anchors of a detector of these conventions with these weights."""
-    computed = cell_anchors(config, conventions)
-    if published.anchor_form is None:
-        return computed
-    anchors = anchors_for(published.anchor_form, config, conventions)
-    if not torch.equal(anchors, computed):
-        _log.warning(
-            "%s: its anchors (%s) are used, not those of the conventions (%s)",
-            published.source,
-            published.anchor_form.describe(),
-            AnchorForm.of(conventions).describe(),
+def _anchors_of_file(form: Conventions, source: str, config: DetectorConfig, conventions: Conventions) -> Tensor:
+    """The file's anchors for a detector of these conventions; warns where they are not its own."""
+    anchors = anchors_for(form, config, conventions)
+    if not torch.equal(anchors, cell_anchors(config, conventions)):
+        there, here = (
+            f"{each.anchor_sides} sides, centre at {each.anchor_offset:g} strides, {each.anchor_order}"
+            for each in (form, conventions)
         )
+        _log.warning("%s: its anchors (%s) are used, not those of the conventions (%s)", source, there, here)
     return anchors
 
 
@@ -373,8 +315,6 @@ def load_folder(
         same_classes, same_attributes: whether the ids of both mean the same.
     Returns:
         The layers whose weights stayed, by their own names.
-    Raises:
-        ValueError: if the sizes differ.
     """
     config = replace(
         detector.config, num_classes=folder.config.num_classes, num_attributes=folder.config.num_attributes
@@ -391,9 +331,6 @@ def load_folder(
         new.cell_anchors.copy_(old.cell_anchors)
     stayed = [name for name in own if name not in taken and not name.endswith(COUNTER)]
     return tuple(dict.fromkeys(name.removeprefix(PREDICTOR).rpartition(".")[0] for name in stayed))
-
-
-_HF = CONVENTIONS["hf"]
 
 
 @dataclass(frozen=True)
@@ -443,7 +380,7 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         written = in_layout(state, HF_LAYOUT, layout, config)
         changes += relayout_words(HF_LAYOUT, layout) if whole else []
     if whole and (form or target.needs_anchors) and layout is not None:
-        written[CELL_ANCHORS] = anchors_for(form or HF_FORM, config, CONVENTIONS[target.conventions])
+        written[CELL_ANCHORS] = anchors_for(form or _HF, config, CONVENTIONS[target.conventions])
         if form is None:
             changes.append("no anchors in the file: those of hf written, they will override --conventions")
     names = family_names(FAMILIES[target.family].naming)
@@ -464,20 +401,20 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
 
 def _read_in_hf_layout(
     spec: str, config: DetectorConfig
-) -> tuple[dict[str, Tensor], AnchorForm | None, str, list[str]]:
-    """Checked weights, the form of their anchors, the title of their family, and steps taken."""
+) -> tuple[dict[str, Tensor], Conventions | None, str, list[str]]:
+    """Checked weights, conventions of their anchors, the title of their family, and steps taken."""
     with torch.device("meta"):
         expected = Detector(config, _HF).state_dict()
-    source, named = read_named(spec)
+    named = read_named(spec)
     if not any(name.startswith(OUTSIDE_RESNET) for name in named.tensors):
         part = {name: value for name, value in expected.items() if not name.startswith(OUTSIDE_RESNET)}
         resnet, left_out = resnet_of(named)
-        state = check_state(resnet, part, f"{source} ({named.family.title})")
+        state = check_state(resnet, part, f"{named.source} ({named.family.title})")
         return state, None, named.family.title, [*named.changes, *left_out]
-    published = understand(source, named, config, _HF)
-    found = check_state(published.tensors, in_layout(on_meta(expected), HF_LAYOUT, published.layout, config), source)
-    changes = [*published.changes, *relayout_words(published.layout, HF_LAYOUT)]
-    return in_layout(found, published.layout, HF_LAYOUT, config), published.anchor_form, published.family.title, changes
+    tensors, layout, form = understand(named, config, _HF)
+    found = check_state(tensors, in_layout(on_meta(expected), HF_LAYOUT, layout, config), named.source)
+    changes = [*named.changes, *relayout_words(layout, HF_LAYOUT)]
+    return in_layout(found, layout, HF_LAYOUT, config), form, named.family.title, changes
 
 
 def _write_checked(

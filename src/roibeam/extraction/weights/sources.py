@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 
 def beam_filesystems() -> Any:
-    """Beam's class `FileSystems`. It has options, if only empty ones, without which that of S3 opens nothing.
-
-    Raises:
-        ImportError: without apache-beam.
-    """
+    """Beam's class `FileSystems`. It has options, if only empty ones, without which that of S3 opens nothing."""
     filesystems = importlib.import_module("apache_beam.io.filesystems").FileSystems
     if filesystems._pipeline_options is None:  # neither a command nor a worker process has set them
         filesystems.set_options(importlib.import_module("apache_beam.options.pipeline_options").PipelineOptions([]))
@@ -99,11 +95,6 @@ def show_downloads(by: DownloadDisplay) -> None:
     """Sets the progress display of downloads in this process."""
     global _display
     _display = by
-
-
-def download_progress(name: str, length: int | None) -> AbstractContextManager[Callable[[int], None]]:
-    """Context of a download; call its value with the number of each block's bytes."""
-    return _display(name, length)
 
 
 _log = logging.getLogger(__name__)
@@ -314,7 +305,7 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
     start, read = time.monotonic(), getattr(stream, "read1", stream.read)  # a server's: what is there
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
-            with download_progress(_base_name(url), length) as advance:
+            with _display(_base_name(url), length) as advance:
                 while block := read(_BLOCK):
                     part.write(block)
                     digest.update(block)
@@ -445,11 +436,7 @@ class WeightFormat:
 
 
 def format_named(to: str | None, out: Path) -> str:
-    """The requested key of `FORMATS`, else that of the suffix of the file to write.
-
-    Raises:
-        ValueError: for an unknown name or suffix, with the known ones.
-    """
+    """The requested key of `FORMATS`, else that of the suffix of the file to write."""
     name = to or next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
     if name not in FORMATS:
         requested = f"--to {name!r}" if name else f"{out}: suffix {out.suffix!r}"
@@ -479,16 +466,14 @@ def _write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
     save_file({name: value.clone() for name, value in tensors.items()}, path)  # it refuses shared memory
 
 
-def _write_torch(tensors: dict[str, Tensor], path: Path) -> None:
+def _write_torch(tensors: Mapping[str, Any], path: Path) -> None:
     import torch
 
     torch.save(tensors, path)
 
 
 def _write_torch_model(tensors: dict[str, Tensor], path: Path) -> None:
-    import torch
-
-    torch.save({"model": tensors}, path)
+    _write_torch({"model": tensors}, path)
 
 
 def _write_pickle(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -15,46 +15,44 @@ attributes, "lxmert" no distributions.
 from __future__ import annotations
 
 import base64
-import bisect
 import codecs
 import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
-from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_ENTRIES
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_ENTRIES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     array_of_bytes,
-    attributes_or_none,
+    attributes_or_zeros,
     base64_bytes,
-    check_scores,
     float32_array,
     id_array,
+    image_size,
     region_record,
     rows_of_classes,
+    score_array,
     whole_number,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
-from roibeam.features.exchange.reading import Reading, spread_out
+from roibeam.features.exchange.formats import FeatureFormat
+from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
-from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord, check_image_id, record_digest
+from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.writer import Repeat
 
 MAX_LINE_BYTES = MAX_ENTRY_BYTES
 MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES
-_SNIFFED_LINES = 100
 _READ_BUFFER_BYTES = 2**20
 _UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -99,7 +97,7 @@ _FEWEST_HEADER_NAMES = 3
 _SPELLINGS = {"width": "image_w", "height": "image_h"}
 
 
-class ButdTsv:
+class ButdTsv(FeatureFile):
     """One file, opened: a pass over it notes where the lines of each image are (about 120 bytes of memory per line).
 
     Records are then read by image id, or all of them in key order, so that a store written from them needs no sorting
@@ -113,108 +111,45 @@ class ButdTsv:
         widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
             widths is a dead letter.
         num_lines, num_blank: lines in all, and how many of them hold no image: blank ones, and header rows.
-        letters: dead letters of the lines that name no image.
     Raises:
         ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
     """
 
-    def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
-        self.path, self._reading = Path(path), reading or Reading()
+    columns: TsvLayout
+
+    def _open(self) -> None:
         if self.path.exists() and not self.path.is_file():
             raise ValueError(f"{self.path}: is no regular file; give a bottom-up-attention TSV")
         self._file = open(self.path, "rb", buffering=_READ_BUFFER_BYTES)
-        try:
-            self.num_lines = self.num_blank = 0
-            self.letters: list[DeadLetter] = []
-            self._keys: list[bytes] = []
-            self._offsets, self._numbers = array("q"), array("q")
-            self._torn_line: int | None = None
-            self._header: TsvLayout | None = None
-            self._index()
-            self._order = sorted(range(len(self._keys)), key=self._keys.__getitem__)  # stable: lines stay in file order
-            self.columns, self.widths, self._background = self._sniff()
-        except BaseException:
-            self._file.close()
-            raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def __contains__(self, image_id: object) -> bool:
-        return isinstance(image_id, str) and next(self._lines_of(_key(image_id)), None) is not None
-
-    @property
-    def layout(self) -> str:
-        """ "caffe", "caffe-cls-prob" or "lxmert"."""
-        return self.columns.name
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Known facts of the features, for a fingerprint."""
-        details: dict[str, Any] = {
+    def _scan(self) -> None:
+        self.num_lines = self.num_blank = 0
+        self._offsets, self._numbers = array("q"), array("q")
+        self._torn_line: int | None = None
+        self._header: TsvLayout | None = None
+        self._index()
+        self.widths: dict[str, int] = {}
+        record = self._first_record(
+            "a bottom-up-attention TSV (6, 7 or 10 columns with tabs between them, arrays in base64)"
+            + self._other_format()
+        )
+        self.layout = self.columns.name
+        self.details = {
             "columns": self.columns.columns,
             "classes": self.columns.classes,
             "attributes": self.columns.attributes,
             "feature_dim": self.widths["features"],
             "boxes": "pixels",
         }
-        return details if "cls_prob" not in self.widths else details | self._background
+        if "cls_prob" in self.widths:
+            self.details |= self._reading.details(record)
 
-    @property
-    def num_entries(self) -> int:
-        """Lines that are neither blank nor a header."""
-        return self.num_lines - self.num_blank
-
-    def ids(self) -> Iterator[str]:
-        """Every image id once, in key order (order of the UTF-8 bytes), also of images all of whose lines are bad."""
-        previous: bytes | None = None
-        for line in self._order:
-            if self._keys[line] != previous:
-                previous = self._keys[line]
-                yield previous.decode("utf-8")
-
-    def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
-        """Every line that is not blank: first those without an image id, then image by image in key order.
-
-        The first usable line of an image is its record; later ones are `Repeat` when they hold the
-        same, and dead letters ("another record of this image") when they do not.
-
-        Args:
-            dtype: of the features; key of `FEATURE_DTYPES`. A value that it cannot hold makes a dead letter.
-        """
-        yield from self.letters
-        for image_id in self.ids():
-            yield from self.outcomes_of(image_id, dtype)
-
-    def outcomes_of(self, image_id: str, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
-        """The lines of one image, as `outcomes` gives them; none when the file does not name it."""
-        lines = list(self._lines_of(_key(image_id)))
-        found: bytes | None = None
-        for line in lines:
-            location = self._location(line)
-            try:
-                record = self._read(line, self.columns, self.widths, dtype)
-                digest = record_digest(record) if len(lines) > 1 else b""
-                if found is None:
-                    found = digest
-                    yield record
-                elif digest == found:
-                    yield Repeat(image_id, location)
-                else:
-                    detail = (
-                        "differs from an earlier line of this image, which is the one used; which of them is meant?"
-                    )
-                    raise EntryError("record", "another record of this image", detail)
-            except EntryError as error:
-                yield DeadLetter(image_id, location, error.stage, error.reason, str(error))
+    def _close(self) -> None:
+        self._file.close()
 
     def _index(self) -> None:
         """Notes id and position of each line, reading none of it twice."""
+        keys: list[bytes] = []
         offset, header = 0, b""
         while line := self._file.readline(MAX_LINE_BYTES + 1):
             start = offset
@@ -237,14 +172,16 @@ class ButdTsv:
                     detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
                     raise EntryError("read", "line too long", detail)
                 if not line.endswith(b"\n"):
-                    self._torn_line = len(self._keys)
-                self._keys.append(_line_key(line, self._key_column))
+                    self._torn_line = len(keys)
+                keys.append(_line_key(line, self._key_column))
                 self._offsets.append(start)
                 self._numbers.append(self.num_lines)
             except EntryError as error:
                 if not too_long and not line.endswith(b"\n"):
                     error = EntryError("read", "torn line", f"the file ends inside this line ({error})")
-                self._note_line_without_id(line, error)
+                name = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip().encode()
+                self._note(name or b"line %d" % self.num_lines, error)
+        self._set_ids(keys)
 
     @property
     def _key_column(self) -> int:
@@ -259,96 +196,70 @@ class ButdTsv:
                 break
         return skipped
 
-    def _note_line_without_id(self, line: bytes, error: EntryError) -> None:
+    def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
         if len(self.letters) >= MAX_LINES_WITHOUT_ID:
             raise ValueError(
                 f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
                 f"{self.num_lines}: {error}); this is no bottom-up-attention TSV{self._other_format()}"
             )
-        image_id = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip()
-        location = f"{self.path}:{self.num_lines}"
-        self.letters.append(
-            DeadLetter(image_id or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
-        )
+        super()._note(name, error, place)
 
-    def _sniff(self) -> tuple[TsvLayout, dict[str, int], dict[str, Any]]:
-        """Layout, widths and place of background, from the first line that can be used; settles the reading."""
-        first_error = str(self.letters[0].detail) if self.letters else "nothing in it"
-        first_line = self.letters[0].location if self.letters else str(self.path)
-        for line in range(min(len(self._keys), _SNIFFED_LINES)):
+    def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
+        records, swapped = [first], 0
+        for line in others:
             try:
-                if line == self._torn_line:
-                    # Cut in its last array, a line can still look whole, with features of another width.
-                    raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
-                layout = self._layout_of(line)
-                record = self._read(line, layout, {}, "float32")
-                if record.num_regions:
-                    widths = {"features": record.features.shape[1]}
-                    if isinstance(record.class_distribution, np.ndarray):
-                        widths["cls_prob"] = self._reading.num_columns(record.class_distribution)
-                    self._look_around(line, record, layout, widths)
-                    return layout, widths, self._reading.details(record)
-                raise EntryError("record", "no boxes", "has no boxes, so no feature width")
-            except EntryError as error:
-                if line == 0 and not self.letters:
-                    first_error, first_line = str(error), self._location(line)
-        self._reading.settle()
-        self._reading.check(self.path)  # a better error than "no line can be used"
-        raise ValueError(
-            f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
-            f"columns with tabs between them, arrays in base64): {first_line}: {first_error}{self._other_format()}"
-        )
-
-    def _look_around(self, first: int, record: RegionRecord, layout: TsvLayout, widths: Mapping[str, int]) -> None:
-        """Reads some lines of the whole file besides the first, so that doubts do not rest on one image."""
-        lines, records, swapped = spread_out(len(self._keys), but=first), [record], 0
-        for line in lines:
-            try:
-                records.append(self._read(line, layout, widths, "float32"))
+                records.append(self._read(line, "float32"))
             except EntryError as error:  # becomes a dead letter when its turn comes
                 swapped += error.reason == "height and width swapped"
         self._reading.settle()
-        if swapped and not layout.in_header and not any(map(_fits_only_as_it_is, records)):
-            names = " ".join(_SPELLINGS.get(name, name) for name in layout.columns[:3])
+        if swapped and not self.columns.in_header and not any(map(_fits_only_as_it_is, records)):
+            names = " ".join(_SPELLINGS.get(name, name) for name in self.columns.columns[:3])
             self._reading.doubts.append(
-                f"its columns are read as {names} ..., but the boxes of {swapped} of the {len(lines) + 1} lines that "
+                f"its columns are read as {names} ..., but the boxes of {swapped} of the {len(others) + 1} lines that "
                 f"were looked at fit only when height and width are swapped, and no line's fit only as they are; put a "
                 f"first line in front that names all columns in their order, with tabs between them"
             )
 
-    def _layout_of(self, line: int) -> TsvLayout:
+    def _layout_of(self, data: bytes) -> TsvLayout:
         if self._header is not None:
             return self._header
-        columns = self._bytes_of(line).count(b"\t") + 1
+        columns = data.count(b"\t") + 1
         if columns not in LAYOUTS:
             raise EntryError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
         return LAYOUTS[columns]
 
-    def _read(self, line: int, layout: TsvLayout, widths: Mapping[str, int], dtype: str) -> RegionRecord:
-        data = self._bytes_of(line)
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        is_first = not self.widths
+        if is_first and entry == self._torn_line:
+            # Cut in its last array, a line can still look whole, with features of another width.
+            raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
+        data = self._bytes_of(entry)
         try:
-            if _line_key(data, self._key_column) != self._keys[line]:
+            if _line_key(data, self._key_column) != self._ids[entry]:
                 raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
-            return parse_line(data, layout, self._reading, widths=widths, dtype=dtype)
+            columns = self._layout_of(data) if is_first else self.columns
+            record = parse_line(data, columns, self._reading, widths=self.widths, dtype=dtype)
         except EntryError as error:
-            if line == self._torn_line:
+            if entry == self._torn_line:
                 detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
                 raise EntryError("read", "torn line", detail) from None
             raise
+        if is_first and record.num_regions:
+            self.columns, self.widths = columns, {"features": record.features.shape[1]}
+            if isinstance(record.class_distribution, np.ndarray):
+                self.widths["cls_prob"] = self._reading.num_columns(record.class_distribution)
+        return record
 
     def _bytes_of(self, line: int) -> bytes:
         self._file.seek(self._offsets[line])
         data = self._file.readline(MAX_LINE_BYTES + 1)
         return data.removeprefix(_UTF8_BOM) if self._offsets[line] == 0 else data
 
-    def _lines_of(self, key: bytes) -> Iterator[int]:
-        at = bisect.bisect_left(self._order, key, key=self._keys.__getitem__)
-        while at < len(self._order) and self._keys[self._order[at]] == key:
-            yield self._order[at]
-            at += 1
+    def _place(self, entry: int) -> str:
+        return f"{self.path}:{self._numbers[entry]}"
 
-    def _location(self, line: int) -> str:
-        return f"{self.path}:{self._numbers[line]}"
+    def _place_of(self, name: bytes) -> str:
+        return f"{self.path}:{self.num_lines}"
 
     def _other_format(self) -> str:
         self._file.seek(0)
@@ -362,10 +273,7 @@ class ButdTsv:
 
 def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
     """The records of a file in key order, float32 features, equal repeats left out; for those who need every line.
-
-    Raises:
-        ValueError: at the first line that cannot be used, naming file, line and what is wrong.
-    """
+    Raises ValueError at the first line that cannot be used, naming file, line and what is wrong."""
     with ButdTsv(path) as tsv:
         for outcome in tsv.outcomes():
             if isinstance(outcome, DeadLetter):
@@ -375,11 +283,8 @@ def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
 
 
 def header_layout(line: bytes, path: str) -> TsvLayout | None:
-    """The layout that a header row names; None for a line of values.
-
-    Raises:
-        ValueError: when some names are not known, come twice or are missing.
-    """
+    """The layout that a header row names; None for a line of values. Raises ValueError when some names are not known,
+    come twice or are missing."""
     cells = [cell.strip(b" \"'#\r\n").lower().decode("ascii", "replace") for cell in line[:2000].split(b"\t")]
     known = [_COLUMN_NAMES[cell] for cell in cells if cell in _COLUMN_NAMES]
     if len(known) < _FEWEST_HEADER_NAMES:
@@ -423,8 +328,9 @@ def parse_line(
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
     image_id = _line_key(line, layout.columns.index("image_id")).decode("utf-8")
-    height, width = _integer(column, "height", 1, 2**31 - 1), _integer(column, "width", 1, 2**31 - 1)
-    num_regions = _integer(column, "num_boxes", 0, MAX_REGIONS)
+    text = {name: column[name].strip().decode("latin1") for name in ("height", "width", "num_boxes")}
+    height, width = image_size(text.get, ("height", "width"))
+    num_regions = whole_number(text["num_boxes"], "num_boxes", 0, MAX_REGIONS)
     boxes = float32_array(_array(column, "boxes", num_regions, 4), "boxes", rows=num_regions, columns=4)
     data = base64_bytes(column["features"].strip(), "features")
     reading.watch(data, reading.dtype_name)
@@ -449,16 +355,13 @@ def _classes_of_columns(
     ids = reading.stated_ids(ids, classes) if has_rows else reading.class_ids(ids, "objects_id")
     classes = classes._replace(class_ids=ids, class_scores=scores)
     if "attrs_id" in column:
-        ids_or_none, scores_or_none = attributes_or_none(*_ids_and_scores(column, "attrs", num_regions))
-        classes = classes._replace(attribute_ids=ids_or_none, attribute_scores=scores_or_none)
+        classes = with_attributes(classes, *_ids_and_scores(column, "attrs", num_regions))
     return classes
 
 
 def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tuple[np.ndarray, np.ndarray]:
     ids = id_array(_array(column, f"{kind}_id", num_regions)[:, 0], f"{kind}_id", num_regions)
-    scores = _array(column, f"{kind}_conf", num_regions)[:, 0].astype(np.float32)
-    check_scores(scores, f"{kind}_conf")
-    return ids, scores
+    return ids, score_array(_array(column, f"{kind}_conf", num_regions), f"{kind}_conf", num_regions)
 
 
 def _line_key(line: bytes, column: int = 0) -> bytes:
@@ -469,18 +372,7 @@ def _line_key(line: bytes, column: int = 0) -> bytes:
     key = (line[:end] if column == 0 else (line.split(b"\t", column + 1)[column : column + 1] or [b""])[0]).strip()
     if key.startswith(b"b'") and key.endswith(b"'") and len(key) > 3:  # bytes that Python 3 wrote as text
         key = key[2:-1]
-    try:
-        check_image_id(key.decode("utf-8"))
-    except UnicodeDecodeError:
-        detail = f"image id {key[:60]!r} is not UTF-8; convert the file (iconv -f latin1 -t utf-8)"
-        raise EntryError("read", "bad image id", detail) from None
-    except ValueError as error:
-        raise EntryError("read", "bad image id", str(error)) from None
-    return key
-
-
-def _integer(column: dict[str, bytes], name: str, smallest: int, largest: int) -> int:
-    return whole_number(column[name].strip().decode("latin1"), name, smallest, largest)
+    return usable_id(key, "; convert the file (iconv -f latin1 -t utf-8)")
 
 
 def _array(column: dict[str, bytes], name: str, num_regions: int, columns: int = 1) -> np.ndarray:
@@ -512,23 +404,19 @@ def _fits_only_as_it_is(record: RegionRecord) -> bool:
     return bool(far_x > record.height + 1 or far_y > record.width + 1)
 
 
-def _key(image_id: str) -> bytes:
-    return image_id.encode("utf-8", "surrogatepass")  # an id with half a surrogate pair is absent, not an error
-
-
 _LAYOUTS = {layout.name: layout for layout in LAYOUTS.values()}
-_DEFAULT_LAYOUT = "lxmert"
 _SNIFFED_BYTES = 4096
 _NUMBER = re.compile(rb" *[0-9]+(?:\.0*)? *")
 
 
-class ButdTsvFormat:
+class ButdTsvFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "butd-tsv"
     title = "bottom-up-attention TSV of 6, 7 (cls_prob) or 10 (LXMERT) columns"
     suffixes = (".tsv",)
     layouts = ("lxmert", "caffe", "caffe-cls-prob")
+    file = ButdTsv
 
     def looks_like(self, path: Path) -> bool:
         """Whether the first line begins with an id and two numbers, or names columns, or the name says so: a TSV has no
@@ -548,12 +436,9 @@ class ButdTsvFormat:
         except ValueError:
             return True
 
-    def open(self, path: Path, reading: Reading | None = None) -> ButdTsv:
-        return ButdTsv(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "lxmert" by default. Features are float32, lossless from float16 and bfloat16."""
-        columns = self._columns(layout)
+        columns = _LAYOUTS[self.layout_named(layout)]
         losses: Counter[str] = Counter()
         with atomic_path(path, goes_on=True) as aside, ContinuedFile(aside) as file:
             for number, record in enumerate(records):
@@ -563,18 +448,11 @@ class ButdTsvFormat:
                 file.write(codecs.BOM_UTF8 + line if is_marked else line)
         return dict(losses)
 
-    def _columns(self, layout: str | None) -> TsvLayout:
-        name = layout or _DEFAULT_LAYOUT
-        if name not in _LAYOUTS:
-            raise ValueError(f"layout {name!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
-        return _LAYOUTS[name]
-
 
 def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> bytes:
     if any(character in record.image_id for character in "\t\n\r") or record.image_id != record.image_id.strip():
         raise ValueError(f"image id {record.image_id!r} holds a tab, a line end or outer blanks, which a TSV cannot")
-    ids, scores = record.attribute_ids, record.attribute_scores
-    none = np.zeros(record.num_regions, np.int64)
+    ids, scores = attributes_or_zeros(record)
     values: dict[str, object] = {
         "image_id": record.image_id,
         "height": record.height,
@@ -584,8 +462,8 @@ def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> byte
         "features": record.features.astype("<f4"),
         "objects_id": record.class_ids.astype("<i8"),
         "objects_conf": record.class_scores.astype("<f4"),
-        "attrs_id": (none if ids is None else ids).astype("<i8"),
-        "attrs_conf": (none if scores is None else scores).astype("<f4"),
+        "attrs_id": ids.astype("<i8"),
+        "attrs_conf": scores.astype("<f4"),
     }
     rows = rows_of_classes(record) if "cls_prob" in layout.columns else None
     count_losses(losses, record, rows, held=("classes", "attributes") if "objects_id" in layout.columns else ())

@@ -11,11 +11,10 @@ import bisect
 import os
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from roibeam.features.exchange.entry_record import EntryError
@@ -33,31 +32,57 @@ MAX_NAMELESS_ENTRIES = 10_000
 _SNIFFED_ENTRIES = 100
 
 
-class EntryFile(ABC):
-    """One file, opened; a `FeatureFile`.
+class FeatureFile(ABC):
+    """One file or folder, opened: a context manager.
+
+    Opening it finds the entries without holding their arrays: memory grows by about 100 bytes for an entry. Whatever
+    the file holds, nothing in it is executed, and no entry takes more memory than about three times the larger of its
+    own bytes and its record's (deflated ones up to seven times).
 
     Attributes:
-        layout, details: as `FeatureFile` says; the container sets them in its constructor.
-        letters: entries that have no usable image id, or that the file names and does not hold.
+        layout: its name among those that the format has.
+        details: plain JSON values for the fingerprint: at least "classes" and "attributes" (where they come from, or
+            `ABSENT`), "feature_dim", and "boxes" (the form they have in the file: "pixels", "normalised", ...); where
+            the file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
+            "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1.
+        letters: entries that `ids` cannot name: without a usable image id, or named by the file and not in it.
     """
 
-    layout: str
+    layout: str = ""
     details: dict[str, Any]
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str], reading: Reading | None = None) -> None:
+        self.path = Path(path)
         self._reading = reading or Reading()
         self.letters: list[DeadLetter] = []
         self._ids: Sequence[bytes] = ()
         self._order: Sequence[int] = ()
+        self._open()
+        try:
+            self._scan()
+        except BaseException:
+            self._close()
+            raise
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Opens the file."""
+
+    @abstractmethod
+    def _scan(self) -> None:
+        """Finds the entries, and what kind of entries they are."""
 
     @abstractmethod
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         """The record of an entry; EntryError when it gives none."""
 
     @abstractmethod
+    def _place_of(self, name: bytes) -> str:
+        """Location of what the file calls so, for a dead letter."""
+
     def _place(self, entry: int) -> str:
-        """Location of the entry, for a dead letter."""
+        """Location of the entry."""
+        return self._place_of(self._ids[entry])
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -65,9 +90,7 @@ class EntryFile(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def __contains__(self, image_id: object) -> bool:
@@ -75,10 +98,11 @@ class EntryFile(ABC):
 
     @property
     def num_entries(self) -> int:
+        """Entries of the file, unusable ones too."""
         return len(self._ids) + len(self.letters)
 
     def ids(self) -> Iterator[str]:
-        """Every image id once, in key order, also of images none of whose entries can be used."""
+        """Every image id once, in key order (of the UTF-8 bytes), also of images none of whose entries can be used."""
         previous: bytes | None = None
         for entry in self._order:
             if self._ids[entry] != previous:
@@ -88,8 +112,11 @@ class EntryFile(ABC):
     def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
         """Every entry: first `letters`, then image by image in key order.
 
-        The first usable entry of an image is its record; later ones are `Repeat` when they hold the
-        same, and dead letters ("another record of this image") when they do not.
+        The first usable entry of an image is its record; later ones are `Repeat` when they hold the same, and dead
+        letters ("another record of this image") when they do not.
+
+        Args:
+            dtype: of the features, key of `FEATURE_DTYPES`; a value that it cannot hold makes a dead letter.
         """
         yield from self.letters
         for image_id in self.ids():
@@ -114,6 +141,26 @@ class EntryFile(ABC):
             except EntryError as error:
                 yield DeadLetter(image_id, self._place(entry), error.stage, error.reason, str(error))
 
+    def _take_ids(self, names: Iterable[tuple[int, bytes]], id_of: Callable[[bytes], bytes]) -> array[int]:
+        """Takes the entries that have a usable image id, and notes the others.
+
+        Args:
+            names: of the entries with their numbers, in the order of the file.
+            id_of: the image id of a name; EntryError where it has none.
+        Returns:
+            The numbers of those that are taken.
+        """
+        ids: list[bytes] = []
+        numbers = array("q")
+        for number, name in names:
+            try:
+                ids.append(id_of(name))
+                numbers.append(number)
+            except EntryError as error:
+                self._note(name, error)
+        self._set_ids(ids)
+        return numbers
+
     def _set_ids(self, ids: Sequence[bytes]) -> None:
         """The image ids of the entries, in the order of the file; checked before by `usable_id`."""
         self._ids = ids
@@ -129,7 +176,8 @@ class EntryFile(ABC):
         Raises:
             ValueError: when there is none.
         """
-        first_error = self.letters[0].detail if self.letters else "holds no entry"
+        letter = self.letters[0] if self.letters else None
+        first_error = f"{letter.location}: {letter.detail}" if letter else "holds no entry, there is nothing in it"
         found = None
         for entry in range(min(len(self._ids), _SNIFFED_ENTRIES)):
             try:
@@ -141,25 +189,31 @@ class EntryFile(ABC):
             except EntryError as error:
                 if entry == 0 and not self.letters:
                     first_error = f"{self._place(entry)}: {error}"
-        for other in spread_out(len(self._ids), but=entry) if found else ():
-            with suppress(EntryError):  # becomes a dead letter when its turn comes
-                self._read(other, "float32")
-        self._reading.settle()
         if found is None:
+            self._reading.settle()
             self._reading.check(self.path)  # a better error than "no entry can be used"
             raise ValueError(
                 f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
             )
+        self._look_around(found, spread_out(len(self._ids), but=entry))
         return found
 
-    def _note(self, name: str, place: str, error: EntryError) -> None:
+    def _look_around(self, first: RegionRecord, others: Sequence[int]) -> None:
+        """Reads a few entries of the whole file besides the first, so that doubts do not rest on one image."""
+        for other in others:
+            with suppress(EntryError):  # becomes a dead letter when its turn comes
+                self._read(other, "float32")
+        self._reading.settle()
+
+    def _note(self, name: bytes, error: EntryError, place: str | None = None) -> None:
         """A dead letter of an entry that `ids` cannot name."""
         if len(self.letters) >= MAX_NAMELESS_ENTRIES:
             raise ValueError(
                 f"{self.path}: over {MAX_NAMELESS_ENTRIES:,} entries that are missing or have no usable image id (the "
                 f"last one: {error}); is it another format, or was its writer killed?"
             )
-        self.letters.append(DeadLetter(printable(name), place, error.stage, error.reason, str(error)))
+        text, place = printable(name.decode("utf-8", "backslashreplace")), place or self._place_of(name)
+        self.letters.append(DeadLetter(text, place, error.stage, error.reason, str(error)))
 
     def _entries_of(self, key: bytes) -> Iterator[int]:
         at = bisect.bisect_left(self._order, key, key=self._ids.__getitem__)
@@ -168,12 +222,12 @@ class EntryFile(ABC):
             at += 1
 
 
-def usable_id(name: bytes) -> bytes:
-    """`name`, when it can be an image id of a store; EntryError otherwise."""
+def usable_id(name: bytes, advice: str = "") -> bytes:
+    """`name`, when it can be an image id of a store; EntryError otherwise, with `advice` where it is not UTF-8."""
     try:
         check_image_id(name.decode("utf-8"))
     except UnicodeDecodeError:
-        raise EntryError("read", "bad image id", f"image id {name[:60]!r} is not UTF-8") from None
+        raise EntryError("read", "bad image id", f"image id {name[:60]!r} is not UTF-8{advice}") from None
     except ValueError as error:
         raise EntryError("read", "bad image id", str(error)) from None
     return name
@@ -187,45 +241,40 @@ _LONGEST_NAME = 255  # bytes; what ext4, XFS and NTFS take
 _LOOKED_AT = 1000
 
 
-class ImageFolder(EntryFile):
-    """A folder, opened; formats add how a file is read.
+class ImageFolder(FeatureFile):
+    """A folder, opened; formats add how a file is read. Links in it are followed to files inside it only; other links
+    are dead letters.
 
-    Args:
-        path: the folder. Links in it are followed to files inside it only; other links are dead letters.
+    Attributes:
         suffix: of the files of images, such as ".npz"; other files are ignored.
-        companion: ending of files that belong to another one, such as "_info.npy".
+        companion: ending of files that belong to another one, such as "_info.npy"; None for none.
     """
 
-    def __init__(
-        self, path: Path, suffix: str, *, companion: str | None = None, reading: Reading | None = None
-    ) -> None:
-        super().__init__(path, reading)
-        if not path.is_dir():
-            raise ValueError(f"{path}: is no folder; give the folder with the {suffix} files")
-        self._suffix = suffix
-        self._root = os.path.realpath(path)
-        ids: list[bytes] = []
-        for name in sorted(_files(path, suffix, companion, self._unreadable)):
-            try:
-                self._check_inside(name)
-                ids.append(usable_id(name.removesuffix(os.fsencode(suffix))))
-            except EntryError as error:
-                self._note(name.decode("utf-8", "backslashreplace"), self._place_of(name), error)
-        self._set_ids(ids)
+    suffix: str
+    companion: str | None = None
+
+    def _open(self) -> None:
+        if not self.path.is_dir():
+            raise ValueError(f"{self.path}: is no folder; give the folder with the {self.suffix} files")
+        self._root = os.path.realpath(self.path)
+
+    def _scan(self) -> None:
+        self._take_ids(enumerate(sorted(self._files())), self._id_of)
+
+    def _id_of(self, name: bytes) -> bytes:
+        path = self.path / os.fsdecode(name)
+        if path.is_symlink():
+            self.check_inside(path)
+        return usable_id(name.removesuffix(os.fsencode(self.suffix)))
 
     def file_of(self, entry: int) -> Path:
         """The file of an entry."""
-        return self.path / os.fsdecode(self._ids[entry] + os.fsencode(self._suffix))
+        return self.path / os.fsdecode(self._ids[entry] + os.fsencode(self.suffix))
 
     def check_inside(self, path: Path) -> None:
         """EntryError when a file, links followed, lies outside the folder."""
         if os.path.commonpath([self._root, os.path.realpath(path)]) != self._root:
             raise EntryError("read", "link out of the folder", "is a link to a file outside the folder; not followed")
-
-    def _check_inside(self, name: bytes) -> None:
-        path = self.path / os.fsdecode(name)
-        if path.is_symlink():
-            self.check_inside(path)
 
     def _place(self, entry: int) -> str:
         return str(self.file_of(entry))
@@ -233,9 +282,19 @@ class ImageFolder(EntryFile):
     def _place_of(self, name: bytes) -> str:
         return f"{self.path}/{name.decode('utf-8', 'backslashreplace')}"
 
+    def _files(self) -> Iterator[bytes]:
+        """Paths below the folder of the files of images; links to folders are not followed."""
+        base, ending = os.fsencode(self.path), os.fsencode(self.suffix)
+        other = os.fsencode(self.companion) if self.companion else None
+        for folder, _, names in os.walk(base, onerror=self._unreadable):
+            for name in names:
+                if name.endswith(ending) and not (other and name.endswith(other)):
+                    yield os.path.relpath(os.path.join(folder, name), base)
+
     def _unreadable(self, error: OSError) -> None:
-        where = os.fsdecode(error.filename or b"?")
-        self._note(where, where, EntryError("read", "unreadable", f"folder cannot be read: {error.strerror}"))
+        where = error.filename or b"?"
+        what = EntryError("read", "unreadable", f"folder cannot be read: {error.strerror}")
+        self._note(where, what, os.fsdecode(where))
 
     def _close(self) -> None:
         """Files are opened and closed one by one."""
@@ -258,11 +317,8 @@ def first_file(path: Path, suffix: str, *, companion: str | None = None) -> Path
 
 
 def write_file(output: ContinuedFolder, image_id: str, suffix: str, data: bytes) -> None:
-    """Writes the file of an image; its folder is made.
-
-    Raises:
-        ValueError: when the id cannot be a path below the output's folder.
-    """
+    """Writes the file of an image; its folder is made. Raises ValueError when the id cannot be a path below the
+    output's folder."""
     parts = image_id.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"image id {image_id!r} cannot be the path of a file; export to a format with keys, or rename")
@@ -273,13 +329,3 @@ def write_file(output: ContinuedFolder, image_id: str, suffix: str, data: bytes)
     if output.is_taken(path):
         raise ValueError(f"image id {image_id!r}: there is a file {path.name} already; do ids differ in case only?")
     output.write(path, data)
-
-
-def _files(root: Path, suffix: str, companion: str | None, failed: Callable[[OSError], None]) -> Iterator[bytes]:
-    """Paths below `root` of the files with this suffix; links to folders are not followed."""
-    base, ending = os.fsencode(root), os.fsencode(suffix)
-    other = os.fsencode(companion) if companion else None
-    for folder, _, names in os.walk(base, onerror=failed):
-        for name in names:
-            if name.endswith(ending) and not (other and name.endswith(other)):
-                yield os.path.relpath(os.path.join(folder, name), base)

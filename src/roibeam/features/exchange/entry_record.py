@@ -6,8 +6,10 @@ are in range, class probabilities sum up to 1 and have background in the first p
 
 from __future__ import annotations
 
+import base64
 import binascii
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from roibeam.features.record.region_record import FEATURE_DTYPES, MAX_REGIONS, R
 _BOX_SLACK_PX = 1.0  # boxes of the original lie in 0 .. width; published ports overshoot by rounding
 _PROBABILITY_SLACK = 1e-3  # float32 softmax of 1601 classes, summed, or its float16 values
 _MAX_CLASSES = MAX_REGIONS + 1
+_LARGEST_SIDE = 2**31 - 1
 _LONGEST_NUMBER = 40  # characters
 _WHOLE = re.compile(r"([0-9]{1,10})(?:\.0{0,10})?", re.ASCII)  # pandas writes whole numbers as 314.0
 
@@ -99,9 +102,17 @@ def rows_of_classes(record: RegionRecord) -> np.ndarray | None:
     return np.roll(rows, 1, axis=1)
 
 
-def attributes_or_none(ids: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """None and None when all are 0: how the COCO script of py-bottom-up-attention writes that there are none."""
-    return (ids, scores) if ids.any() or scores.any() else (None, None)
+def with_attributes(classes: RegionClasses, ids: np.ndarray, scores: np.ndarray) -> RegionClasses:
+    """With these attributes, none when all are 0: the COCO script of py-bottom-up-attention writes that there are none
+    so."""
+    return classes._replace(attribute_ids=ids, attribute_scores=scores) if ids.any() or scores.any() else classes
+
+
+def attributes_or_zeros(record: RegionRecord) -> tuple[np.ndarray, np.ndarray]:
+    """Attribute ids and scores for a file that has them always."""
+    none = np.zeros(record.num_regions, np.float32)
+    ids, scores = record.attribute_ids, record.attribute_scores
+    return none.astype(np.int64) if ids is None else ids, none if scores is None else scores
 
 
 def float_array(value: Any, name: str, *, rows: int | None = None, columns: int | None = None) -> np.ndarray:
@@ -122,13 +133,25 @@ def float_array(value: Any, name: str, *, rows: int | None = None, columns: int 
     if columns < 1 or not (fits or (rows == 0 and value.size == 0)):
         raise EntryError("decode", "wrong shape", f"{name} has shape {value.shape}, {(rows, columns)} is expected")
     array = value.reshape(rows, columns)
-    return array if array.dtype.isnative and array.flags.c_contiguous else np.ascontiguousarray(_native(array))
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def float32_array(value: Any, name: str, *, rows: int | None = None, columns: int | None = None) -> np.ndarray:
     """`float_array` in float32."""
     with np.errstate(over="ignore"):  # becomes infinite, which the record refuses
         return float_array(value, name, rows=rows, columns=columns).astype(np.float32, copy=False)
+
+
+def score_array(value: Any, name: str, num_regions: int) -> np.ndarray:
+    """(K,) float32 in 0..1."""
+    scores = float32_array(value, name, rows=num_regions, columns=1)[:, 0]
+    check_scores(scores, name)
+    return scores
+
+
+def base64_text(array: np.ndarray, kind: str = "<f4") -> str:
+    """The values as numbers of `kind` in base64."""
+    return base64.b64encode(array.astype(kind).tobytes()).decode("ascii")
 
 
 def base64_bytes(value: Any, name: str) -> bytes:
@@ -205,6 +228,12 @@ def whole_number(value: Any, name: str, smallest: int, largest: int) -> int:
     return number
 
 
+def image_size(value_of: Callable[[str], Any], names: tuple[str, str]) -> tuple[int, int]:
+    """Height and width of a photo from the values of these two names."""
+    height, width = (whole_number(value_of(name), name, 1, _LARGEST_SIDE) for name in names)
+    return height, width
+
+
 def region_record(
     image_id: str,
     height: int,
@@ -260,7 +289,3 @@ def described(value: Any) -> str:
     if isinstance(value, (int, float, str, bytes, np.generic)):
         return f"{type(value).__name__} {repr(value[:40] if isinstance(value, (str, bytes)) else value)[:60]}"
     return type(value).__name__
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    return array.astype(array.dtype.newbyteorder("="), copy=False)

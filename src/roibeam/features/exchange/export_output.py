@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, naming_file
@@ -135,9 +134,7 @@ class ContinuedFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None and self._compares:
                 self._go_on()
@@ -179,9 +176,7 @@ class ContinuedFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None or not self._num_left:
             return
         for name in self._left:
@@ -193,11 +188,7 @@ class ContinuedFolder:
         log.info("%s of what a stopped export left stayed, the others were written", kept)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Writes a file below the folder.
-
-        Raises:
-            FileExistsError: if it was written before.
-        """
+        """Writes a file below the folder; FileExistsError if it was written before."""
         name = os.path.relpath(path, self.folder)
         if name in self._left:
             self._left.remove(name)

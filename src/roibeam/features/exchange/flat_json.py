@@ -1,7 +1,9 @@
 """Reads JSON that holds no more than a list of strings, or an object of strings and numbers, a piece at a time.
 
+Not read by ijson, which copies a string twice where this gives a view of its bytes (an entry is one string of up to 64
+MiB, mostly), writes "?" for half of a surrogate pair, so that two names become one, and refuses integers over 64 bits.
 `json.loads` makes twenty bytes of memory for one of a hostile file, and nests as deep as the file likes. The files that
-the exchange formats have are flat, so a small scanner is enough: nothing is held but the piece at hand.
+the exchange formats have are flat, so a small scanner is enough.
 """
 
 from __future__ import annotations

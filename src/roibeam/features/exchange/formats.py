@@ -8,68 +8,18 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import cast
 
+from roibeam.features.exchange.entry_file import FeatureFile
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.manifest import DeadLetter
-from roibeam.features.shard.writer import Repeat
 from roibeam.messages import name_hint
 
 
-class FeatureFile(Protocol):
-    """One file or folder, opened: a context manager.
-
-    Opening it finds the entries without holding their arrays: memory grows by about 100 bytes for an entry. Whatever
-    the file holds, nothing in it is executed, and no entry takes more memory than about three times the larger of its
-    own bytes and its record's (deflated ones up to seven times).
-    """
-
-    @property
-    def layout(self) -> str:
-        """Name of the layout among those that the format has."""
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Plain JSON values for the fingerprint: at least "classes" and "attributes" (where they come from, or
-        `ABSENT`), "feature_dim", and "boxes" (the form they have in the file: "pixels", "normalised", ...); where the
-        file has class probabilities "background" ("first", "last" or `ABSENT`: its place in each row) and
-        "num_classes" (foreground classes); "image_size": `ABSENT` where the file has none, and records have 1 x 1."""
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of the file, unusable ones too."""
-
-    @property
-    def letters(self) -> list[DeadLetter]:
-        """Entries that `ids` cannot name: without a usable image id, or named by the file and not in it."""
-
-    def ids(self) -> Iterator[str]:
-        """Every image id once, in key order (order of the UTF-8 bytes)."""
-
-    def __contains__(self, image_id: object) -> bool: ...
-
-    def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
-        """Every entry: unusable ones as dead letters with stage, reason and place, the others as records in key order.
-
-        Args:
-            dtype: of the features; a value that it cannot hold makes a dead letter.
-        """
-
-    def outcomes_of(self, image_id: str, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
-        """The entries of one image, as `outcomes` gives them; none when the file does not name it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-
-class FeatureFormat(Protocol):
+class FeatureFormat(ABC):
     """A format: what `features/exchange/formats.py` lists.
 
     Attributes:
@@ -77,13 +27,16 @@ class FeatureFormat(Protocol):
         title: for people: whose code writes and reads it.
         suffixes: of its files; () for a folder.
         layouts: names that `write` takes, its default first.
+        file: reader of one.
     """
 
     name: str
     title: str
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...] = ()
     layouts: tuple[str, ...]
+    file: type[FeatureFile]
 
+    @abstractmethod
     def looks_like(self, path: Path) -> bool:
         """Whether the file's own first bytes or keys say that it is this format; reads little, never raises."""
 
@@ -94,7 +47,9 @@ class FeatureFormat(Protocol):
         Raises:
             ValueError: naming the file, what was expected and what was found, when it is not this format.
         """
+        return self.file(path, reading)
 
+    @abstractmethod
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;
         one to the same path goes on with what it left where the format can.
@@ -104,6 +59,12 @@ class FeatureFormat(Protocol):
         Raises:
             ValueError: when `path` exists, or a record does not fit the format.
         """
+
+    def layout_named(self, layout: str | None) -> str:
+        """A layout that `write` takes, None for the default; ValueError for a name that is none."""
+        if layout not in (None, *self.layouts):
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(self.layouts)}")
+        return layout or self.layouts[0]
 
 
 # Name -> module with `FORMAT`, in the order in which files are matched: those with slow imports come last.
@@ -120,11 +81,8 @@ FORMATS: dict[str, str] = {
 
 
 def format_named(name: str) -> FeatureFormat:
-    """The format of this name.
-
-    Raises:
-        ValueError: naming those that are known under this name, such as "lxmert" or "volta", or all.
-    """
+    """The format of this name; ValueError naming those that are known under this name, such as "lxmert" or "volta", or
+    all."""
     if name not in FORMATS:
         known = _known_as(name)
         hint = f"give {'; or '.join(known)}" if known else name_hint(name, FORMATS)
@@ -143,11 +101,8 @@ def _known_as(name: str) -> list[str]:
 
 
 def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
-    """The format whose signature a file or folder bears, whatever its name; None for another file.
-
-    Raises:
-        FileNotFoundError: when there is nothing at `path`.
-    """
+    """The format whose signature a file or folder bears, whatever its name; None for another file. Raises
+    FileNotFoundError when there is nothing at `path`."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder; give a store or a feature file")
@@ -155,11 +110,8 @@ def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
 
 
 def format_of(path: str | os.PathLike[str], name: str | None = None) -> FeatureFormat:
-    """The format called `name`, or the one that the file bears.
-
-    Raises:
-        FileNotFoundError, ValueError: saying which formats there are, when it is none of them.
-    """
+    """The format called `name`, or the one that the file bears; FileNotFoundError or ValueError saying which formats
+    there are, when it is none of them."""
     if name is not None:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path}: no such file or folder; give a feature file")

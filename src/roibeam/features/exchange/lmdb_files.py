@@ -18,18 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import lmdb
 import numpy as np
 
 from roibeam.features.exchange.check_report import NO_REGIONS
-from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, EntryFile, usable_id
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import EntryError, described
 from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.npy_files import plain_pickle
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
@@ -42,8 +40,6 @@ DATA_FILE_NAME = "data.mdb"
 _SMALLEST_ENTRY_BYTES, _ENTRIES_FREE = 128, 1000
 _BLOCK_BYTES = 4096
 _KEPT_BLOCKS = 64
-_META_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
-_META_MAGIC_AT = 16
 
 
 class LmdbEntries:
@@ -106,10 +102,6 @@ class LmdbEntries:
         at = bisect.bisect_left(self.keys, key)
         return at if at < len(self.keys) and self.keys[at] == key else None
 
-    def length(self, entry: int) -> int:
-        """Bytes of a value."""
-        return self._lengths[entry]
-
     def value(self, entry: int) -> bytes:
         """The bytes of a value; EntryError when they are more than `MAX_ENTRY_BYTES`, or the file became shorter."""
         length = self._lengths[entry]
@@ -130,7 +122,7 @@ def first_values(path: Path, count: int) -> dict[bytes, bytes]:
     """
     found: dict[bytes, bytes] = {}
     try:
-        if is_lmdb(path):
+        if data_file(path).is_file():  # opening a pipe would wait for its writer
             with open(data_file(path), "rb", buffering=0) as file:
                 pages = LmdbPages(_Pread(file.fileno(), str(path)), str(path))
                 for key, offset, length in islice(pages.main_values(), count):
@@ -144,17 +136,6 @@ def first_values(path: Path, count: int) -> dict[bytes, bytes]:
 def data_file(path: Path) -> Path:
     """The file of an LMDB that was given as a folder or a file."""
     return path / DATA_FILE_NAME if path.is_dir() else path
-
-
-def is_lmdb(path: Path) -> bool:
-    """Whether the path is an LMDB, by the first bytes of its file; never raises."""
-    try:
-        if not data_file(path).is_file():
-            return False
-        with open(data_file(path), "rb") as file:
-            return file.read(_META_MAGIC_AT + len(_META_MAGIC)).endswith(_META_MAGIC)
-    except OSError:
-        return False
 
 
 class _Pread:
@@ -235,9 +216,7 @@ class LmdbOutput:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
                 if self._num_same < self._num_kept:
@@ -251,12 +230,8 @@ class LmdbOutput:
             fsync_folder(self._folder)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds an entry.
-
-        Raises:
-            ValueError: when the key is there already or longer than LMDB's 511 bytes, or a stopped writer left other
-                entries.
-        """
+        """Adds an entry; ValueError when the key is there already or longer than LMDB's 511 bytes, or a stopped writer
+        left other entries."""
         if not 1 <= len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"key {key[:60]!r} has {len(key)} bytes, keys of LMDB have 1 to {_MAX_KEY_BYTES}")
         if self._num_same < self._num_kept:
@@ -275,7 +250,39 @@ _FIRST_ENTRIES = 3
 _UNREAD = "not read"
 
 
-class PickledEntries(EntryFile):
+class LmdbFile(FeatureFile):
+    """An LMDB with an entry per image, opened. Values are found by their position in the file: the keys stay there,
+    `_numbers` says which are images.
+
+    Attributes:
+        list_key: key of the list of all images; no image.
+        suffix: of the keys of images, which their ids do not have.
+    """
+
+    list_key: bytes
+    suffix = b""
+
+    def _open(self) -> None:
+        self._entries = LmdbEntries(self.path)
+
+    def _scan(self) -> None:
+        keys = ((number, key) for number, key in enumerate(self._entries.keys) if key != self.list_key)
+        self._numbers = self._take_ids(keys, lambda key: usable_id(key.removesuffix(self.suffix)))
+
+    def _value(self, entry: int) -> bytes:
+        return self._entries.value(self._numbers[entry])
+
+    def _place(self, entry: int) -> str:
+        return self._place_of(self._entries.keys[self._numbers[entry]])
+
+    def _place_of(self, name: bytes) -> str:
+        return f"{self.path}:{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
+
+    def _close(self) -> None:
+        self._entries.close()
+
+
+class PickledEntries(LmdbFile):
     """One such file, opened; formats add how a dict becomes a record.
 
     An id that the key list names and the file does not hold is in `letters`. One that the list does not name is an
@@ -286,37 +293,19 @@ class PickledEntries(EntryFile):
             a file); "not read" when it is over 64 MiB.
     """
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self._entries = LmdbEntries(path)
-        try:
-            # Values are found by their position in the file: the keys stay there, `_numbers` says which are images.
-            self.key_list = self._read_key_list()
-            ids: list[bytes] = []
-            self._numbers = array("q")
-            self._ids_agree: bool | None = None
-            for number, key in enumerate(self._entries.keys):
-                if key == KEY_LIST.encode():
-                    continue
-                try:
-                    ids.append(usable_id(key))
-                    self._numbers.append(number)
-                except EntryError as error:
-                    self._note(key.decode("utf-8", "backslashreplace"), self._named(key), error)
-            self._set_ids(ids)
-        except BaseException:
-            self._entries.close()
-            raise
+    list_key = KEY_LIST.encode()
+    _ids_agree: bool | None = None
+
+    def _scan(self) -> None:
+        self.key_list = self._read_key_list()
+        super()._scan()
 
     @abstractmethod
     def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
         """The record of a dict; EntryError when it gives none."""
 
-    def _item(self, entry: int) -> dict[str, Any]:
-        return item_in(self._entries.value(self._numbers[entry]))
-
     def _read(self, entry: int, dtype: str) -> RegionRecord:
-        return self._record(self._ids[entry].decode("utf-8"), self._item(entry), dtype)
+        return self._record(self._ids[entry].decode("utf-8"), item_in(self._value(entry)), dtype)
 
     def _check_id(self, image_id: str, stated: Any) -> None:
         """Refuses a dict of another image, in a file whose first dict names the image as its key does (some do not)."""
@@ -329,17 +318,8 @@ class PickledEntries(EntryFile):
         if self._ids_agree is None:
             self._ids_agree = agree
 
-    def _place(self, entry: int) -> str:
-        return self._named(self._ids[entry])
-
-    def _named(self, key: bytes) -> str:
-        return f"{self.path}:{printable(key.decode('utf-8', 'backslashreplace'), 600)}"
-
-    def _close(self) -> None:
-        self._entries.close()
-
     def _read_key_list(self) -> str:
-        number = self._entries.find(KEY_LIST.encode())
+        number = self._entries.find(self.list_key)
         if number is None:
             return ABSENT
         try:
@@ -355,9 +335,8 @@ class PickledEntries(EntryFile):
             if not isinstance(key, bytes):
                 raise ValueError(f"{self.path}:{KEY_LIST}: must be a list of image ids, {described(name)} is in it")
             if self._entries.find(key) is None:
-                key = key[:600]
                 missing = EntryError("read", "missing", f"the list {KEY_LIST!r} names it, the file has no such entry")
-                self._note(key.decode("utf-8", "backslashreplace"), self._named(key), missing)
+                self._note(key[:600], missing)
         return KEY_LIST
 
 

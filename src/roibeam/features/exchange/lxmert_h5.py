@@ -25,23 +25,25 @@ import h5py
 import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
-from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, EntryFile, usable_id
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    attributes_or_none,
-    check_scores,
+    attributes_or_zeros,
     float32_array,
     id_array,
+    image_size,
     region_record,
-    whole_number,
+    score_array,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import atomic_path
-from roibeam.features.exchange.reading import Reading
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.messages import first_line
 
 _MAX_DIMENSIONS = 4
 _MAX_CHUNKS = 100_000
@@ -51,11 +53,7 @@ H5_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowErr
 
 
 def open_h5(path: Path) -> h5py.File:
-    """The file, for reading.
-
-    Raises:
-        ValueError: when it is no HDF5 file, or a damaged one.
-    """
+    """The file, for reading; ValueError when it is no HDF5 file, or a damaged one."""
     check_regular_file(path)
     try:
         # locking=False: the file may lie on a read-only or network disk, and should have no writer.
@@ -63,7 +61,7 @@ def open_h5(path: Path) -> h5py.File:
     except FileNotFoundError:
         raise
     except H5_ERRORS as error:
-        raise ValueError(f"{path}: is no whole HDF5 file: {_first_line(error)}") from None
+        raise ValueError(f"{path}: is no whole HDF5 file: {first_line(error)}") from None
 
 
 def is_hard(group: h5py.h5g.GroupID, name: bytes) -> bool:
@@ -81,15 +79,12 @@ def has_member(group: h5py.h5g.GroupID, name: bytes) -> bool:
     try:
         return bool(group.links.exists(name))
     except H5_ERRORS as error:
-        raise EntryError("decode", "damaged", f"its members cannot be read: {_first_line(error)}") from None
+        raise EntryError("decode", "damaged", f"its members cannot be read: {first_line(error)}") from None
 
 
 def read_dataset(group: h5py.h5g.GroupID, name: bytes) -> np.ndarray | None:
-    """The array of a dataset of numbers in `group`; None when there is no such member.
-
-    Raises:
-        EntryError: for links, other objects, bytes outside the file, other filters, types and sizes, and damage.
-    """
+    """The array of a dataset of numbers in `group`; None when there is no such member. Raises EntryError for links,
+    other objects, bytes outside the file, other filters, types and sizes, and damage."""
     label = name.decode("utf-8", "backslashreplace")
     try:
         if not group.links.exists(name):
@@ -102,7 +97,7 @@ def read_dataset(group: h5py.h5g.GroupID, name: bytes) -> np.ndarray | None:
     except EntryError:
         raise
     except (*H5_ERRORS, zlib.error) as error:
-        raise EntryError("decode", "damaged", f"{label} cannot be read: {_first_line(error)}") from None
+        raise EntryError("decode", "damaged", f"{label} cannot be read: {first_line(error)}") from None
 
 
 def _array(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
@@ -131,11 +126,7 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
     dtype, shape, plan = dataset.dtype, dataset.shape, dataset.get_create_plist()
     chunk = plan.get_chunk()
     filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-    if any(each not in (_DEFLATE, _SHUFFLE) for each in filters) or filters not in (
-        [],
-        [_DEFLATE],
-        [_SHUFFLE, _DEFLATE],
-    ):
+    if filters not in ([], [_DEFLATE], [_SHUFFLE, _DEFLATE]):
         detail = (
             f"{label} is packed by the HDF5 filters {filters}; read are deflate (gzip) and shuffle: repack the file"
         )
@@ -154,7 +145,9 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
         skipped, data = dataset.read_direct_chunk(start)
         for number, each in reversed(list(enumerate(filters))):
             if not skipped >> number & 1:
-                data = _inflated(data, chunk_bytes) if each == _DEFLATE else _unshuffled(data, dtype.itemsize)
+                # At most one byte more than the chunk has is inflated: more is an error, and not made.
+                inflate = zlib.decompressobj().decompress
+                data = inflate(data, chunk_bytes + 1) if each == _DEFLATE else _unshuffled(data, dtype.itemsize)
         if len(data) != chunk_bytes:
             detail = f"{label}: a chunk of {chunk} needs {chunk_bytes:,} bytes, it has {len(data):,}"
             raise EntryError("decode", "wrong byte count", detail)
@@ -162,11 +155,6 @@ def _chunked(dataset: h5py.h5d.DatasetID, label: str) -> np.ndarray:
         source = np.frombuffer(data, dtype).reshape(chunk)
         target[...] = source[tuple(slice(0, side) for side in target.shape)]  # chunks at the border reach over it
     return array.astype(dtype.newbyteorder("="), copy=False)
-
-
-def _inflated(data: bytes, num_bytes: int) -> bytes:
-    """Inflates at most `num_bytes` + 1 bytes: more is an error, and not made."""
-    return zlib.decompressobj().decompress(data, num_bytes + 1)
 
 
 def _unshuffled(data: bytes, itemsize: int) -> bytes:
@@ -184,11 +172,6 @@ def _num_bytes(shape: tuple[int, ...], itemsize: int) -> int:
     return total
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-
-
-_LARGEST_SIDE = 2**31 - 1
 _MAX_DEPTH = 255  # ids have at most 511 bytes
 _LOOKED_AT = 20
 _GROUP_BYTES = 2**15  # of a group and its eight datasets, with the tree of names above it
@@ -196,43 +179,39 @@ _AHEAD_BYTES = 2**16
 _CLASSES, _ATTRIBUTES = (b"obj_id", b"obj_conf"), (b"attr_id", b"attr_conf")
 
 
-class LxmertH5(EntryFile):
+class LxmertH5(FeatureFile):
     """A file, opened; see `FeatureFile`."""
 
     layout = "group-per-image"
-
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self._file = open_h5(path)
-        try:
-            self._found: list[bytes] = []
-            self._seen: set[int] = set()
-            self._find(self._file.id, b"", 0)
-            self._set_ids(self._found)
-            self._seen.clear()
-            self._width: int | None = None
-            record = self._first_record("an HDF5 file with a group per image (features, boxes, img_w, img_h)")
-            self._width = record.features.shape[1]
-            self._has_classes = has_member(h5py.h5g.open(self._file.id, record.image_id.encode()), _CLASSES[0])
-            self.details = {
-                "classes": "obj_id" if self._has_classes else ABSENT,
-                "attributes": "attr_id" if record.attribute_ids is not None else ABSENT,
-                "feature_dim": self._width,
-                "boxes": "pixels",
-            }
-        except BaseException:
-            self._file.close()
-            raise
-
+    _width: int | None = None
     _has_classes: bool | None = None  # None: set by the first group
+
+    def _open(self) -> None:
+        self._file = open_h5(self.path)
+
+    def _scan(self) -> None:
+        self._found: list[bytes] = []
+        self._seen: set[int] = set()
+        self._find(self._file.id, b"", 0)
+        self._set_ids(self._found)
+        self._seen.clear()
+        record = self._first_record("an HDF5 file with a group per image (features, boxes, img_w, img_h)")
+        self._width = record.features.shape[1]
+        self._has_classes = has_member(h5py.h5g.open(self._file.id, record.image_id.encode()), _CLASSES[0])
+        self.details = {
+            "classes": "obj_id" if self._has_classes else ABSENT,
+            "attributes": "attr_id" if record.attribute_ids is not None else ABSENT,
+            "feature_dim": self._width,
+            "boxes": "pixels",
+        }
 
     def _find(self, group: h5py.h5g.GroupID, prefix: bytes, depth: int) -> None:
         """Notes the groups with `features`, and looks into the others, each once."""
         try:
             names = list(group)
         except H5_ERRORS as error:
-            where = prefix.decode("utf-8", "backslashreplace") or "/"
-            self._note(where, self._place_of(prefix), EntryError("read", "damaged", f"group cannot be listed: {error}"))
+            damage = EntryError("read", "damaged", f"group cannot be listed: {error}")
+            self._note(prefix or b"/", damage, self._place_of(prefix))
             return
         for name in names:
             key = prefix + name
@@ -253,10 +232,9 @@ class LxmertH5(EntryFile):
                     raise EntryError("read", "missing array", "is an empty group: was its writer killed?")
                 self._find(inner, key + b"/", depth + 1)
             except EntryError as error:
-                self._note(key.decode("utf-8", "backslashreplace"), self._place_of(key), error)
+                self._note(key, error)
             except H5_ERRORS as error:
-                damage = EntryError("read", "damaged", f"cannot be opened: {error}")
-                self._note(key.decode("utf-8", "backslashreplace"), self._place_of(key), damage)
+                self._note(key, EntryError("read", "damaged", f"cannot be opened: {error}"))
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         try:
@@ -266,9 +244,7 @@ class LxmertH5(EntryFile):
         features = self._reading.features(read_dataset(group, b"features"), "features", columns=self._width)
         num_regions = len(features)
         boxes = float32_array(read_dataset(group, b"boxes"), "boxes", rows=num_regions, columns=4)
-        height, width = (
-            whole_number(read_dataset(group, name), name.decode(), 1, _LARGEST_SIDE) for name in (b"img_h", b"img_w")
-        )
+        height, width = image_size(lambda name: read_dataset(group, name.encode()), ("img_h", "img_w"))
         image_id = self._ids[entry].decode("utf-8")
         classes = self._classes(group, num_regions)
         return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
@@ -280,15 +256,11 @@ class LxmertH5(EntryFile):
             ids, scores = _ids_and_scores(group, _CLASSES, num_regions)
             classes = RegionClasses(self._reading.class_ids(ids, _CLASSES[0].decode()), scores)
         if has_classes and has_member(group, _ATTRIBUTES[0]):
-            attribute_ids, attribute_scores = attributes_or_none(*_ids_and_scores(group, _ATTRIBUTES, num_regions))
-            classes = classes._replace(attribute_ids=attribute_ids, attribute_scores=attribute_scores)
+            classes = with_attributes(classes, *_ids_and_scores(group, _ATTRIBUTES, num_regions))
         return classes
 
-    def _place(self, entry: int) -> str:
-        return self._place_of(self._ids[entry])
-
-    def _place_of(self, key: bytes) -> str:
-        return f"{self.path}:/{key.decode('utf-8', 'backslashreplace')}"
+    def _place_of(self, name: bytes) -> str:
+        return f"{self.path}:/{name.decode('utf-8', 'backslashreplace')}"
 
     def _close(self) -> None:
         self._file.close()
@@ -298,31 +270,25 @@ def _ids_and_scores(
     group: h5py.h5g.GroupID, names: tuple[bytes, bytes], num_regions: int
 ) -> tuple[np.ndarray, np.ndarray]:
     ids = id_array(read_dataset(group, names[0]), names[0].decode(), num_regions)
-    name = names[1].decode()
-    scores = float32_array(read_dataset(group, names[1]), name, rows=num_regions, columns=1)[:, 0]
-    check_scores(scores, name)
-    return ids, scores
+    return ids, score_array(read_dataset(group, names[1]), names[1].decode(), num_regions)
 
 
-class LxmertH5Format:
+class LxmertH5Format(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "lxmert-h5"
     title = "HDF5 with a group per image (LXMERT features of volta and VL-T5)"
     suffixes = (".h5", ".hdf5")
     layouts = ("group-per-image",)
+    file = LxmertH5
 
     def looks_like(self, path: Path) -> bool:
         return path.is_file() and bool(h5py.is_hdf5(path))
 
-    def open(self, path: Path, reading: Reading | None = None) -> LxmertH5:
-        return LxmertH5(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`. Features are float32. All eight datasets are always there, since volta's converter takes
         their names from the first group; absent attributes are zeros, as the COCO script of LXMERT has them."""
-        if layout not in (None, *self.layouts):
-            raise ValueError(f"layout {layout!r} of {self.name}: there is one, {self.layouts[0]}")
+        self.layout_named(layout)
         losses: Counter[str] = Counter()
         with atomic_path(path) as aside:
             with h5py.File(aside, "w", locking=False) as file, aside.open("r+b") as reserving:
@@ -356,13 +322,12 @@ def _write_group(file: h5py.File, record: RegionRecord) -> None:
         group = file.create_group(record.image_id)
     except ValueError as error:
         raise ValueError(f"image id {record.image_id!r}: HDF5 makes no group of this name: {error}") from None
-    none = np.zeros(record.num_regions, np.int64)
-    ids, scores = record.attribute_ids, record.attribute_scores
+    ids, scores = attributes_or_zeros(record)
     group["features"] = record.features.astype(np.float32)
     group["obj_id"] = record.class_ids.astype(np.int64)
     group["obj_conf"] = record.class_scores
-    group["attr_id"] = none if ids is None else ids.astype(np.int64)
-    group["attr_conf"] = none.astype(np.float32) if scores is None else scores
+    group["attr_id"] = ids.astype(np.int64)
+    group["attr_conf"] = scores
     group["boxes"] = record.boxes
     group["img_w"] = record.width
     group["img_h"] = record.height

@@ -24,23 +24,22 @@ from roibeam.features.exchange.entry_file import ImageFolder, first_file, write_
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    attributes_or_none,
-    check_scores,
     float32_array,
     float_array,
     id_array,
+    image_size,
     region_record,
-    whole_number,
+    score_array,
+    with_attributes,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values, read_file
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
 _SUFFIX = ".npz"
-_LARGEST_SIDE = 2**31 - 1
 _NAMES = ("x", "bbox", "image_h", "image_w", "height", "width", "info")
 _LAYOUTS = ("milvlg", "openvqa", "gqa")
 
@@ -48,9 +47,12 @@ _LAYOUTS = ("milvlg", "openvqa", "gqa")
 class MilvlgNpz(ImageFolder):
     """A folder, opened; see `FeatureFile`."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, _SUFFIX, reading=reading)
-        self.layout, self._width, self._has_classes = "", None, None
+    suffix = _SUFFIX
+    _width: int | None = None
+    _has_classes: bool | None = None  # None: set by the first file
+
+    def _scan(self) -> None:
+        super()._scan()
         record = self._first_record("a folder with an .npz per image (x, bbox, image_h, image_w)")
         self._width = record.features.shape[1]
         info = npz_values(read_file(self.path / f"{record.image_id}{_SUFFIX}"), ("info",)).get("info", {})
@@ -61,9 +63,6 @@ class MilvlgNpz(ImageFolder):
             "feature_dim": self._width,
             "boxes": "pixels",
         }
-
-    _width: int | None
-    _has_classes: bool | None  # None: set by the first file
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         values = npz_values(read_file(self.file_of(entry)), _NAMES)
@@ -78,7 +77,7 @@ class MilvlgNpz(ImageFolder):
         features = values["x"].T if layout == "openvqa" else values["x"]
         features = float_array(features, "x", rows=len(boxes), columns=self._width)
         sides = ("height", "width") if layout == "gqa" else ("image_h", "image_w")
-        height, width = (whole_number(values.get(name), name, 1, _LARGEST_SIDE) for name in sides)
+        height, width = image_size(values.get, sides)
         classes = self._classes(values.get("info", {}), len(boxes))
         image_id = self._ids[entry].decode("utf-8")
         record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
@@ -110,30 +109,21 @@ class MilvlgNpz(ImageFolder):
 
 
 def _classes_of(info: dict[str, Any], num_regions: int) -> RegionClasses:
-    ids = id_array(info.get("objects_id"), "info.objects_id", num_regions)
-    scores = _scores(info.get("objects_conf"), "info.objects_conf", num_regions)
-    if "attrs_id" not in info:
-        return RegionClasses(ids, scores)
-    attributes = id_array(info["attrs_id"], "info.attrs_id", num_regions)
-    return RegionClasses(
-        ids, scores, None,
-        *attributes_or_none(attributes, _scores(info.get("attrs_conf"), "info.attrs_conf", num_regions)),
-    )  # fmt: skip
+    def pair(kind: str) -> tuple[np.ndarray, np.ndarray]:
+        ids = id_array(info.get(f"{kind}_id"), f"info.{kind}_id", num_regions)
+        return ids, score_array(info.get(f"{kind}_conf"), f"info.{kind}_conf", num_regions)
+
+    classes = RegionClasses(*pair("objects"))
+    return with_attributes(classes, *pair("attrs")) if "attrs_id" in info else classes
 
 
-def _scores(value: Any, name: str, num_regions: int) -> np.ndarray:
-    scores = float32_array(value, name, rows=num_regions, columns=1)[:, 0]
-    check_scores(scores, name)
-    return scores
-
-
-class MilvlgNpzFormat:
+class MilvlgNpzFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "milvlg-npz"
     title = "folder with an .npz per image (MILVLG bottom-up-attention.pytorch, openvqa)"
-    suffixes: tuple[str, ...] = ()
     layouts = _LAYOUTS
+    file = MilvlgNpz
 
     def looks_like(self, path: Path) -> bool:
         file = first_file(path, _SUFFIX)
@@ -144,14 +134,9 @@ class MilvlgNpzFormat:
         except EntryError:
             return True  # no other format's files end so; opening it finds their errors
 
-    def open(self, path: Path, reading: Reading | None = None) -> MilvlgNpz:
-        return MilvlgNpz(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "milvlg" by default. Features are float32, packed as the extractor packs them."""
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        layout = self.layout_named(layout)
         losses: Counter[str] = Counter()
         held = ("classes", "attributes") if layout == "milvlg" else ()
         with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:

@@ -14,7 +14,7 @@ image; "foreground" gives background back as what is missing to 1, in which the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +22,33 @@ import numpy as np
 
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
-from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.exchange.formats import FeatureFormat
+from roibeam.features.exchange.lmdb_files import (
+    PickledEntries,
+    field_names,
+    first_item,
+    item_in,
+    write_pickled_entries,
+)
 from roibeam.features.exchange.mmf_npy import MmfDicts, mmf_dict
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 
 _LAYOUTS = ("background", "foreground")
-_LOOKED_AT = 8  # entries that decide what the rows of cls_prob are
 _SUFFIX = ".lmdb"
 
 
 class MmfLmdb(PickledEntries):
     """See `FeatureFile`."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        try:
-            self._dicts = MmfDicts(self._first_dicts(), self._reading)
-            record = self._first_record("MMF's LMDB (a pickled dict with features, bbox, image_height, ...)")
-        except BaseException:
-            self._close()
-            raise
+    def _scan(self) -> None:
+        super()._scan()
+        self._dicts = MmfDicts(
+            lambda entry: _features_and_dict(item_in(self._value(entry)))[1], len(self._ids), self._reading
+        )
+        record = self._first_record("MMF's LMDB (a pickled dict with features, bbox, image_height, ...)")
         self._dicts.feature_dim = record.features.shape[1]
         self.layout = "foreground" if self._dicts.form == "foreground" else "background"
         self.details = self._dicts.details | {"layout": self.layout, "key_list": self.key_list}
-
-    def _first_dicts(self) -> Iterator[dict[str, Any]]:
-        for entry in range(min(len(self._ids), _LOOKED_AT)):
-            try:
-                yield _features_and_dict(self._item(entry))[1]
-            except EntryError:
-                continue  # becomes a dead letter when its turn comes
 
     def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
         self._check_id(image_id, item.get("feature_path"))
@@ -66,26 +62,22 @@ def _features_and_dict(item: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return (features.get("features"), features) if isinstance(features, dict) else (features, item)
 
 
-class MmfLmdbFormat:
+class MmfLmdbFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "mmf-lmdb"
     title = "LMDB of pickled dicts with feature_path and bbox (MMF lmdb_conversion.py)"
     suffixes = (_SUFFIX,)
     layouts = _LAYOUTS
+    file = MmfLmdb
 
     def looks_like(self, path: Path) -> bool:
         item = first_item(path)
         return "features" in item and ("feature_path" in item or "bbox" in item) and "boxes" not in item
 
-    def open(self, path: Path, reading: Reading | None = None) -> MmfLmdb:
-        return MmfLmdb(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        layout = self.layout_named(layout)
         if path.suffix != _SUFFIX:
             raise ValueError(f"{path}: MMF takes a path for an LMDB only when it ends in {_SUFFIX}; name it so")
 

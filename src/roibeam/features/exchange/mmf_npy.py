@@ -15,7 +15,7 @@ roundings of a row.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +26,33 @@ from roibeam.features.exchange.entry_file import ImageFolder, first_file, write_
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    check_scores,
     float32_array,
     id_array,
+    image_size,
     region_record,
     rows_of_classes,
-    whole_number,
+    score_array,
     without_classes,
 )
 from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.npy_files import npy_bytes, npy_value, read_file
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import RegionRecord
 
-_LARGEST_SIDE = 2**31 - 1
 _SUM_SLACK = 1e-3
 _WIDTHS = {1600: "foreground", 1601: "background"}
 _FORMS: dict[str | None, str] = {"first": "background", "last": "background last", "none": "foreground"}
 _SIDES = ("image_height", "image_width")
+_LOOKED_AT = 8  # entries that decide what the rows of cls_prob are
 
 
 class MmfDicts:
     """Reader of the dicts of one file.
 
     Args:
-        items: some of them, which decide the form; unreadable ones are passed over.
+        read: gives the dict of an entry; the first ones decide the form, unreadable ones are passed over.
         reading: of the file.
     Attributes:
         feature_dim: D that every record must have; None until it is set.
@@ -61,13 +62,17 @@ class MmfDicts:
         normalised: whether boxes are shares of the image.
     """
 
-    def __init__(self, items: Iterable[dict[str, Any]], reading: Reading) -> None:
+    def __init__(self, read: Callable[[int], dict[str, Any]], num_entries: int, reading: Reading) -> None:
         self._reading = reading
         self.feature_dim: int | None = None
         self.form, self.columns = ABSENT, None
         self.has_objects = self.normalised = False
         sums: list[float] = []
-        for item in items:
+        for entry in range(min(num_entries, _LOOKED_AT)):
+            try:
+                item = read(entry)
+            except EntryError:
+                continue  # becomes a dead letter when its turn comes
             rows, boxes = item.get("cls_prob"), item.get("bbox")
             self.has_objects |= item.get("objects") is not None
             self.normalised |= isinstance(boxes, np.ndarray) and boxes.ndim == 2 and boxes.shape[1] == 6
@@ -99,7 +104,7 @@ class MmfDicts:
         """The record of an image; EntryError when it gives none."""
         if item.get("bbox") is None:
             raise EntryError("read", "missing field", "has no 'bbox': converted without the _info.npy files?")
-        height, width = (whole_number(item.get(name), name, 1, _LARGEST_SIDE) for name in _SIDES)
+        height, width = image_size(item.get, _SIDES)
         columns = 6 if self.normalised else 4
         boxes = float32_array(item["bbox"], "bbox", columns=columns)
         if self.normalised:
@@ -132,9 +137,7 @@ class MmfDicts:
         ids = self._reading.class_ids(id_array(item.get("objects"), "objects", num_regions), "objects")
         if self.form == ABSENT:
             return without_classes(num_regions)._replace(class_ids=ids)
-        scores = float32_array(item.get("cls_prob"), "cls_prob", rows=num_regions, columns=1).reshape(-1)
-        check_scores(scores, "cls_prob")
-        return RegionClasses(ids, scores)
+        return RegionClasses(ids, score_array(item.get("cls_prob"), "cls_prob", num_regions))
 
 
 def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:
@@ -153,28 +156,22 @@ def mmf_dict(record: RegionRecord, *, background: bool) -> dict[str, Any]:
 
 _SUFFIX, _INFO_SUFFIX = ".npy", "_info.npy"
 _LAYOUTS = ("background", "foreground", "vilbert-mt")
-_LOOKED_AT = 8  # files that decide what the rows of cls_prob are
 
 
 class MmfNpy(ImageFolder):
     """A folder, opened; see `FeatureFile`."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, _SUFFIX, companion=_INFO_SUFFIX, reading=reading)
-        self._in_one_file: bool | None = None
-        self._dicts = MmfDicts(self._first_dicts(), self._reading)
+    suffix, companion = _SUFFIX, _INFO_SUFFIX
+    _in_one_file: bool | None = None
+
+    def _scan(self) -> None:
+        super()._scan()
+        self._dicts = MmfDicts(lambda entry: self._values(entry)[1], len(self._ids), self._reading)
         record = self._first_record("a folder with .npy files per image (features and _info.npy, or one dict)")
         self._dicts.feature_dim = record.features.shape[1]
         foreground = "foreground" if self._dicts.form == "foreground" else "background"
         self.layout = "vilbert-mt" if self._in_one_file else foreground
         self.details = self._dicts.details
-
-    def _first_dicts(self) -> Iterator[dict[str, Any]]:
-        for entry in range(min(len(self._ids), _LOOKED_AT)):
-            try:
-                yield self._values(entry)[1]
-            except EntryError:
-                continue  # becomes a dead letter when its turn comes
 
     def _values(self, entry: int) -> tuple[Any, dict[str, Any]]:
         """Features and dict of an image's files."""
@@ -188,7 +185,13 @@ class MmfNpy(ImageFolder):
             detail = f"is {kinds[in_one_file]}, the first file is {kinds[not in_one_file]}"
             raise EntryError("decode", "another layout", detail)
         if in_one_file:
-            _check_same_image(value.get("image_id"), self._ids[entry].decode("utf-8"))
+            # convert_to_lmdb.py goes by the image_id inside, every other reader by the file's name: they must agree.
+            stated, image_id = value.get("image_id"), self._ids[entry].decode("utf-8")
+            if stated is not None and str(stated) not in (image_id, image_id.rpartition("/")[2]):
+                detail = (
+                    f"says it is of image {str(stated)[:80]!r}; which is meant? Rename the file, or mend its image_id"
+                )
+                raise EntryError("record", "another image id", detail)
             return value.get("features"), {name: item for name, item in value.items() if name != "objects"}
         info_path = path.with_name(path.name.removesuffix(_SUFFIX) + _INFO_SUFFIX)
         self.check_inside(info_path)
@@ -204,38 +207,30 @@ class MmfNpy(ImageFolder):
         return self._dicts.record(self._ids[entry].decode("utf-8"), features, info, dtype=dtype)
 
 
-def _check_same_image(value: Any, image_id: str) -> None:
-    """convert_to_lmdb.py goes by the image_id inside, every other reader by the file's name: they must agree."""
-    if value is not None and str(value) not in (image_id, image_id.rpartition("/")[2]):
-        detail = f"says it is of image {str(value)[:80]!r}; which is meant? Rename the file, or mend its image_id"
-        raise EntryError("record", "another image id", detail)
-
-
-class MmfNpyFormat:
+class MmfNpyFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "mmf-npy"
     title = "folder with .npy files per image (MMF with _info.npy, ViLBERT multi-task)"
-    suffixes: tuple[str, ...] = ()
     layouts = _LAYOUTS
+    file = MmfNpy
 
     def looks_like(self, path: Path) -> bool:
         return first_file(path, _SUFFIX, companion=_INFO_SUFFIX) is not None
 
-    def open(self, path: Path, reading: Reading | None = None) -> MmfNpy:
-        return MmfNpy(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; layout "background" by default. Features are float32, lossless from float16 and
         bfloat16."""
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        layout = self.layout_named(layout)
         losses: Counter[str] = Counter()
         held = () if layout == "vilbert-mt" else ("classes",)
         with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
             for record in records:
-                _check_id(record.image_id)
+                if record.image_id.endswith("_info") or _SUFFIX in record.image_id:
+                    raise ValueError(
+                        f"image id {record.image_id!r}: readers of these folders cut names at '.npy', and '_info.npy' "
+                        f"is a companion's; export to another format, or rename the image"
+                    )
                 count_losses(losses, record, rows_of_classes(record), held=held)
                 _write_files(record, output, layout)
         return dict(losses)
@@ -253,14 +248,6 @@ def _write_files(record: RegionRecord, output: ContinuedFolder, layout: str) -> 
     else:
         write_file(output, record.image_id, _SUFFIX, npy_bytes(features))
         write_file(output, record.image_id, _INFO_SUFFIX, npy_bytes(info))
-
-
-def _check_id(image_id: str) -> None:
-    if image_id.endswith("_info") or _SUFFIX in image_id:
-        raise ValueError(
-            f"image id {image_id!r}: readers of these folders cut names at '.npy', and '_info.npy' is a companion's; "
-            f"export to another format, or rename the image"
-        )
 
 
 FORMAT = MmfNpyFormat()

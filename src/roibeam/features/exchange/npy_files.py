@@ -44,11 +44,8 @@ _HEADER = re.compile(
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a regular file of at most 64 MiB.
-
-    Raises:
-        EntryError: for a larger one, a pipe or a device, and one that cannot be read.
-    """
+    """The bytes of a regular file of at most 64 MiB; EntryError for a larger one, a pipe or a device, and one that
+    cannot be read."""
     try:
         # O_NONBLOCK: opening a pipe would wait for its writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -160,11 +157,8 @@ _EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
 
 
 def plain_pickle(value: Any) -> bytes:
-    """One pickle of None, bool, int (64 bits), float, str, bytes, lists, dicts and numpy arrays of numbers.
-
-    Raises:
-        TypeError: for anything else.
-    """
+    """One pickle of None, bool, int (64 bits), float, str, bytes, lists, dicts and numpy arrays of numbers; TypeError
+    for anything else."""
     parts = [b"\x80\x03"]
     _add(parts, value)
     parts.append(b".")
@@ -276,11 +270,8 @@ def arrays_to_msgpack(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def arrays_from_msgpack(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a dict; its other values are left out. Arrays are read-only views of `data`.
-
-    Raises:
-        EntryError: for anything that is no such dict.
-    """
+    """The arrays of a dict; its other values are left out. Arrays are read-only views of `data`. Raises EntryError for
+    anything that is no such dict."""
     unpacker = _Unpacker(data)
     try:
         value = unpacker.value(0)

@@ -20,6 +20,7 @@ from roibeam.features.exchange.entry_record import (
     base64_bytes,
     classes_from_rows,
     described,
+    float32_array,
     float_array,
     with_background,
 )
@@ -158,6 +159,13 @@ class Reading:
             rows = with_background(rows, name)
         return classes_from_rows(np.roll(rows, 1, axis=1) if place == "last" else rows, name=name)
 
+    def classes_of(self, value: Any, name: str, num_regions: int, columns: int | None) -> RegionClasses:
+        """`classes` of rows that are an array, or one in base64."""
+        if isinstance(value, (str, bytes, memoryview)):
+            data = base64_bytes(value, name)
+            value = array_of_bytes(data, name, self.row_dtype(data, num_regions))
+        return self.classes(float32_array(value, name, rows=num_regions, columns=columns), name)
+
     def stated_ids(self, ids: np.ndarray, classes: RegionClasses) -> np.ndarray:
         """Ids that a file has beside rows of probabilities, as a store counts them; watched for being one off."""
         if not self._settled:
@@ -186,10 +194,7 @@ class Reading:
         return ids - np.uint16(1)
 
     def check(self, source: object) -> None:
-        """
-        Raises:
-            ValueError: with the first of `doubts`.
-        """
+        """Raises ValueError with the first of `doubts`."""
         if self.doubts:
             raise ValueError(f"{source}: {self.doubts[0]}")
 

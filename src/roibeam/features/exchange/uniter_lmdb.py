@@ -27,23 +27,21 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
-from roibeam.features.exchange.entry_file import EntryFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
-    check_scores,
     float32_array,
     region_record,
     rows_of_classes,
+    score_array,
 )
 from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
-from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbEntries, LmdbOutput, first_values
+from roibeam.features.exchange.formats import FeatureFormat
+from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbFile, LmdbOutput, first_values
 from roibeam.features.exchange.npy_files import arrays_from_msgpack, arrays_to_msgpack, npz_values
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
-from roibeam.messages import printable
 
 KEY_LIST = b"__keys__"
 _SUFFIX = ".npz"
@@ -56,40 +54,28 @@ _SHARE_SLACK = 0.01  # a rounded float16 share of a box that overshoots by a pix
 _NOT_STATED = -1
 
 
-class UniterLmdb(EntryFile):
+class UniterLmdb(LmdbFile):
     """See `FeatureFile`. Opened by the folder of the LMDB, or the one above it.
 
     An image that `__keys__` or the json of counts names and the LMDB does not hold is in `letters`.
     """
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self._folder = _database_folder(path)
-        self._entries = LmdbEntries(self._folder)
-        try:
-            ids: list[bytes] = []
-            self._numbers = array("q")
-            for number, key in enumerate(self._entries.keys):
-                if key == KEY_LIST:
-                    continue
-                try:
-                    ids.append(usable_id(key.removesuffix(_SUFFIX.encode())))
-                    self._numbers.append(number)
-                except EntryError as error:
-                    self._note(key.decode("utf-8", "backslashreplace"), self._named(key), error)
-            self._set_ids(ids)
-            self._counts: array[int] | None = None
-            self._most = MAX_REGIONS
-            counts = self._read_counts()
-            key_list = self._read_key_list()
-            self._columns: int | None = None
-            self._has_labels: bool | None = None
-            self._width: int | None = None
-            self.layout = ""
-            record = self._first_record("UNITER's LMDB (features and norm_bb in msgpack or npz)")
-        except BaseException:
-            self._entries.close()
-            raise
+    list_key, suffix = KEY_LIST, _SUFFIX.encode()
+    _columns: int | None = None
+    _has_labels: bool | None = None
+    _width: int | None = None
+
+    def _open(self) -> None:
+        self.path = _database_folder(self.path)
+        super()._open()
+
+    def _scan(self) -> None:
+        super()._scan()
+        self._counts: array[int] | None = None
+        self._most = MAX_REGIONS
+        counts = self._read_counts()
+        key_list = self._read_key_list()
+        record = self._first_record("UNITER's LMDB (features and norm_bb in msgpack or npz)")
         self._width = record.features.shape[1]
         if isinstance(record.class_distribution, np.ndarray):
             self._columns = self._reading.num_columns(record.class_distribution)
@@ -104,15 +90,6 @@ class UniterLmdb(EntryFile):
             "key_list": key_list,
             "counts": counts,
         }
-
-    def _place(self, entry: int) -> str:
-        return self._named(self._entries.keys[self._numbers[entry]])
-
-    def _named(self, key: bytes) -> str:
-        return f"{self._folder}:{printable(key.decode('utf-8', 'backslashreplace'), 600)}"
-
-    def _close(self) -> None:
-        self._entries.close()
 
     def _read(self, entry: int, dtype: str) -> RegionRecord:
         number = self._numbers[entry]
@@ -130,15 +107,16 @@ class UniterLmdb(EntryFile):
         boxes = np.ascontiguousarray(float32_array(shares, "norm_bb", columns=columns)[:, :4])
         rows = len(boxes)
         features = self._reading.features(values["features"], "features", rows=rows, columns=self._width)
-        scores = float32_array(values["conf"], "conf", rows=rows, columns=1).reshape(-1)
-        check_scores(scores, "conf")
+        scores = score_array(values["conf"], "conf", rows)
         classes = RegionClasses(np.zeros(rows, np.uint16), scores)
         if has_labels:
-            labels = float32_array(values["soft_labels"], "soft_labels", rows=rows, columns=self._columns)
-            classes = self._reading.classes(labels, "soft_labels")._replace(class_scores=scores)
+            found = self._reading.classes_of(values["soft_labels"], "soft_labels", rows, self._columns)
+            classes = found._replace(class_scores=scores)
         used = self._used(number, rows)
         classes = RegionClasses._make(None if part is None else part[:used] for part in classes)
-        _check_shares(boxes)
+        if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
+            detail = f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1"
+            raise EntryError("record", "boxes outside the image", detail)
         image_id = self._ids[entry].decode("utf-8")
         record = region_record(image_id, 1, 1, boxes[:used], features[:used], classes, dtype=dtype)
         if not self.layout and record.num_regions:
@@ -156,13 +134,13 @@ class UniterLmdb(EntryFile):
 
     def _read_counts(self) -> str:
         """Fills `_counts` for the LMDB's entries; returns where they come from."""
-        found = _DATABASE.fullmatch(self._folder.name)
+        found = _DATABASE.fullmatch(self.path.name)
         if found is None or found["kind"] == "all":
             return ABSENT
         if found["count"] is not None:
             self._most = int(found["count"])
-            return self._folder.name
-        path = self._folder.parent / f"nbb_{found['rule']}.json"
+            return self.path.name
+        path = self.path.parent / f"nbb_{found['rule']}.json"
         if not path.is_file():
             return ABSENT
         if path.stat().st_size > _MAX_JSON_BYTES:
@@ -188,7 +166,7 @@ class UniterLmdb(EntryFile):
                 if self._counts is None:  # else noted with the json of counts
                     self._find(name)
         except FlatJsonError as error:
-            raise ValueError(f"{self._named(KEY_LIST)}: {error}; expected is a list of names") from None
+            raise ValueError(f"{self._place_of(KEY_LIST)}: {error}; expected is a list of names") from None
         except EntryError:
             return "not read"
         return KEY_LIST.decode()
@@ -198,7 +176,7 @@ class UniterLmdb(EntryFile):
         key = name.encode("utf-8", "surrogatepass")
         number = self._entries.find(key)
         if number is None:
-            self._note(name[:600], self._named(key[:600]), EntryError("read", "missing", "is listed, but not there"))
+            self._note(key[:600], EntryError("read", "missing", "is listed, but not there"))
         return number
 
 
@@ -207,15 +185,6 @@ def _arrays(value: bytes) -> tuple[str, dict[str, np.ndarray]]:
     if value[:2] == b"PK":
         return "compressed", npz_values(value, _NAMES)
     return "msgpack", arrays_from_msgpack(value)
-
-
-def _check_shares(boxes: np.ndarray) -> None:
-    if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
-        raise EntryError(
-            "record",
-            "boxes outside the image",
-            f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1",
-        )
 
 
 def _database_folder(path: Path) -> Path:
@@ -233,13 +202,13 @@ def _database_folder(path: Path) -> Path:
     return found[0]
 
 
-class UniterLmdbFormat:
+class UniterLmdbFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "uniter-lmdb"
     title = "LMDB of float16 arrays with its json of counts (UNITER)"
-    suffixes: tuple[str, ...] = ()
     layouts = _LAYOUTS
+    file = UniterLmdb
 
     def looks_like(self, path: Path) -> bool:
         try:
@@ -254,9 +223,6 @@ class UniterLmdbFormat:
                 continue
         return False
 
-    def open(self, path: Path, reading: Reading | None = None) -> UniterLmdb:
-        return UniterLmdb(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; `path` is the folder above the LMDB. Names are those of the reader's defaults: conf_th
         0.2, max_bb 100, min_bb 10, but every region of a record is written and counted. An id has at most 507 bytes.
@@ -264,12 +230,9 @@ class UniterLmdbFormat:
         Raises:
             ValueError: also for a feature that float16 cannot hold.
         """
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        packed = self.layout_named(layout) == "compressed"
         losses: Counter[str] = Counter()
         counts: dict[str, int] = {}
-        packed = layout == "compressed"
         pack, ending = (_compressed, "_compressed") if packed else (arrays_to_msgpack, "")
         with atomic_path(path, folder=True, goes_on=True) as aside:
             inner = aside / f"feat_{_WRITTEN_RULE}{ending}"

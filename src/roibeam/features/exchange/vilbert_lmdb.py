@@ -17,7 +17,6 @@ whole image; in the first two attributes, and classes other than those in cls_pr
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,22 +29,24 @@ from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     array_of_bytes,
-    attributes_or_none,
+    attributes_or_zeros,
     base64_bytes,
-    check_scores,
+    base64_text,
     float32_array,
     id_array,
+    image_size,
     region_record,
     rows_of_classes,
+    score_array,
     whole_number,
+    with_attributes,
     without_classes,
 )
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, write_pickled_entries
-from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 
-_LARGEST_SIDE = 2**31 - 1
 _LAYOUTS = ("multi-task", "beta", "volta")
 _OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
 
@@ -53,16 +54,11 @@ _OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
 class VilbertLmdb(PickledEntries):
     """See `FeatureFile`; the layout and which classes the file has are those of its first usable entry."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self.layout = ""
+    def _scan(self) -> None:
+        super()._scan()
         self._has: frozenset[str] = frozenset()
         self._widths: dict[str, int] = {}
-        try:
-            record = self._first_record("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)")
-        except BaseException:
-            self._close()
-            raise
+        record = self._first_record("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)")
         self._widths = {"features": record.features.shape[1]}
         rows = record.class_distribution
         if isinstance(rows, np.ndarray):
@@ -82,8 +78,7 @@ class VilbertLmdb(PickledEntries):
         if self.layout not in ("", layout):
             raise EntryError("decode", "another layout", f"is of layout {layout}, the first entry is of {self.layout}")
         self._check_id(image_id, item.get(prefix + "_id"))
-        height = whole_number(item.get(prefix + "_h"), prefix + "_h", 1, _LARGEST_SIDE)
-        width = whole_number(item.get(prefix + "_w"), prefix + "_w", 1, _LARGEST_SIDE)
+        height, width = image_size(item.get, (prefix + "_h", prefix + "_w"))
         stated = None
         if layout != "multi-task" and item.get("num_boxes") is not None:
             stated = whole_number(item["num_boxes"], "num_boxes", 0, MAX_REGIONS)
@@ -105,23 +100,16 @@ class VilbertLmdb(PickledEntries):
     def _classes(self, item: dict[str, Any], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "cls_prob" in has:
-            rows = item["cls_prob"]
-            if isinstance(rows, (str, bytes)):
-                data = base64_bytes(rows, "cls_prob")
-                rows = array_of_bytes(data, "cls_prob", self._reading.row_dtype(data, num_regions))
-            rows = float32_array(rows, "cls_prob", rows=num_regions, columns=self._widths.get("cls_prob"))
-            classes = self._reading.classes(rows, "cls_prob")
+            columns = self._widths.get("cls_prob")
+            classes = self._reading.classes_of(item["cls_prob"], "cls_prob", num_regions, columns)
         if "objects_id" in has:
             ids, scores = _ids(item, "objects_id", num_regions), _scores(item, "objects_conf", num_regions)
-            if "cls_prob" in has:
-                ids = self._reading.stated_ids(ids, classes)
-            else:
-                ids = self._reading.class_ids(ids, "objects_id")
+            has_rows = "cls_prob" in has
+            ids = self._reading.stated_ids(ids, classes) if has_rows else self._reading.class_ids(ids, "objects_id")
             classes = classes._replace(class_ids=ids, class_scores=scores)
         if "attrs_id" in has:
-            found = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
-            attribute_ids, attribute_scores = attributes_or_none(*found)
-            classes = classes._replace(attribute_ids=attribute_ids, attribute_scores=attribute_scores)
+            ids, scores = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
+            classes = with_attributes(classes, ids, scores)
         return classes
 
 
@@ -150,31 +138,25 @@ def _ids(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
 def _scores(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
     if item.get(name) is None:
         raise EntryError("read", "missing field", f"has ids but no {name!r}")
-    values = float32_array(_values(item, name, "<f4", num_regions), name, rows=num_regions, columns=1).reshape(-1)
-    check_scores(values, name)
-    return values
+    return score_array(_values(item, name, "<f4", num_regions), name, num_regions)
 
 
-class VilbertLmdbFormat:
+class VilbertLmdbFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "vilbert-lmdb"
     title = "LMDB of pickled dicts (vilbert_beta, vilbert-multi-task, volta)"
     suffixes = (".lmdb",)
     layouts = _LAYOUTS
+    file = VilbertLmdb
 
     def looks_like(self, path: Path) -> bool:
         item = first_item(path)
         return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
 
-    def open(self, path: Path, reading: Reading | None = None) -> VilbertLmdb:
-        return VilbertLmdb(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
-        layout = layout or _LAYOUTS[0]
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        layout = self.layout_named(layout)
         item = _volta_item if layout == "volta" else _beta_item if layout == "beta" else _multi_task_item
         return write_pickled_entries(records, path, item)
 
@@ -195,33 +177,26 @@ def _multi_task_item(record: RegionRecord, losses: Counter[str]) -> dict[str, An
 
 def _beta_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
     item = _multi_task_item(record, losses)
-    return {
-        name: _base64(value, "<f4") if isinstance(value, np.ndarray) else str(value) for name, value in item.items()
-    }
+    return {name: base64_text(value) if isinstance(value, np.ndarray) else str(value) for name, value in item.items()}
 
 
 def _volta_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
     rows = rows_of_classes(record)
     count_losses(losses, record, rows, held=("classes", "attributes"))
-    none = np.zeros(record.num_regions)
-    ids, scores = record.attribute_ids, record.attribute_scores
+    ids, scores = attributes_or_zeros(record)
     item = {
         "img_id": record.image_id,
         "img_h": str(record.height),
         "img_w": str(record.width),
-        "objects_id": _base64(record.class_ids, "<i8"),
-        "objects_conf": _base64(record.class_scores, "<f4"),
-        "attrs_id": _base64(none if ids is None else ids, "<i8"),
-        "attrs_conf": _base64(none if scores is None else scores, "<f4"),
+        "objects_id": base64_text(record.class_ids, "<i8"),
+        "objects_conf": base64_text(record.class_scores),
+        "attrs_id": base64_text(ids, "<i8"),
+        "attrs_conf": base64_text(scores),
         "num_boxes": str(record.num_regions),
-        "boxes": _base64(record.boxes, "<f4"),
-        "features": _base64(record.features, "<f4"),
+        "boxes": base64_text(record.boxes),
+        "features": base64_text(record.features),
     }
-    return item if rows is None else item | {"cls_prob": _base64(rows, "<f4")}
-
-
-def _base64(array: np.ndarray, kind: str) -> str:
-    return base64.b64encode(array.astype(kind).tobytes()).decode("ascii")
+    return item if rows is None else item | {"cls_prob": base64_text(rows)}
 
 
 FORMAT = VilbertLmdbFormat()

@@ -14,7 +14,6 @@ leads out of a folder.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import struct
@@ -28,15 +27,17 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
-from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, EntryFile, usable_id
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
     array_of_bytes,
     base64_bytes,
+    base64_text,
     classes_from_rows,
     float32_array,
     float_array,
+    image_size,
     region_record,
     rows_of_classes,
     whole_number,
@@ -44,7 +45,7 @@ from roibeam.features.exchange.entry_record import (
 )
 from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, JsonScalar, flat_items
-from roibeam.features.exchange.reading import Reading
+from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.record.fingerprint import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 from roibeam.messages import printable
@@ -66,14 +67,12 @@ _LARGEST_RATIO, _RATIO_FREE_BYTES = 200, 2**20
 
 
 class ZipMembers:
-    """A zip file, opened.
+    """A zip file, opened; ValueError when the file is no whole zip, spans several disks, or lists members that overlap.
 
     Args:
         most: reads no more of the list of members than this many; None reads and checks all of it.
     Attributes:
         names: of the members that are no folders, UTF-8, in the order of the file; a name may come twice.
-    Raises:
-        ValueError: when the file is no whole zip, spans several disks, or lists members that overlap.
     """
 
     def __init__(self, path: Path, *, most: int | None = None) -> None:
@@ -101,12 +100,8 @@ class ZipMembers:
         self._file.close()
 
     def read(self, member: int) -> bytes:
-        """The bytes of a member.
-
-        Raises:
-            EntryError: for one that is encrypted, packed in an unusual way, larger than 64 MiB or inflated over 200
-                times, and one that differs from the list of members.
-        """
+        """The bytes of a member; EntryError for one that is encrypted, packed in an unusual way, larger than 64 MiB or
+        inflated over 200 times, and one that differs from the list of members."""
         packed_size, size, method = self._packed[member], self._sizes[member], self._methods[member]
         if method < 0:
             raise EntryError("read", "encrypted", "is encrypted; unpack the archive and pack it without a password")
@@ -292,38 +287,25 @@ class ZipOutput:
 
 
 _SUFFIX = ".json"
-_LARGEST_SIDE = 2**31 - 1
 _MAX_FIELDS = 100
 _LOOKED_AT = 20
 _LAYOUTS = ("frcnn",)
 
 
-class VlbertZip(EntryFile):
+class VlbertZip(FeatureFile):
     """See `FeatureFile`; which fields the file has is what its first usable member has."""
 
-    def __init__(self, path: Path, reading: Reading | None = None) -> None:
-        super().__init__(path, reading)
-        self.layout = _LAYOUTS[0]
-        self._zip = ZipMembers(path)
-        try:
-            ids: list[bytes] = []
-            self._members = array("q")
-            for member, name in enumerate(self._zip.names):
-                if name.startswith(b"__MACOSX/"):
-                    continue
-                try:
-                    ids.append(_id_of(name))
-                    self._members.append(member)
-                except EntryError as error:
-                    text = name.decode("utf-8", "backslashreplace")
-                    self._note(text, f"{path}@/{printable(text)}", error)
-            self._set_ids(ids)
-            self._has: frozenset[str] | None = None
-            self._widths: dict[str, int] = {}
-            record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
-        except BaseException:
-            self._zip.close()
-            raise
+    layout = _LAYOUTS[0]
+    _has: frozenset[str] | None = None
+
+    def _open(self) -> None:
+        self._zip = ZipMembers(self.path)
+
+    def _scan(self) -> None:
+        names = ((number, name) for number, name in enumerate(self._zip.names) if not name.startswith(b"__MACOSX/"))
+        self._members = self._take_ids(names, _id_of)
+        self._widths: dict[str, int] = {}
+        record = self._first_record("VL-BERT's (a json with image_w, image_h, num_boxes, boxes, features)")
         self._widths["features"] = record.features.shape[1]
         has: frozenset[str] = self._has or frozenset()
         self.details = {
@@ -336,7 +318,10 @@ class VlbertZip(EntryFile):
         }
 
     def _place(self, entry: int) -> str:
-        return f"{self.path}@/{printable(self._ids[entry].decode('utf-8'), 600)}{_SUFFIX}"
+        return self._place_of(self._zip.names[self._members[entry]])
+
+    def _place_of(self, name: bytes) -> str:
+        return f"{self.path}@/{printable(name.decode('utf-8', 'backslashreplace'), 600)}"
 
     def _close(self) -> None:
         self._zip.close()
@@ -348,10 +333,10 @@ class VlbertZip(EntryFile):
             raise EntryError(
                 "decode", "other fields", f"has {sorted(has)}, the first member has {sorted(self._has or ())}"
             )
-        height = whole_number(fields.get("image_h"), "image_h", 1, _LARGEST_SIDE)
-        width = whole_number(fields.get("image_w"), "image_w", 1, _LARGEST_SIDE)
+        height, width = image_size(fields.get, ("image_h", "image_w"))
         rows = whole_number(fields.get("num_boxes"), "num_boxes", 0, MAX_REGIONS)
-        boxes = float32_array(_array(fields, "boxes", 4 * rows), "boxes", rows=rows, columns=4)
+        boxes = array_of_bytes(base64_bytes(_text(fields, "boxes"), "boxes"), "boxes", "<f4", 4 * rows)
+        boxes = float32_array(boxes, "boxes", rows=rows, columns=4)
         features = self._reading.features(
             _text(fields, "features"), "features", rows=rows, columns=self._widths.get("features")
         )
@@ -370,10 +355,8 @@ class VlbertZip(EntryFile):
     def _classes(self, fields: dict[str, JsonScalar], has: frozenset[str], num_regions: int) -> RegionClasses:
         classes = without_classes(num_regions)
         if "classes" in has:
-            data = base64_bytes(_text(fields, "classes"), "classes")
-            rows = array_of_bytes(data, "classes", self._reading.row_dtype(data, num_regions))
-            rows = float32_array(rows, "classes", rows=num_regions, columns=self._widths.get("classes"))
-            classes = self._reading.classes(rows, "classes")
+            columns = self._widths.get("classes")
+            classes = self._reading.classes_of(_text(fields, "classes"), "classes", num_regions, columns)
         if "attrs" in has:
             rows = array_of_bytes(base64_bytes(_text(fields, "attrs"), "attrs"), "attrs", "<f4")
             found = classes_from_rows(float_array(rows, "attrs", rows=num_regions), name="attrs")
@@ -415,17 +398,14 @@ def _text(fields: dict[str, JsonScalar], name: str) -> str | memoryview:
     return value
 
 
-def _array(fields: dict[str, JsonScalar], name: str, num_values: int) -> np.ndarray:
-    return array_of_bytes(base64_bytes(_text(fields, name), name), name, "<f4", num_values)
-
-
-class VlbertZipFormat:
+class VlbertZipFormat(FeatureFormat):
     """See `FeatureFormat`."""
 
     name = "vlbert-zip"
     title = "zip with a json per image (VL-BERT)"
     suffixes = (".zip",)
     layouts = _LAYOUTS
+    file = VlbertZip
 
     def looks_like(self, path: Path) -> bool:
         try:
@@ -445,16 +425,12 @@ class VlbertZipFormat:
             return False
         return False
 
-    def open(self, path: Path, reading: Reading | None = None) -> VlbertZip:
-        return VlbertZip(path, reading)
-
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16.
 
         Records without regions are left out: the consumers cannot give 0 regions a shape.
         """
-        if layout not in (None, *_LAYOUTS):
-            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        self.layout_named(layout)
         if path.suffix != ".zip":
             raise ValueError(f"{path}: VL-BERT finds an archive by '.zip@' in a path; give a name that ends in .zip")
         losses: Counter[str] = Counter()
@@ -483,18 +459,14 @@ def _json(record: RegionRecord, losses: Counter[str]) -> bytes:
         "image_w": record.width,
         "image_h": record.height,
         "num_boxes": record.num_regions,
-        "boxes": _base64(record.boxes),
-        "features": _base64(record.features),
+        "boxes": base64_text(record.boxes),
+        "features": base64_text(record.features),
     }
     if rows is not None:
-        fields["classes"] = _base64(rows)
+        fields["classes"] = base64_text(rows)
     if record.image_feature is not None:
-        fields["image_box_feature"] = _base64(record.image_feature)
+        fields["image_box_feature"] = base64_text(record.image_feature)
     return json.dumps(fields).encode("ascii")
-
-
-def _base64(array: np.ndarray) -> str:
-    return base64.b64encode(array.astype("<f4").tobytes()).decode("ascii")
 
 
 FORMAT = VlbertZipFormat()

@@ -199,6 +199,11 @@ def read_regular_file(path: Path) -> bytes:
         return file.read()
 
 
+def has_content(file: BufferedReader, num_bytes: int, sha256: str) -> bool:
+    """Whether the bytes of a file, opened just now, are so many and have this SHA-256 (hex)."""
+    return os.fstat(file.fileno()).st_size == num_bytes and hashlib.file_digest(file, "sha256").hexdigest() == sha256
+
+
 PREFIX = "roibeam-scratch-"
 _LOCK_NAME = ".lock"
 

@@ -22,6 +22,7 @@ from typing import Any, Self
 from roibeam.features.folders.durable_files import (
     TEMPORARY_SUFFIX,
     fsync_folder,
+    has_content,
     naming_file,
     open_regular_file,
     read_regular_file,
@@ -98,11 +99,7 @@ def with_sum(text: bytes) -> bytes:
 
 
 def check_sum(data: bytes, where: Path | str) -> bool:
-    """Whether the text of a JSON object has a sum: earlier versions wrote none.
-
-    Raises:
-        DamagedError: when it is another one.
-    """
+    """Whether the text of a JSON object has a sum: earlier versions wrote none; DamagedError when it is another one."""
     if not data.startswith(_HEAD):
         return False
     rest = data[_REST:]
@@ -177,10 +174,7 @@ def kept_work(path: Path, work_key: str, files: Collection[str] = (), *, removes
 def _check_file(path: Path, num_bytes: int, sha256: str) -> None:
     try:
         with open_regular_file(path) as file:
-            is_it = (
-                os.fstat(file.fileno()).st_size == num_bytes
-                and hashlib.file_digest(file, "sha256").hexdigest() == sha256
-            )
+            is_it = has_content(file, num_bytes, sha256)
     except (OSError, ValueError):
         raise DamagedError(f"{path}: is missing or cannot be read") from None
     if not is_it:

@@ -43,123 +43,6 @@ class TooShortError(OSError):
     """A file ended early: it is short where it lies, or the connection was cut without an error."""
 
 
-@dataclass(frozen=True)
-class RemoteFolder:
-    """Holds no connection, so it can be pickled and used after a fork.
-
-    Attributes:
-        url: of the folder.
-        options: arguments of fsspec's driver, such as credentials.
-    """
-
-    url: str
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def where(self, name: str) -> str:
-        """The URL of a file, for messages."""
-        return f"{self.url.rstrip('/')}/{name}"
-
-    def read(self, name: str) -> bytes:
-        """A small file.
-
-        Raises:
-            ValueError: when it has more than `MAX_METADATA_BYTES`, or the URL's driver is missing.
-            FileNotFoundError, OSError: naming the URL.
-        """
-        with self._opened(name) as source, self._named(name):
-            data = source.read(MAX_METADATA_BYTES + 1)
-        if len(data) > MAX_METADATA_BYTES:
-            raise ValueError(f"{self.where(name)}: has more than {MAX_METADATA_BYTES} bytes; is it a manifest?")
-        return data
-
-    def download(self, name: str, target: Path, num_bytes: int) -> None:
-        """Writes the first `num_bytes` of a file to `target`, going on where that ends, and makes them durable.
-
-        Raises:
-            ValueError: when the URL's driver is missing, or the file is larger than `num_bytes`.
-            FileNotFoundError, OSError: naming the URL when it cannot be read or is too short; what came stays.
-        """
-        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
-        with open(descriptor, "ab") as file:
-            if file.tell() > num_bytes:
-                file.truncate(0)
-            have = os.fstat(descriptor).st_size
-            if have < num_bytes:
-                with self._opened(name) as source:
-                    size = getattr(source, "size", None)
-                    if isinstance(size, int) and size > num_bytes:
-                        raise ValueError(
-                            f"{self.where(name)}: has {size} bytes, its manifest says {num_bytes}; copy it there again"
-                        )
-                    with self._named(name):
-                        if have and not _seek(source, have):
-                            file.truncate(0)
-                            have = 0
-                    while have < num_bytes:
-                        with self._named(name):
-                            data = source.read(min(_CHUNK_BYTES, num_bytes - have))
-                        if not data:
-                            raise TooShortError(
-                                f"{self.where(name)}: ends after {have} bytes, its manifest says {num_bytes}; "
-                                f"copy it there again"
-                            )
-                        file.write(data)
-                        have += len(data)
-            file.flush()
-            os.fsync(descriptor)
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[Any]:
-        with self._named(name):
-            # Requested each time: fsspec keeps one object per process and does the right thing after a fork.
-            system, path = self.system()
-            source = system.open(f"{path.rstrip('/')}/{name}", "rb")
-        with source:
-            yield source
-
-    def system(self) -> tuple[Any, str]:
-        """fsspec's driver for the URL, and the folder's path as the driver takes it."""
-        try:
-            if self.url.lower().startswith(("http://", "https://")):
-                # Here, not above: aiohttp comes with the extra `remote`, and others have no use for it.
-                from roibeam.features.folders.web_driver import WebFiles
-
-                return WebFiles(**self.options), self.url
-            return url_to_fs(self.url, **self.options)
-        except ImportError as error:
-            protocol = split_protocol(self.url)[0] or "file"
-            package = known_implementations.get(protocol, {}).get("class", "").split(".")[0]
-            message = f"pip install {package}" if package not in ("", "fsspec") else str(error)
-            raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {message}") from error
-        except ValueError as error:
-            raise ValueError(f"{self.url}: {error}; stores are in folders, or at s3://, gs://, hdfs://") from error
-
-    @contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            if self.url in str(error):
-                raise
-            raise ValueError(f"{self.where(name)}: {error}; is the URL right?") from error
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{self.where(name)}: is not there; is the URL right, and the store whole?"
-            ) from error
-        except Exception as error:  # each driver has kinds of its own, not all of them OSError
-            raise OSError(
-                f"{self.where(name)}: cannot be read ({type(error).__name__}: {error}); run again to go on from here"
-            ) from error
-
-
-def _seek(source: Any, position: int) -> bool:
-    """Whether the source could go there: a web server need not know ranges."""
-    try:
-        return source.seek(position) == position
-    except ValueError:
-        return False
-
-
 _T = TypeVar("_T")
 _OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 log = logging.getLogger(__name__)
@@ -178,15 +61,19 @@ _FINAL_NAMES = frozenset(
 
 
 @dataclass(frozen=True)
-class ObjectFolder(RemoteFolder):
+class ObjectFolder:
     """An `OutputFolder` at a URL; holds no connection, so it can be pickled and used after a fork.
 
     Raises, in all methods, ValueError when the URL's driver is missing, and UnreachableError for what is not answered.
 
     Attributes:
+        url: of the folder.
+        options: arguments of fsspec's driver, such as credentials.
         scratch_parent: where files lie while they are read or written; None for the machine's temporary folder.
     """
 
+    url: str
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
     scratch_parent: str | None = None
 
     def __str__(self) -> str:
@@ -196,10 +83,15 @@ class ObjectFolder(RemoteFolder):
     def local_path(self) -> None:
         return None
 
+    def where(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
+
     def read(self, name: str) -> bytes:
+        """`read_bytes`, also from a server that knows no ranges."""
+
         def read(system: Any, path: str) -> bytes:
-            with _driver_errors():
-                return RemoteFolder.read(self, name)
+            with system.open(path, "rb") as source:
+                return _not_too_long(source.read(MAX_METADATA_BYTES + 1))
 
         try:
             return self._tried(name, "read", read)
@@ -279,11 +171,8 @@ class ObjectFolder(RemoteFolder):
         return found
 
     def files_below(self) -> dict[str, FileFacts]:
-        """The files of the folder and of those in it, by their names below it; {} also where there is no folder.
-
-        Raises:
-            ValueError: for a name that leads out of the folder.
-        """
+        """The files of the folder and of those in it, by their names below it; {} also where there is no folder. Raises
+        ValueError for a name that leads out of the folder."""
 
         def find(system: Any, path: str) -> dict[str, FileFacts]:
             system.invalidate_cache()
@@ -335,10 +224,16 @@ class ObjectFolder(RemoteFolder):
         self._tried(name, "written", put)
 
     def download(self, name: str, target: Path, num_bytes: int) -> None:
+        """Writes the first `num_bytes` of a file to `target`, going on where that ends, and makes them durable.
+
+        Raises:
+            ValueError: when the file is larger.
+            FileNotFoundError, OSError: naming the URL when it cannot be read or is too short; what came stays.
+        """
+
         def fetch(system: Any, path: str) -> None:
             try:
-                with _driver_errors():
-                    RemoteFolder.download(self, name, target, num_bytes)
+                self._fetch(name, target, num_bytes, lambda: system.open(path, "rb"))
             except TooShortError as error:
                 got = (self._facts(name) or {}).get("size")
                 if got is None or int(got) >= num_bytes:
@@ -346,6 +241,32 @@ class ObjectFolder(RemoteFolder):
                 raise UnreachableError(str(error)) from None  # short where it lies: another try does not mend it
 
         self._tried(name, "read", fetch)
+
+    def _fetch(self, name: str, target: Path, num_bytes: int, opened: Callable[[], Any]) -> None:
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+        with open(descriptor, "ab") as file:
+            if file.tell() > num_bytes:
+                file.truncate(0)
+            have = os.fstat(descriptor).st_size
+            if have < num_bytes:
+                with opened() as source:
+                    size = getattr(source, "size", None)
+                    if isinstance(size, int) and size > num_bytes:
+                        raise ValueError(f"has {size} bytes, its manifest says {num_bytes}; copy it there again")
+                    if have and not _seek(source, have):
+                        file.truncate(0)
+                        have = 0
+                    while have < num_bytes:
+                        data = source.read(min(_CHUNK_BYTES, num_bytes - have))
+                        if not data:
+                            raise TooShortError(
+                                f"{self.where(name)}: ends after {have} bytes, its manifest says {num_bytes}; "
+                                f"copy it there again"
+                            )
+                        file.write(data)
+                        have += len(data)
+            file.flush()
+            os.fsync(descriptor)
 
     @contextmanager
     def local_file(self, name: str, num_bytes: int) -> Iterator[Path]:
@@ -406,8 +327,10 @@ class ObjectFolder(RemoteFolder):
                 if getattr(error, "errno", None) in _OF_THIS_DISK:
                     raise
                 if isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES:
-                    message = f"{self.where(name)}: cannot be {verb} ({_line(error)}){_cure(error)}"
-                    raise _kind(error)(message) from error
+                    message = f"{self.where(name)}: cannot be {verb} ({_line(error)})"
+                    if "Credentials" in type(error).__name__ or isinstance(error, PermissionError):
+                        message += "; give the driver credentials that may do this, see docs/stores.md"
+                    raise (ValueError if isinstance(error, ValueError) else UnreachableError)(message) from error
                 if wait is None or (is_slow and isinstance(error, _SLOW)):  # else a slow server takes minutes
                     raise UnreachableError(
                         f"{self.where(name)}: cannot be {verb}, tried {count} times ({_line(error)}); when the store "
@@ -419,10 +342,31 @@ class ObjectFolder(RemoteFolder):
         raise AssertionError("the last try returns or raises")
 
     def _system(self) -> tuple[Any, str]:
-        protocol = split_protocol(self.url)[0]
-        if protocol in ("file", "local"):
-            return RemoteFolder(self.url, {"auto_mkdir": True, **self.options}).system()
-        return self.system()
+        """fsspec's driver for the URL, and the folder's path as the driver takes it. Requested each time: fsspec keeps
+        one object per process and does the right thing after a fork."""
+        protocol = split_protocol(self.url)[0] or "file"
+        try:
+            if self.url.lower().startswith(("http://", "https://")):
+                # Here, not above: aiohttp comes with the extra `remote`, and others have no use for it.
+                from roibeam.features.folders.web_driver import WebFiles
+
+                return WebFiles(**self.options), self.url
+            made = {"auto_mkdir": True} if protocol in ("file", "local") else {}
+            return url_to_fs(self.url, **{**made, **self.options})
+        except ImportError as error:
+            package = known_implementations.get(protocol, {}).get("class", "").split(".")[0]
+            message = f"pip install {package}" if package not in ("", "fsspec") else str(error)
+            raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {message}") from error
+        except ValueError as error:
+            raise ValueError(f"{self.url}: {error}; stores are in folders, or at s3://, gs://, hdfs://") from error
+
+
+def _seek(source: Any, position: int) -> bool:
+    """Whether the source could go there: a web server need not know ranges."""
+    try:
+        return source.seek(position) == position
+    except ValueError:
+        return False
 
 
 def _read_metadata(system: Any, path: str) -> bytes:
@@ -435,9 +379,13 @@ def _read_metadata(system: Any, path: str) -> bytes:
         if system.info(path)["size"]:
             raise
         return b""
+    return _not_too_long(bytes(data))
+
+
+def _not_too_long(data: bytes) -> bytes:
     if len(data) > MAX_METADATA_BYTES:
         raise ValueError(f"has more than {MAX_METADATA_BYTES} bytes; is it a store's?")
-    return bytes(data)
+    return data
 
 
 def _file_facts(entry: dict[str, Any]) -> FileFacts:
@@ -447,25 +395,6 @@ def _file_facts(entry: dict[str, Any]) -> FileFacts:
 
 class _ShortWriteError(OSError):
     """The store has other bytes than were written."""
-
-
-def _kind(error: Exception) -> type[Exception]:
-    return ValueError if isinstance(error, ValueError) else UnreachableError
-
-
-def _cure(error: Exception) -> str:
-    if "Credentials" in type(error).__name__ or isinstance(error, PermissionError):
-        return "; give the driver credentials that may do this, see docs/stores.md"
-    return ""
-
-
-@contextmanager
-def _driver_errors() -> Iterator[None]:
-    """Raises the driver's error in place of `RemoteFolder`'s: `_tried` looks at its kind and names it."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise error.__cause__ or error from None
 
 
 def _line(error: Exception) -> str:

@@ -217,11 +217,8 @@ class BatchOrder:
         return {"format": _STATE_FORMAT, "next_sample": self.position_after(batches), **self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state, also of another batch size or number of ranks.
-
-        Raises:
-            ValueError: for a state of another store, share, seed or window, naming what differs.
-        """
+        """Goes on from a state, also of another batch size or number of ranks; ValueError for a state of another store,
+        share, seed or window, naming what differs."""
         different = [
             f"{name} {state.get(name)!r}, here {value!r}"
             for name, value in {"format": _STATE_FORMAT, **self._settings}.items()

@@ -17,7 +17,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import heapq
-import json
 import logging
 import os
 import re
@@ -30,19 +29,21 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
+from roibeam.features.folders.local_folder import is_at_url
 from roibeam.features.folders.object_folder import ObjectFolder
-from roibeam.features.record.region_record import content_digest, record_digest
+from roibeam.features.record.region_record import content_digest
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
     STORE_MANIFEST_NAME,
     ShardEntry,
     ShardManifest,
     StoreManifest,
-    listed_manifest,
+    checked_manifest,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
+from roibeam.features.verify import record_problem
 
 _LOCK_NAME = ".staging.lock"
 _PATIENCE_SECONDS = 0.5
@@ -106,11 +107,9 @@ class StagingFolder:
     def is_whole(self, entry: ShardEntry) -> bool:
         """Whether the shard was fetched and checked: the manifest comes last."""
         try:
-            digest = hashlib.sha256((self.path / entry.manifest).read_bytes()).hexdigest()
-            is_its_manifest = digest == entry.manifest_sha256
-            return is_its_manifest and (
-                entry.data_file is None or os.stat(self.path / entry.data_file).st_size == entry.data_bytes
-            )
+            if hashlib.sha256((self.path / entry.manifest).read_bytes()).hexdigest() != entry.manifest_sha256:
+                return False
+            return entry.data_file is None or os.stat(self.path / entry.data_file).st_size == entry.data_bytes
         except FileNotFoundError:
             return False
 
@@ -242,7 +241,7 @@ class StagedStore(FeatureStore):
         self._remote = ObjectFolder(url, storage_options or {})
         self._keep_damaged = keep_damaged
         data = self._remote.read(STORE_MANIFEST_NAME)
-        manifest = StoreManifest.from_json(_json(data, self._remote), self._remote.where(STORE_MANIFEST_NAME))
+        manifest = StoreManifest.from_bytes(data, self._remote.where(STORE_MANIFEST_NAME))
         _check_names(manifest, self._remote)
         self._staging = StagingFolder(Path(folder), max_bytes)
         with self._staging.locked():
@@ -310,23 +309,11 @@ class StagedStore(FeatureStore):
     def _let_go_of_one(self) -> bool:
         """Drops the least recently used open shard; called while `_reader` holds the lock of the open ones."""
         readers = None if self._open is None else self._open.readers
-        if not readers:
-            return False
-        readers.popitem(last=False)
-        return True
+        return bool(readers and readers.popitem(last=False))
 
     def _fetch(self, entry: ShardEntry, release: Callable[[], bool]) -> None:
         """Makes the shard whole; called while it is locked."""
-        where = self._remote.where(entry.manifest)
-        data, digest, _ = listed_manifest(self._remote.read, entry, where)
-        if digest != entry.manifest_sha256:
-            raise ValueError(
-                f"{where}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {digest}, expected "
-                f"{entry.manifest_sha256}); the store changed: open it again, or finish the run that changes it"
-            )
-        manifest = ShardManifest.from_json(_json(data, self._remote), where)
-        if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
-            raise ValueError(f"{where}: does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard}; verify it")
+        manifest, data = checked_manifest(self._remote.read, entry, self._remote.where(entry.manifest))
         if entry.data_file is not None:
             arriving, whole = self._staging.partial(entry), self.path / entry.data_file
             self._staging.reserve(entry, self.manifest.shards, release)
@@ -391,24 +378,14 @@ def _check_names(manifest: StoreManifest, remote: ObjectFolder) -> None:
 
 
 def _check_content(path: Path, manifest: ShardManifest) -> None:
-    """Every record against the digest in the index, and the index against the manifest.
-
-    Raises:
-        ValueError: naming what differs.
-    """
+    """Raises ValueError naming what differs: every record against the index, and that against the manifest."""
     reader = ShardReader(path, manifest)  # never closed: what a damaged record raises holds views of it
-    for record, (key, digest) in zip(reader.scan(copy=False, check=True), reader.digests(), strict=True):
-        if record_digest(record) != digest:
-            raise ValueError(f"record {key.decode('utf-8', 'replace')!r} has another digest than its index says")
+    for row, image_id in enumerate(reader.ids()):
+        what = record_problem(reader, row, image_id)
+        if what is not None:
+            raise ValueError(f"record {image_id!r}: {what}")
     if content_digest(reader.digests()) != manifest.content_digest:
         raise ValueError("its index gives another content digest than its manifest")
-
-
-def _json(data: bytes, remote: ObjectFolder) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{remote.url}: a manifest there is not JSON ({error}); copy the store there again") from None
 
 
 def plan_ranks(shards: Sequence[ShardEntry], num_ranks: int) -> list[list[ShardEntry]]:
@@ -455,12 +432,10 @@ def open_store(
         FileNotFoundError, OSError: naming the place that cannot be read.
         ValueError: when a URL comes without `stage_to`, a folder comes with it, or the store is damaged.
     """
-    at_url = isinstance(location, str) and "://" in location
-    if at_url and stage_to is None:
+    if not is_at_url(location):
+        if stage_to is not None or stage_bytes is not None:
+            raise ValueError(f"{location}: stage_to and stage_bytes are for a store at a URL; this is a folder")
+        return FeatureStore(Path(location))
+    if stage_to is None:
         raise ValueError(f"{location}: a store at a URL needs stage_to, a local folder for its shards")
-    if not at_url and (stage_to is not None or stage_bytes is not None):
-        raise ValueError(f"{location}: stage_to and stage_bytes are for a store at a URL; this is a folder")
-    if at_url:
-        assert stage_to is not None
-        return StagedStore(str(location), stage_to, max_bytes=stage_bytes)
-    return FeatureStore(Path(location))
+    return StagedStore(str(location), stage_to, max_bytes=stage_bytes)

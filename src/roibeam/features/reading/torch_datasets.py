@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -89,6 +89,20 @@ class RegionSamples(Sequence[RegionSample]):
             if name not in ("image_ids", "offsets", "region_mask", *_OF_IMAGES):
                 sample[name] = values[first:last] if self._ragged else values[place, :last]
         return sample
+
+
+class BatchOptions(TypedDict, total=False):
+    """The arguments of `TensorBatches` beside the store, for those who make them."""
+
+    fields: Collection[str]
+    ragged: bool
+    regions: RegionFilter | None
+    check: bool
+    reused_buffers: int | None
+
+
+class IterableOptions(BatchOptions, OrderOptions, total=False):
+    """The arguments of `RegionIterable` beside the store."""
 
 
 class TensorBatches:
@@ -353,20 +367,9 @@ class RegionDataset:
         reused_buffers: see `TensorBatches`; `prefetch_factor + 3` keeps a batch and the one after it valid.
     """
 
-    def __init__(
-        self,
-        store: FeatureStore,
-        *,
-        fields: Collection[str] = ("features",),
-        ragged: bool = False,
-        regions: RegionFilter | None = None,
-        check: bool = False,
-        reused_buffers: int | None = None,
-    ) -> None:
+    def __init__(self, store: FeatureStore, **options: Unpack[BatchOptions]) -> None:
         self._store = store
-        self._batches = TensorBatches(
-            store, fields=fields, ragged=ragged, regions=regions, check=check, reused_buffers=reused_buffers
-        )
+        self._batches = TensorBatches(store, **options)
         self._starts = shard_starts(store)
 
     def __repr__(self) -> str:
@@ -414,11 +417,8 @@ class _Resumable:
         self._order = BatchOrder(store, **({"at_epoch_end": "drop"} | options))
 
     def __len__(self) -> int:
-        """Batches of this rank from the position to the end of its epoch.
-
-        Raises:
-            TypeError: when batches never end (`at_epoch_end="go on"`).
-        """
+        """Batches of this rank from the position to the end of its epoch; TypeError when batches never end
+        (`at_epoch_end="go on"`)."""
         if self._order.num_batches is None:
             raise TypeError('batches never end with at_epoch_end="go on"; "drop" or "short" end an epoch')
         return self._order.num_batches
@@ -491,22 +491,12 @@ class RegionIterable(_Resumable, IterableDataset):
         order: see `RegionBatchSampler`.
     """
 
-    def __init__(
-        self,
-        store: FeatureStore,
-        *,
-        fields: Collection[str] = ("features",),
-        ragged: bool = False,
-        regions: RegionFilter | None = None,
-        check: bool = False,
-        reused_buffers: int | None = None,
-        **order: Unpack[OrderOptions],
-    ) -> None:
+    def __init__(self, store: FeatureStore, **options: Unpack[IterableOptions]) -> None:
         import torch
 
-        self._batches = TensorBatches(
-            store, fields=fields, ragged=ragged, regions=regions, check=check, reused_buffers=reused_buffers
-        )
+        given: dict[str, Any] = dict(options)
+        order: Any = {name: given.pop(name) for name in OrderOptions.__annotations__ if name in given}
+        self._batches = TensorBatches(store, **given)
         super().__init__(store, order)
         # Persistent workers keep their copy of this object between epochs; a shared number reaches them.
         self._position = torch.zeros(1, dtype=torch.int64).share_memory_()

@@ -114,11 +114,8 @@ class Fingerprint:
 
 
 def feature_space_of(details: dict[str, Any]) -> str:
-    """SHA-256 (hex) of `details` as canonical JSON: sorted keys, no spaces, ASCII escapes, shortest float form.
-
-    Raises:
-        ValueError: when `details` holds something JSON has no exact form for (NaN, bytes, keys that are not strings).
-    """
+    """SHA-256 (hex) of `details` as canonical JSON: sorted keys, no spaces, ASCII escapes, shortest float form;
+    ValueError when `details` holds something JSON has no exact form for (NaN, bytes, keys that are not strings)."""
     return hashlib.sha256(_canonical_json(details).encode("ascii")).hexdigest()
 
 

@@ -15,7 +15,7 @@ import heapq
 import operator
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -222,7 +222,7 @@ class RegionRecord:
 
     def equals(self, other: RegionRecord) -> bool:
         """Whether every field is equal bit for bit (dtype and shape included)."""
-        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return record_digest(self) == record_digest(other)
 
     def _check(self, name: str, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
         array = getattr(self, name)
@@ -302,14 +302,6 @@ def _all_finite(array: np.ndarray) -> bool:
     return int(array.view(signed).max()) < infinity and int(array.view(unsigned).max()) < minus_infinity
 
 
-def _same(left: object, right: object) -> bool:
-    if isinstance(left, TopKDistribution) and isinstance(right, TopKDistribution):
-        return all(_same(getattr(left, f.name), getattr(right, f.name)) for f in fields(left))
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-    return type(left) is type(right) and left == right
-
-
 DIGEST_BYTES = 32
 _RECORD_DOMAIN = b"roibeam-record-1\0"
 
@@ -330,11 +322,8 @@ def record_digest(record: RegionRecord) -> bytes:
 
 
 def content_digest(digests: Iterable[tuple[bytes, bytes]]) -> str:
-    """SHA-256 (hex) over (length of the key u32, key, record digest) of records in ascending key order.
-
-    Raises:
-        ValueError: when keys are not strictly ascending: the same image twice, or shards read in the wrong order.
-    """
+    """SHA-256 (hex) over (length of the key u32, key, record digest) of records in ascending key order; ValueError when
+    keys are not strictly ascending: the same image twice, or shards read in the wrong order."""
     state = hashlib.sha256()
     previous: bytes | None = None
     for key, digest in digests:

@@ -76,13 +76,11 @@ class _Database(NamedTuple):
 
 
 class LmdbPages:
-    """The pages of a finished LMDB file.
+    """The pages of a finished LMDB file; ValueError when the file is not LMDB 0.9, or shorter than its own page count.
 
     Args:
         buffer: the whole file; it is read, never kept beyond this object.
         name: how errors call the file.
-    Raises:
-        ValueError: when the file is not LMDB 0.9, or shorter than its own page count.
     """
 
     def __init__(self, buffer: FileBytes, name: str) -> None:
@@ -427,7 +425,10 @@ class OffsetIndex:
         self.feature_dtype: str = DTYPE_NAMES[dtype_code]
         self.numpy_dtype = FEATURE_DTYPES[self.feature_dtype]
         payload = buffer[_HEADER.size :]
-        view = {key: _numbers(payload[at : at + n * t.itemsize], t) for key, (t, n, at) in places.items()}
+        # As Python's integers: a numpy scalar for each number would cost more than the lookup. Cast, not an array's
+        # `.data`: that cannot be indexed where a hostile manifest puts the index at an odd byte.
+        codes: Any = {key: dtype.char for key, (dtype, _, _) in places.items()}  # of native size, as memoryview wants
+        view = {key: payload[at : at + n * t.itemsize].cast(codes[key]) for key, (t, n, at) in places.items()}
         self._hashes, self._hash_rows = view["key_hashes"], view["hash_rows"]
         self._key_offsets, self._key_blob = view["key_offsets"], view["key_blob"]
         self._meta_offsets, self._meta_lengths = view["meta_offsets"], view["meta_lengths"]
@@ -472,17 +473,14 @@ class OffsetIndex:
             raise self._damaged(f"puts a value of row {row} at {start} to {end} of {self._file_bytes}")
         return meta_start, meta_end, region_start, region_end
 
-    def row(self, row: int) -> IndexRow:
-        meta_start, meta_end, region_start, region_end = self.ranges(row)
-        sizes = (meta_start, meta_end - meta_start, region_start, region_end - region_start)
-        return IndexRow(self.key(row), *sizes, self.num_regions_at(row), self.digest(row))
-
     def num_regions_at(self, row: int) -> int:
         return self._num_regions[row]
 
-    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[IndexRow]:
-        for row in range(start, self.num_records if stop is None else min(stop, self.num_records)):
-            yield self.row(row)
+    def rows(self) -> Iterator[IndexRow]:
+        for row in range(self.num_records):
+            meta_start, meta_end, region_start, region_end = self.ranges(row)
+            sizes = (meta_start, meta_end - meta_start, region_start, region_end - region_start)
+            yield IndexRow(self.key(row), *sizes, self.num_regions_at(row), self.digest(row))
 
     def check_counts(self, manifest: ShardManifest, *, advice: str) -> None:
         """Raises ValueError, ending in `advice`, when index and manifest do not count the same."""
@@ -496,15 +494,6 @@ class OffsetIndex:
 
     def _damaged(self, what: str) -> ValueError:
         return ValueError(f"{self._name}: offset index {what}; copy the file again or re-extract its shard")
-
-
-def _numbers(view: memoryview, dtype: np.dtype) -> memoryview:
-    """The bytes of `view` as Python's integers: a numpy scalar for each number would cost more than the lookup.
-
-    Cast, not an array's `.data`: that cannot be indexed where a hostile manifest puts the index at an odd byte.
-    """
-    code: Any = dtype.char  # of native size, as memoryview wants it
-    return view.cast(code)
 
 
 def encode_index(rows: Sequence[IndexRow], *, feature_dim: int, feature_dtype: str) -> bytes:

@@ -17,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -68,7 +69,7 @@ class JsonFields:
                 f"read it with the version that wrote it"
             )
 
-    def or_none(self, take: Callable[[str], str], name: str) -> str | None:
+    def or_none(self, take: Callable[[str], Any], name: str) -> Any:
         """`take`, one of the methods below, for a field that may be null."""
         value = self._take(name, "there (null when it has no value)", lambda value: True)
         return None if value is None else take(name)
@@ -90,6 +91,10 @@ class JsonFields:
 
     def items(self, name: str) -> list[Any]:
         return self._take(name, "a list", lambda value: isinstance(value, list))
+
+    def objects(self, name: str) -> list[JsonFields]:
+        """The members of a list of objects."""
+        return [JsonFields(inner, f"{self._where}: {name}[{i}]") for i, inner in enumerate(self.items(name))]
 
     def names(self, name: str) -> tuple[str, ...] | None:
         def is_names(value: object) -> bool:
@@ -114,6 +119,17 @@ class JsonFields:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._where}: {error}") from None
 
+    def plain_fields(self, kind: type) -> dict[str, Any]:
+        """The fields of a dataclass that are here under their names: all but its tuples and other dataclasses."""
+        found: dict[str, Any] = {}
+        for each in fields(kind):
+            written = str(each.type)
+            take = _TAKEN_BY_NAME.get(each.name) or _TAKEN_BY_TYPE.get(written.removesuffix(" | None"))
+            if take is not None:
+                one = partial(take, self)
+                found[each.name] = self.or_none(one, each.name) if written.endswith(" | None") else one(each.name)
+        return found
+
     def _take(self, name: str, want: str, fits: Callable[[Any], bool]) -> Any:
         if name not in self._value:
             raise self.wrong(name, want, "nothing: the field is missing")
@@ -122,6 +138,17 @@ class JsonFields:
             raise self.wrong(name, want, value)
         return value
 
+
+_TAKEN_BY_TYPE: dict[str, Callable[[JsonFields, str], Any]] = {
+    "int": JsonFields.count,
+    "str": JsonFields.text,
+    "dict[str, Any]": JsonFields.mapping,
+    "Fingerprint": JsonFields.fingerprint,
+}
+_TAKEN_BY_NAME: dict[str, Callable[[JsonFields, str], Any]] = {
+    **dict.fromkeys(("file", "manifest", "data_file"), JsonFields.file_name),
+    **dict.fromkeys(("content_digest", "manifest_sha256", "sha256"), JsonFields.digest),
+}
 
 SHARD_FORMAT = "roibeam-shard"
 STORE_FORMAT = "roibeam-store"
@@ -134,11 +161,8 @@ EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()
 
 
 def data_file_name(shard: int, attempt: str) -> str:
-    """`part-00003.<attempt>.lmdb`; two attempts of one shard never share a file.
-
-    Raises:
-        ValueError: when `attempt` is not 1 to 64 letters, digits, `-` or `_`.
-    """
+    """`part-00003.<attempt>.lmdb`; two attempts of one shard never share a file. Raises ValueError when `attempt` is
+    not 1 to 64 letters, digits, `-` or `_`."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", attempt):
         raise ValueError(f"attempt {attempt!r} must be 1 to 64 letters, digits, - or _: it becomes part of a file name")
     return f"part-{shard:05d}.{attempt}.lmdb"
@@ -270,28 +294,8 @@ class ShardManifest(ShardSummary, _JsonFile):
     def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
         read = JsonFields(value, str(path))
         read.format(SHARD_FORMAT, MANIFEST_VERSION)
-        dead = [JsonFields(inner, f"{path}: dead_letters[{i}]") for i, inner in enumerate(read.items("dead_letters"))]
-        manifest = cls(
-            shard=read.count("shard"),
-            attempt=read.text("attempt"),
-            data_file=read.or_none(read.file_name, "data_file"),
-            fingerprint=read.fingerprint("fingerprint"),
-            members_digest=read.text("members_digest"),
-            data_bytes=read.count("data_bytes"),
-            page_size=read.count("page_size"),
-            num_pages=read.count("num_pages"),
-            index_offset=read.count("index_offset"),
-            index_bytes=read.count("index_bytes"),
-            num_records=read.count("num_records"),
-            num_regions=read.count("num_regions"),
-            feature_dim=read.count("feature_dim"),
-            feature_dtype=read.or_none(read.text, "feature_dtype"),
-            first_id=read.or_none(read.text, "first_id"),
-            last_id=read.or_none(read.text, "last_id"),
-            content_digest=read.digest("content_digest"),
-            dead_letters=tuple(DeadLetter(**{f.name: one.text(f.name) for f in fields(DeadLetter)}) for one in dead),
-            stats=read.mapping("stats"),
-        )
+        letters = tuple(DeadLetter(**inner.plain_fields(DeadLetter)) for inner in read.objects("dead_letters"))
+        manifest = cls(**read.plain_fields(cls), dead_letters=letters)
         named = (manifest.data_file, manifest.feature_dtype, manifest.first_id, manifest.last_id)
         if any((name is None) != (manifest.num_records == 0) for name in named):
             raise read.wrong(
@@ -396,34 +400,17 @@ class StoreManifest(_JsonFile):
         read = JsonFields(value, str(path))
         read.format(STORE_FORMAT, MANIFEST_VERSION)
         vocabulary = JsonFields(read.mapping("vocabulary"), f"{path}: vocabulary")
-        entries = [
-            ShardEntry(
-                shard=one.count("shard"),
-                manifest=one.file_name("manifest"),
-                data_file=one.or_none(one.file_name, "data_file"),
-                num_records=one.count("num_records"),
-                num_regions=one.count("num_regions"),
-                data_bytes=one.count("data_bytes"),
-                first_id=one.or_none(one.text, "first_id"),
-                last_id=one.or_none(one.text, "last_id"),
-                content_digest=one.digest("content_digest"),
-                manifest_sha256=one.digest("manifest_sha256"),
-            )
-            for one in (JsonFields(inner, f"{path}: shards[{i}]") for i, inner in enumerate(read.items("shards")))
-        ]
+        entries = tuple(ShardEntry(**one.plain_fields(ShardEntry)) for one in read.objects("shards"))
+        annotations = None
+        if value.get("annotations") is not None:
+            table = JsonFields(value["annotations"], f"{path}: annotations")
+            annotations = AnnotationsEntry(**table.plain_fields(AnnotationsEntry))
         manifest = cls(
-            fingerprint=read.fingerprint("fingerprint"),
-            config=read.mapping("config"),
+            **read.plain_fields(cls),
             classes=vocabulary.names("classes"),
             attributes=vocabulary.names("attributes"),
-            feature_dim=read.count("feature_dim"),
-            feature_dtype=read.or_none(read.text, "feature_dtype"),
-            shards=tuple(entries),
-            num_records=read.count("num_records"),
-            num_regions=read.count("num_regions"),
-            num_dead_letters=read.count("num_dead_letters"),
-            content_digest=read.digest("content_digest"),
-            annotations=_read_annotations(value, path) if "annotations" in value else None,
+            shards=entries,
+            annotations=annotations,
         )
         for name in ("num_records", "num_regions"):
             total = sum(getattr(entry, name) for entry in entries)
@@ -438,20 +425,6 @@ class StoreManifest(_JsonFile):
         return manifest
 
 
-def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) -> AnnotationsEntry | None:
-    if manifest["annotations"] is None:
-        return None
-    read = JsonFields(manifest["annotations"], f"{path}: annotations")
-    return AnnotationsEntry(
-        file=read.file_name("file"),
-        rows=read.count("rows"),
-        captions=read.count("captions"),
-        labels=read.count("labels"),
-        bytes=read.count("bytes"),
-        sha256=read.digest("sha256"),
-    )
-
-
 class ListedManifest(NamedTuple):
     """Bytes of a shard manifest and their SHA-256: another than the entry's where the store changed and the old one is
     gone. `is_set_aside`: a run tries the shard's failed images again, or was stopped when it did."""
@@ -462,7 +435,7 @@ class ListedManifest(NamedTuple):
 
 
 def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str) -> ListedManifest:
-    """The manifest that the store manifest was made from, wherever it is now.
+    """The manifest that the store manifest was made from, wherever it is now; FileNotFoundError where it is gone.
 
     `extract --retry-dead-letters` sets the manifests of its shards aside and keeps their data files until the store
     manifest lists the new ones. So the store can be read while such a run is at work, or after it was killed.
@@ -470,8 +443,6 @@ def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str)
     Args:
         read: gives a whole file of the store's folder by its name; FileNotFoundError where there is none.
         where: how messages name the manifest.
-    Raises:
-        FileNotFoundError: where it is gone.
     """
     data = _read(read, entry.manifest)
     digest = None if data is None else hashlib.sha256(data).hexdigest()
@@ -485,6 +456,19 @@ def listed_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str)
             f"again"
         )
     return ListedManifest(data, digest)
+
+
+def checked_manifest(read: Callable[[str], bytes], entry: ShardEntry, where: str) -> tuple[ShardManifest, bytes]:
+    """The manifest that the store manifest was made from, and its bytes; ValueError when it is gone, and another is
+    there. Arguments and other errors as of `listed_manifest`."""
+    data, digest, _ = listed_manifest(read, entry, where)
+    manifest = ShardManifest.from_bytes(data, where)
+    if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
+        raise ValueError(
+            f"{where}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {digest}, expected "
+            f"{entry.manifest_sha256}); finish the run that changed it and open the store again, or verify the store"
+        )
+    return manifest, data
 
 
 def _read(read: Callable[[str], bytes], name: str) -> bytes | None:

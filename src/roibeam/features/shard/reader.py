@@ -11,7 +11,6 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from roibeam.features.folders.folder_protocol import UNKNOWN_BYTES, OutputFolder
@@ -77,10 +76,8 @@ class ShardReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
             self.close()
         else:  # its traceback may hold views of the map; a BufferError would hide what went wrong
             self._index = self._map = None
@@ -223,11 +220,8 @@ class ShardReader:
         yield from self._opened()[1].rows()
 
     def close(self) -> None:
-        """Unmaps the file; a second call does nothing.
-
-        Raises:
-            BufferError: while arrays made with `copy=False` are alive; the reader stays open and can be closed later.
-        """
+        """Unmaps the file; a second call does nothing. Raises BufferError while arrays made with `copy=False` are
+        alive; the reader stays open and can be closed later."""
         if self._map is None:
             return
         self._index = None
@@ -275,19 +269,6 @@ def check_pages(pages: LmdbPages, manifest: ShardManifest, where: str) -> None:
             f"{where}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
             f"{manifest.num_pages} of {manifest.page_size}; the file was changed after it was finished"
         )
-
-
-def stream_digests(
-    path: str | os.PathLike[str], manifest: ShardManifest, *, rows_at_once: int = 256
-) -> Iterator[tuple[bytes, bytes]]:
-    """`ShardReader.digests`, but with the file open only while a block of rows is read.
-
-    Merging thousands of shards holds one such stream each; open maps would run into `ulimit -n`.
-    """
-    for start in range(0, manifest.num_records, rows_at_once):
-        with ShardReader(path, manifest, check_index=start == 0) as reader:
-            block = list(reader.digests(start, start + rows_at_once))
-        yield from block
 
 
 class ShardObject:
@@ -370,9 +351,19 @@ class FileRanges:
         return self._folder.read_range(self._name, start, max(start, stop))
 
 
-def shard_digests(folder: OutputFolder, manifest: ShardManifest) -> Iterator[tuple[bytes, bytes]]:
-    """(key, record digest) of a shard in key order, wherever it lies; at a URL its index alone is read, and kept."""
+def shard_digests(
+    folder: OutputFolder, manifest: ShardManifest, *, rows_at_once: int = 256
+) -> Iterator[tuple[bytes, bytes]]:
+    """(key, record digest) of a shard in key order, wherever it lies; at a URL its index alone is read, and kept.
+
+    A file is open only while a block of rows is read: merging thousands of shards holds one such stream each, and open
+    maps would run into `ulimit -n`.
+    """
     assert manifest.data_file is not None
-    if folder.local_path is not None:
-        return stream_digests(folder.local_path / manifest.data_file, manifest)
-    return ShardObject(folder, manifest).digests()
+    if folder.local_path is None:
+        yield from ShardObject(folder, manifest).digests()
+        return
+    for start in range(0, manifest.num_records, rows_at_once):
+        with ShardReader(folder.local_path / manifest.data_file, manifest, check_index=start == 0) as reader:
+            block = list(reader.digests(start, start + rows_at_once))
+        yield from block

@@ -14,8 +14,9 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from roibeam.features.folders.durable_files import fsync_folder, json_bytes
@@ -30,7 +31,7 @@ from roibeam.features.record.region_record import (
     record_digest,
 )
 from roibeam.features.shard.layout import encode_meta, encode_regions
-from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, IndexRow, LmdbPages, ValuePosition, encode_index
+from roibeam.features.shard.lmdb_file import COMMIT_BYTES, GrowingLmdb, IndexRow, LmdbPages, encode_index
 from roibeam.features.shard.manifest import (
     STORE_MANIFEST_NAME,
     AnnotationsEntry,
@@ -50,7 +51,7 @@ INDEX_KEY = b"v1"
 
 
 class ShardWriter:
-    """Writes one data file; use it as a context manager.
+    """Writes one data file; use it as a context manager. Raises ValueError when `path` exists.
 
     Leaving the block without `finish` deletes the file, so a failed attempt leaves nothing that could be taken for a
     shard.
@@ -59,8 +60,6 @@ class ShardWriter:
         path: the data file; must not exist (two attempts never share a file).
         planned_bytes: expected size of all values; see `GrowingLmdb`. The file only ever has the size of its pages.
         commit_bytes: values per transaction; the writer's memory is about twice this.
-    Raises:
-        ValueError: when `path` exists.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, planned_bytes: int, commit_bytes: int = COMMIT_BYTES) -> None:
@@ -93,9 +92,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.discard()
 
     @property
@@ -103,11 +100,8 @@ class ShardWriter:
         return len(self._records)
 
     def put(self, record: RegionRecord) -> None:
-        """Adds one record; ascending ids pack the tree best, any order is right.
-
-        Raises:
-            ValueError: for an id that is there already, or features of another width or dtype than the records before.
-        """
+        """Adds one record; ascending ids pack the tree best, any order is right. Raises ValueError for an id that is
+        there already, or features of another width or dtype than the records before."""
         self._check_open()
         key = record.image_id.encode("utf-8")
         if key in self._records:
@@ -179,15 +173,13 @@ class ShardWriter:
         with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             pages = LmdbPages(mapped, str(self.path))
             metas, regions = pages.values(META_DATABASE), pages.values(REGIONS_DATABASE)
-            rows = [self._row(meta, region) for meta, region in zip(metas, regions, strict=True)]
+            rows = []
+            for meta, region in zip(metas, regions, strict=True):
+                assert meta.key == region.key
+                rows.append(IndexRow(*meta, *region[1:], *self._records[meta.key]))
         if [row.key for row in rows] != sorted(self._records):
             raise RuntimeError(f"{self.path}: the finished tree holds other keys than were put; please report this")
         return rows
-
-    def _row(self, meta: ValuePosition, region: ValuePosition) -> IndexRow:
-        assert meta.key == region.key
-        num_regions, digest = self._records[meta.key]
-        return IndexRow(meta.key, meta.offset, meta.length, region.offset, region.length, num_regions, digest)
 
     def _summary(self, rows: list[IndexRow], index: bytes) -> ShardSummary:
         assert self._kind is not None
@@ -316,12 +308,7 @@ def digests_in_sequences(folder: OutputFolder, manifests: Sequence[ShardManifest
             sequences.append([])
         sequences[number].append(manifest)
         heapq.heappush(ends, (manifest.last_id.encode("utf-8", "surrogatepass"), number))
-    return [_digests_of(folder, sequence) for sequence in sequences]
-
-
-def _digests_of(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> Iterator[_Pair]:
-    for manifest in manifests:
-        yield from shard_digests(folder, manifest)
+    return [chain.from_iterable(map(partial(shard_digests, folder), sequence)) for sequence in sequences]
 
 
 @dataclass(frozen=True)

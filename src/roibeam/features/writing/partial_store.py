@@ -14,6 +14,7 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,14 @@ from roibeam.features.shard.manifest import (
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardObject, ShardReader
-from roibeam.features.shard.writer import ShardSequence, publish_store
+from roibeam.features.shard.writer import (
+    Outcome,
+    ShardOutput,
+    ShardSequence,
+    num_outcomes,
+    publish_store,
+    write_shard_sequence,
+)
 from roibeam.features.store_copy import RecordChange
 from roibeam.features.writing.writer_input import RecordKind, WriterSettings, check_values, record_of_arrays
 from roibeam.messages import plural
@@ -100,9 +108,8 @@ def _entries(folder: OutputFolder) -> Iterator[tuple[str, bool]]:
     if folder.local_path is None:
         yield from ((name, True) for name in sorted(folder.listing()))
     else:
-        yield from (
-            (path.name, path.is_file() and not path.is_symlink()) for path in sorted(folder.local_path.iterdir())
-        )
+        for path in sorted(folder.local_path.iterdir()):
+            yield path.name, path.is_file() and not path.is_symlink()
 
 
 def finished_shards(out: Path | OutputFolder) -> list[ShardManifest]:
@@ -178,6 +185,63 @@ def work_folder(folder: OutputFolder, scratch: str | None = None) -> Iterator[Pa
             yield path
 
 
+class SequenceStore:
+    """A store that a "copy" or an "import" writes as shards 0, 1, 2, ..., after those that an earlier run of the same
+    plan finished. Needs the store's lock where there is one.
+
+    Args:
+        folder: of the store.
+        work: local folder of a data file that is being written, see `work_folder`.
+        plan: digest of all that decides what is written.
+        sizes: arguments of `ShardSequence`, and its `before_publish`.
+    Attributes:
+        manifests: of the finished shards.
+        num_kept: those of them that an earlier run finished.
+        num_done: outcomes in them, when it was opened.
+    Raises:
+        ValueError: when the folder holds anything but a part of this store.
+    """
+
+    def __init__(
+        self, folder: OutputFolder, work: Path, command: str, plan: str, fingerprint: Fingerprint, **sizes: Any
+    ) -> None:
+        check_sequence_folder(folder, command, plan)
+        self._folder, self._fingerprint = folder, fingerprint
+        self.manifests = finished_shards(folder)
+        self.num_kept = len(self.manifests)
+        self.num_done = sum(map(num_outcomes, self.manifests))
+        remove_unfinished(folder, self.manifests)
+        self._sequence = ShardSequence(
+            ShardOutput(folder, work),
+            fingerprint=fingerprint,
+            source=plan,
+            first_shard=self.num_kept,
+            stats=plan_stat(command, plan),
+            **sizes,
+        )
+
+    @property
+    def num_repeats(self) -> int:
+        """Entries that were left out because an earlier one has the same."""
+        return sum(manifest.stats["equal_repeats"] for manifest in self.manifests)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Dead letters by reason."""
+        return Counter(letter.reason for manifest in self.manifests for letter in manifest.dead_letters)
+
+    def write(self, outcomes: Iterable[Outcome]) -> None:
+        """Writes the outcomes that come after the first `num_done`."""
+        self.manifests.extend(write_shard_sequence(outcomes, self._sequence))
+
+    def publish(self, **facts: Any) -> StoreManifest:
+        """`publish_store` of all its shards; `facts` are the other arguments of that."""
+        shards = range(len(self.manifests))
+        published = publish_store(self._folder, shards, fingerprint=self._fingerprint, **facts)
+        remove_unfinished(self._folder, self.manifests)
+        return published
+
+
 COMMAND = "write"  # as `plan_stat` and the store's config have it
 
 
@@ -246,11 +310,10 @@ class FinishedShards:
 
     def kind(self) -> RecordKind | None:
         """Kind of the records that are there; None without any."""
-        for manifest in self.manifests:
-            return RecordKind.from_json(
-                manifest.stats.get("kind"), str(self._folder / f"part-{manifest.shard:05d}.json")
-            )
-        return None
+        if not self.manifests:
+            return None
+        first = self.manifests[0]
+        return RecordKind.from_json(first.stats.get("kind"), str(self._folder / shard_manifest_name(first.shard)))
 
     def has_classes(self) -> bool | None:
         """Whether class ids of the records were given; None if unknown."""
@@ -379,11 +442,7 @@ class PartialStore:
         return record
 
     def is_there(self, record: RegionRecord, captions: tuple[str, ...]) -> bool:
-        """Whether an earlier writer wrote this image.
-
-        Raises:
-            ValueError: when it wrote other content under the id.
-        """
+        """Whether an earlier writer wrote this image; ValueError when it wrote other content under the id."""
         image_id = record.image_id
         if not self._shards.is_earlier(image_id):
             return False
@@ -415,11 +474,7 @@ class PartialStore:
         if not len(self):
             log.warning("%s: no image was written; the store is empty", self._folder)
         settings = self._settings
-        known = (
-            {}
-            if settings.classes is not None or settings.num_classes is None
-            else {"num_classes": settings.num_classes}
-        )
+        known = {"num_classes": settings.num_classes} if settings.classes is None and settings.num_classes else {}
         return publish_store(
             self._folder,
             [manifest.shard for manifest in self._shards.manifests],

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from roibeam.features.folders.folder_protocol import store_lock
@@ -100,9 +99,7 @@ class StoreWriter:
             self._held = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         assert self._open is not None
         opened, self._open = self._open, None
         with self._held:

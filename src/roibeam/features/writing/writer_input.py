@@ -21,7 +21,7 @@ from roibeam.features.exchange.entry_record import EntryError, check_boxes, chec
 from roibeam.features.exchange.formats import FORMATS
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 from roibeam.features.store_copy import COPY_DTYPES
-from roibeam.messages import check_list, near_names
+from roibeam.messages import check_list, first_line, near_names
 
 MOST_CLASSES = 2**16  # ids are uint16
 
@@ -150,11 +150,7 @@ class WriterSettings:
 
 
 def checked_names(names: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
-    """Names of classes or attributes.
-
-    Raises:
-        ValueError: for one text in place of several, no name, or what is no text.
-    """
+    """Names of classes or attributes; ValueError for one text in place of several, no name, or what is no text."""
     if names is None:
         return None
     check_list(names, what)
@@ -314,7 +310,11 @@ def check_values(record: RegionRecord) -> None:
     lie in 0..1: a `RegionRecord` checks shapes and dtypes alone, and such values look right in a store."""
     try:
         check_boxes(record.boxes, record.height, record.width)
-        _check_pixels(record)
+        # Boxes in shares of the image look like boxes of its corner.
+        if min(record.height, record.width) > 1 and 0 < record.boxes.max(initial=0) <= 1:
+            size = f"{record.width}x{record.height}"
+            detail = f"all boxes lie in 0..1 of an image of {size} pixels; give x1 y1 x2 y2 in pixels"
+            raise EntryError("record", "boxes in shares", detail)
         check_scores(record.class_scores, "class_scores")
         if record.attribute_scores is not None:
             check_scores(record.attribute_scores, "attribute_scores")
@@ -323,11 +323,7 @@ def check_values(record: RegionRecord) -> None:
 
 
 def caption_texts(image_id: str, captions: str | Iterable[str]) -> tuple[str, ...]:
-    """The captions of an image; one text alone is one caption.
-
-    Raises:
-        ValueError: for what is no text, or empty.
-    """
+    """The captions of an image; one text alone is one caption. Raises ValueError for what is no text, or empty."""
     if isinstance(captions, Mapping) or not isinstance(captions, Iterable):
         raise ValueError(f"image {image_id!r}: captions are a text or several, got {type(captions).__name__}")
     texts = (captions,) if isinstance(captions, str) else tuple(captions)
@@ -356,11 +352,10 @@ def _array(value: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors on a GPU, of bfloat16, with gradient
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EntryError(
             "read",
             "no array",
-            f"{name} is no array ({why}); of a tensor give tensor.detach().cpu(), of bfloat16 .float()",
+            f"{name} is no array ({first_line(error)}); of a tensor give tensor.detach().cpu(), of bfloat16 .float()",
         ) from None
 
 
@@ -417,13 +412,3 @@ def _distribution(value: Any) -> np.ndarray | TopKDistribution | None:
             f"a row of class_distribution sums up to 1 +- {off:.3g}; give those of all classes, background last",
         )
     return rows.astype(np.float16)
-
-
-def _check_pixels(record: RegionRecord) -> None:
-    """Boxes in shares of the image look like boxes of its corner."""
-    if min(record.height, record.width) > 1 and 0 < record.boxes.max(initial=0) <= 1:
-        raise EntryError(
-            "record",
-            "boxes in shares",
-            f"all boxes lie in 0..1 of an image of {record.width}x{record.height} pixels; give x1 y1 x2 y2 in pixels",
-        )

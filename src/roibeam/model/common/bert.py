@@ -14,8 +14,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from roibeam.messages import name_hint
-from roibeam.model.common.fields import BertFields, ConfigFields
-from roibeam.model.common.heads import WeightNormedLinear
+from roibeam.model.common.fields import BertFields, ConfigFields, TwoStreamFields
+from roibeam.model.common.heads import MaskedWordHead, WeightNormedLinear
 from roibeam.model.common.transformer import TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
 
@@ -103,9 +103,26 @@ def bert_layer(sizes: BertSizes) -> TransformerLayer:
     )
 
 
+def image_layer_sizes(fields: TwoStreamFields, width: int) -> dict[str, Any]:
+    """Arguments of a `TransformerLayer` of the image's own layers."""
+    return {
+        "hidden_size": width,
+        "num_heads": fields.image_num_attention_heads,
+        "intermediate_size": fields.image_intermediate_size,
+        "attention_dropout": fields.image_attention_dropout,
+        "dropout": fields.image_hidden_dropout,
+        "activation": fields.image_hidden_activation,
+    }
+
+
 def bert_encoder(sizes: BertSizes) -> TransformerEncoder:
     """BERT's `num_hidden_layers` layers."""
     return TransformerEncoder(bert_layer(sizes) for _ in range(sizes.num_hidden_layers))
+
+
+def bert_word_head(sizes: BertSizes) -> MaskedWordHead:
+    """BERT's masked-word head."""
+    return MaskedWordHead(sizes.hidden_size, sizes.vocab_size, activation=sizes.hidden_activation)
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +21,24 @@ BERT_LAYER = (
     ("output.LayerNorm.", "feed_forward_norm."),
 )
 
+Rules = tuple[tuple[str, str], ...]
+
+
+def layer_rules(official: str, internal: str) -> Rules:
+    """`BERT_LAYER` below two prefixes, with "{}" for the number of a layer."""
+    return tuple((official + name, internal + own) for name, own in BERT_LAYER)
+
+
+def embedding_rules(official: str, internal: str, *, norm: str = "norm") -> Rules:
+    """BERT's embeddings of text below two prefixes; `norm` is the internal name of their LayerNorm."""
+    return (
+        (f"{official}word_embeddings.", f"{internal}words."),
+        (f"{official}position_embeddings.", f"{internal}positions."),
+        (f"{official}token_type_embeddings.", f"{internal}segments."),
+        (f"{official}LayerNorm.", f"{internal}{norm}."),
+    )
+
+
 # BERT's masked-word head in these codes, and `MaskedWordHead`; the decoder is the word embedding.
 BERT_WORD_HEAD = (
     ("cls.predictions.bias", "masked_word_head.bias"),
@@ -28,11 +46,29 @@ BERT_WORD_HEAD = (
     ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
 )
 
+
+def two_stream_rules(model: str) -> Rules:
+    """Names that ViLBERT's releases and InterBERT's share; `model` is the internal name of the encoder."""
+    return (
+        *embedding_rules("bert.embeddings.", f"{model}.text_embeddings."),
+        ("bert.v_embeddings.image_embeddings.", f"{model}.region_embeddings.features."),
+        ("bert.v_embeddings.image_location_embeddings.", f"{model}.region_embeddings.locations."),
+        ("bert.v_embeddings.LayerNorm.", f"{model}.region_embeddings.norm."),
+        ("bert.t_pooler.dense.", f"{model}.pooler.text."),
+        ("bert.v_pooler.dense.", f"{model}.pooler.image."),
+        *BERT_WORD_HEAD,
+        ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
+        ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
+        ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
+        ("cls.bi_seq_relationship.", "match_head."),
+        ("vil_logit.", "pair_score."),
+        ("vision_logit.", "region_score."),
+        ("linguisic_logit.", "word_score."),  # sic
+    )
+
+
 # Tensors that files of ViLBERT and InterBERT hold twice: the decoder of masked words is the word embedding.
 WORD_DECODER_COPY = MappingProxyType({"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"})
-
-# The option `fusion_method`, and the field `fusion`, one of `fields.FUSIONS`.
-OFFICIAL_FUSIONS = MappingProxyType({"mul": "product", "sum": "sum"})
 
 # BERT's options in every published configuration that derives from it, and the fields of `BertSizes`.
 BERT_OPTIONS = MappingProxyType(
@@ -50,15 +86,63 @@ BERT_OPTIONS = MappingProxyType(
         "initializer_range": "initializer_range",
     }
 )
+# Those of ViLBERT and InterBERT beside them.
+TWO_STREAM_OPTIONS = MappingProxyType(
+    {
+        **BERT_OPTIONS,
+        "v_feature_size": "region_feature_size",
+        "v_target_size": "region_target_size",
+        "v_num_hidden_layers": "image_num_hidden_layers",
+        "v_num_attention_heads": "image_num_attention_heads",
+        "v_intermediate_size": "image_intermediate_size",
+        "v_hidden_act": "image_hidden_activation",
+        "v_hidden_dropout_prob": "image_hidden_dropout",
+        "v_attention_probs_dropout_prob": "image_attention_dropout",
+        "num_labels": "num_answers",
+    }
+)
+# An option -> the fields that its value stands for.
+Readers = Mapping[str, Callable[[Any], dict[str, Any]]]
+TWO_STREAM_READERS: Readers = MappingProxyType(
+    {
+        # BertImageEmbeddings reads hidden_dropout_prob
+        "hidden_dropout_prob": lambda rate: {"hidden_dropout": rate, "region_embedding_dropout": rate},
+        "fusion_method": lambda word: {"fusion": "product" if word == "mul" else word},
+        "predict_feature": lambda value: {"region_loss": "regression" if value else "kl"},
+    }
+)
+
+
+def read_options(
+    model: str,
+    options: Mapping[str, Any],
+    names: Mapping[str, str],
+    readers: Readers,
+    without_effect: Collection[str],
+) -> dict[str, Any]:
+    """Fields of a configuration for official options.
+
+    Args:
+        model: its name for people.
+        names: option -> field of the same value; `readers` go before.
+    Raises:
+        ValueError: for an option that is in none of the three.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in readers:
+            fields |= readers[name](value)
+        elif name in names:
+            fields[names[name]] = value
+        elif name not in without_effect:
+            raise ValueError(f"{model} has no option {name!r}; known are {', '.join(sorted(names))}")
+    return fields
 
 
 class KeyTable:
     """Rules "official prefix", "internal prefix"; the rest of a name (weight, bias) is the same on both sides.
 
     A prefix ends with "." or is a whole name. "{}" in both stands for one number, that of a layer.
-
-    Raises:
-        ValueError: if two rules have the same prefix on one side: then a name could not be translated back.
     """
 
     def __init__(self, what: str, rules: Iterable[tuple[str, str]]) -> None:
@@ -68,20 +152,13 @@ class KeyTable:
         self._to_official = _reader([(internal, official) for official, internal in rules])
 
     def internal(self, official: str) -> str:
-        """
-        Raises:
-            ValueError: for a name that no rule covers.
-        """
+        """Raises ValueError for a name that no rule covers, as `official` does."""
         name = self._to_internal(official)
         if name is None:
             raise ValueError(f"parameter {official!r} is not one of {self.what}")
         return name
 
     def official(self, internal: str) -> str:
-        """
-        Raises:
-            ValueError: for a name that no rule covers.
-        """
         name = self._to_official(internal)
         if name is None:
             raise ValueError(f"parameter {internal!r} has no name in a checkpoint of {self.what}")
@@ -94,11 +171,7 @@ _INNER = ("model_state_dict", "model", "state_dict")
 
 
 def inner_parameters(checkpoint: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """The parameters of a checkpoint, alone or stored beside an optimizer and other things.
-
-    Raises:
-        ValueError: for something among them that is no tensor.
-    """
+    """The parameters of a checkpoint, alone or stored beside an optimizer and other things; all must be tensors."""
     inner = next((checkpoint[name] for name in _INNER if isinstance(checkpoint.get(name), Mapping)), checkpoint)
     for name, tensor in inner.items():
         if not isinstance(tensor, Tensor):
@@ -148,11 +221,7 @@ def with_copies(
 
 
 def names_with_bert(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """`tidy_names`, with "bert." before those of a checkpoint of two streams alone (ViLBERT, InterBERT).
-
-    Raises:
-        ValueError: as `tidy_names`.
-    """
+    """`tidy_names`, with "bert." before those of a checkpoint of two streams alone (ViLBERT, InterBERT)."""
     tidy = tidy_names(checkpoint)
     if any(name.startswith("bert.") for name in tidy):
         return tidy
@@ -181,13 +250,44 @@ def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return tidy
 
 
+def bert_table(model: str, *, norm: str = "norm", others: Rules = ()) -> KeyTable:
+    """BERT's names, and those of a model of one stream.
+
+    Args:
+        model: prefix of its embeddings, encoder and pooler; `norm` as in `embedding_rules`.
+    """
+    return KeyTable(
+        "BERT",
+        (
+            *embedding_rules("bert.embeddings.", f"{model}embeddings.", norm=norm),
+            *layer_rules("bert.encoder.layer.{}.", f"{model}encoder.layers.{{}}."),
+            ("bert.pooler.dense.", f"{model}pooler.dense."),
+            *BERT_WORD_HEAD,
+            *others,
+        ),
+    )
+
+
+# BERT's head of two sentences; one of pairs of text and image is drawn anew.
+SENTENCE_PAIRS = "cls.seq_relationship."
+
+
+def start_from_bert(table: KeyTable, bert: Mapping[str, Tensor], *unused: str) -> dict[str, Tensor]:
+    """BERT's parameters by the names of `table`, for `load_start`, without those below the `unused` prefixes.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    return {table.internal(name): t for name, t in tidy_bert(bert).items() if not name.startswith(unused)}
+
+
 def load_start(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
     """Fills part of `model`; everything else stays unchanged.
 
     A table of segments may have more rows than `state` has: the first ones are filled.
 
     Args:
-        state: by internal names, from a `state_from_bert`.
+        state: by internal names, from `start_from_bert`.
     Returns:
         Names of the parameters that were not filled.
     Raises:

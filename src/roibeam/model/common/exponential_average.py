@@ -32,8 +32,6 @@ class ExponentialAverage:
         start: whether the weights from before the "first_update" count nothing, or the "initial" ones are averaged too.
     Attributes:
         updates: number of updates.
-    Raises:
-        ValueError: for another rate or start.
     """
 
     def __init__(self, model: nn.Module, *, rate: float = 0.9999, start: str = FIRST_UPDATE) -> None:
@@ -77,12 +75,7 @@ class ExponentialAverage:
         return {name: tensor.clone() for name, tensor in self._average.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """
-        Args:
-            updates: number of updates of the state.
-        Raises:
-            ValueError: naming a tensor that is missing, too much, or of another shape.
-        """
+        """Raises ValueError naming a tensor that is missing, too much, or of another shape."""
         for name in [*self._average, *state]:
             got, want = (str(tuple(part[name].shape)) if name in part else "none" for part in (state, self._average))
             if got != want:

@@ -94,7 +94,7 @@ class ConfigFields:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class BertFields(ConfigFields):
-    """Fields of BERT in every model; defaults are those of BERT-base.
+    """Fields of every model: BERT's, with the defaults of BERT-base, and the width of regions.
 
     Fields:
         vocab_size: word pieces of the tokenizer.
@@ -103,6 +103,7 @@ class BertFields(ConfigFields):
         num_segments: rows of the segment table.
         hidden_dropout, attention_dropout: rates, on states and on attention weights.
         initializer_range: standard deviation of new weights.
+        region_feature_size: D, width of a stored region feature.
     """
 
     choices = MappingProxyType({"hidden_activation": ACTIVATION_NAMES})
@@ -118,6 +119,7 @@ class BertFields(ConfigFields):
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
     initializer_range: float = 0.02
+    region_feature_size: int = 2048
 
     def check_batch_size(self, rows: int) -> None:
         """Raises ValueError if a loss of this model does not work on batches of so many rows."""
@@ -125,6 +127,63 @@ class BertFields(ConfigFields):
     def check(self) -> None:
         super().check()
         self.check_multiple("hidden_size", "num_attention_heads")
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ViLbertStyleFields(BertFields):
+    """Fields of a model with ViLBERT's heads; defaults are those of ViLBERT's first release.
+
+    Fields, beside those of `BertFields`:
+        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
+            made end to end of blanked pixels.
+        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
+            picks that feature among those of other regions, "none" predicts no regions: the model has no such head. A
+            model names those that it has.
+        region_target_size: width of the region head: number of classes with background (first in the published stores),
+            or D.
+        num_answers: labels of the answer classifier of the task model; 0 leaves one out of ViLBERT.
+    """
+
+    choices = MappingProxyType({"masked_appearance": MASKED_APPEARANCES})
+
+    masked_appearance: str = "zero"
+    region_loss: str = "kl"
+    region_target_size: int = 1601
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        predicts_features = self.region_loss in ("regression", "contrastive")
+        if predicts_features and self.region_target_size != self.region_feature_size:
+            raise ValueError(
+                f"{self._config_name()}: region_loss {self.region_loss!r} predicts features of width "
+                f"{self.region_feature_size}, region_target_size is {self.region_target_size}"
+            )
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TwoStreamFields(ViLbertStyleFields):
+    """Fields of ViLBERT and InterBERT; those of `BertFields` are of the text's stream.
+
+    Fields, beside those of `ViLbertStyleFields`:
+        image_num_hidden_layers, image_num_attention_heads, image_intermediate_size, image_hidden_activation,
+            image_hidden_dropout, image_attention_dropout: of the image's own layers.
+        region_embedding_dropout: on embedded regions; the releases use the rate of the text there.
+        fusion: how the pooled vectors become the pair, "product" or "sum".
+        pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
+    """
+
+    choices = MappingProxyType({"image_hidden_activation": ACTIVATION_NAMES, "fusion": FUSIONS})
+
+    image_num_hidden_layers: int = 6
+    image_num_attention_heads: int = 8
+    image_intermediate_size: int = 1024
+    image_hidden_activation: str = "gelu"
+    image_hidden_dropout: float = 0.1
+    image_attention_dropout: float = 0.1
+    region_embedding_dropout: float = 0.1
+    fusion: str = "product"
+    pair_dropout: float = 0.1
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
@@ -147,11 +206,7 @@ SMALL_SIZES: Mapping[str, Any] = MappingProxyType(
 
 
 def named_fields(what: str, name: str, table: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The fields of a name in a table; `what` describes the table, such as "VL-BERT preset".
-
-    Raises:
-        ValueError: for another name, with the known ones.
-    """
+    """The fields of a name in a table; `what` describes the table, such as "VL-BERT preset"."""
     if name not in table:
         raise ValueError(f"no {what} {name!r}; there are {', '.join(table)}")
     return table[name]
@@ -171,7 +226,7 @@ WHOLE_IMAGES = ("box", "model")
 
 
 @dataclass(frozen=True)
-class EndToEndChoices:
+class EndToEndChoices(ConfigFields):
     """Choices of an end-to-end run beside the model's config.
 
     Attributes:
@@ -185,23 +240,12 @@ class EndToEndChoices:
             that no pixel outside a box knows what was in it.
         whole_image: source of `VLBatch.whole_image_features`. "box": the encoder's feature of the whole photo's box, as
             VL-BERT has it end to end. "model": the model takes the mean of the regions, or knows no whole image.
-
-    Raises:
-        ValueError: for another word.
     """
+
+    choices = MappingProxyType(
+        {"masked_pixels": MASKED_PIXELS, "blank_pixels": BLANK_PIXELS, "whole_image": WHOLE_IMAGES}
+    )
 
     masked_pixels: str = "blank"
     blank_pixels: str = "after_resize"
     whole_image: str = "model"
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("masked_pixels", MASKED_PIXELS),
-            ("blank_pixels", BLANK_PIXELS),
-            ("whole_image", WHOLE_IMAGES),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"EndToEndChoices: {name} is {getattr(self, name)!r}; it must be one of "
-                    f"{', '.join(map(repr, allowed))}"
-                )

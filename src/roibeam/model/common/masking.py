@@ -157,11 +157,9 @@ def mask_segments(
     alike, as in `mask_words`. Segments may touch and overlap; they end with the text.
 
     Args:
-        text_ids: (T,) int64.
-        word_ids: (T,) int64, pieces of one word share a number, in rising order; -1 for special tokens, which are never
-            chosen.
+        text_ids, word_ids: as in `mask_words`, with rising numbers.
     Returns:
-        New text ids (T,) int64 and labels (T,) int64, `IGNORE_INDEX` where nothing is predicted.
+        As `mask_words`.
     """
     words = np.unique(word_ids[word_ids >= 0])
     anchors = np.flatnonzero(generator.random(len(words)) < probability)
@@ -188,10 +186,9 @@ def mask_one_span(
     (10 %) or stays (10 %).
 
     Args:
-        text_ids: (T,) int64.
-        word_ids: (T,) int64, -1 for special tokens, which are not counted; the release cuts words into pieces here.
+        text_ids, word_ids: as in `mask_words`; special tokens are not counted. The release cuts words into pieces here.
     Returns:
-        As `mask_segments`.
+        As `mask_words`.
     """
     places = np.flatnonzero(word_ids >= 0)
     count, span = len(places), places[:0]
@@ -223,18 +220,14 @@ def _replace(
 def regions_around(
     boxes_xyxy_px: np.ndarray, anchors: np.ndarray, *, threshold: float = 0.4, at_threshold: bool
 ) -> np.ndarray:
-    """Regions whose overlap with an anchor is large; each anchor is one of them.
+    """(R,) bool: regions whose overlap with an anchor is large; each anchor is one of them.
 
     Sides are counted as x2 - x1 + 1 pixels, which is the release's 1/W and 1/H on normalised boxes. (The paper does not
     specify it.)
 
     Args:
-        boxes_xyxy_px: (R, 4), pixels of the original image.
-        anchors: (R,) bool.
         at_threshold: whether an overlap equal to `threshold` is large; the paper has "larger than 0.4", the release
             >= 0.4.
-    Returns:
-        (R,) bool.
     """
     overlaps = overlaps_with_inclusive_sides(boxes_xyxy_px)
     near = overlaps >= threshold if at_threshold else overlaps > threshold
@@ -242,18 +235,16 @@ def regions_around(
 
 
 def mask_region_groups(
-    boxes_xyxy_px: np.ndarray, generator: np.random.Generator, *, probability: float = 0.1, threshold: float = 0.4
+    boxes_xyxy_px: np.ndarray, generator: np.random.Generator, *, probability: float = 0.1
 ) -> np.ndarray:
     """The paper's masked regions: every region is an anchor with `probability` and takes those with larger IoU along.
 
-    Args:
-        boxes_xyxy_px: (R, 4), pixels of the original image.
     Returns:
         (R,) bool: hidden from the model and predicted. None is kept visible: "it masks selected objects with zero
         vectors".
     """
     anchors = generator.random(len(boxes_xyxy_px)) < probability
-    return regions_around(boxes_xyxy_px, anchors, threshold=threshold, at_threshold=False)
+    return regions_around(boxes_xyxy_px, anchors, at_threshold=False)
 
 
 def mask_region_groups_as_released(
@@ -262,18 +253,15 @@ def mask_region_groups_as_released(
     generator: np.random.Generator,
     *,
     probability: float = 0.1,
-    threshold: float = 0.4,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The release's masked regions: as the paper's, but an IoU equal to the threshold counts.
 
     The release detects masked regions as those whose features are zero, so a region whose feature was zero
     before is predicted too.
 
-    Args:
-        boxes_xyxy_px: (R, 4), pixels of the original image; features: (R, D), as measured.
     Returns:
         `masked` (R,) bool, hidden from the model now, and `predicted` (R,) bool, which includes it.
     """
     anchors = generator.random(len(boxes_xyxy_px)) < probability
-    masked = regions_around(boxes_xyxy_px, anchors, threshold=threshold, at_threshold=True)
+    masked = regions_around(boxes_xyxy_px, anchors, at_threshold=True)
     return masked, masked | ~features.any(axis=1)

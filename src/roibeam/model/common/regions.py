@@ -45,8 +45,6 @@ def mean_feature(features: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
 
     Args:
         features: (..., R, D); visible, counted: (..., R) bool.
-    Returns:
-        (..., D); 0 without a visible region.
     """
     total = features.masked_fill(~visible[..., None], 0.0).sum(dim=-2)
     return total / counted.sum(dim=-1, keepdim=True).clamp(min=1)

@@ -116,7 +116,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     dict(zip(ACTIVATION_NAMES, (F.gelu, F.relu, F.silu), strict=True))
 )
 
-# Queries x keys x width of a row with padding, in float32 and in bfloat16; measured: bench/attention_ways.py
+# Queries x keys x width of a row with padding, in float32 and in bfloat16; measured: BENCHMARKS.md
 _PAYS_FOR_A_KERNEL, _PAYS_IN_BFLOAT16 = 300_000, 1_000_000
 
 
@@ -127,8 +127,7 @@ class Attention(nn.Module):
         hidden_size: width of the queries' states, and of the output.
         context_size: width of the keys' states, if they are another stream's; default `hidden_size`.
         inner_size: of queries, keys and values, all heads together, a multiple of `num_heads`; default `hidden_size`.
-        attention_dropout: on the attention weights.
-        dropout: on the projected output.
+        attention_dropout: on the attention weights; dropout: on the projected output.
     """
 
     def __init__(

@@ -16,7 +16,6 @@ class ImageBertFields(BertFields):
     """Sizes and choices of an ImageBERT; defaults are those of the paper (sections 4.1, 4.3 and 5.1).
 
     Fields, beside those of `BertFields`:
-        region_feature_size: D, width of a stored region feature.
         num_region_labels: K, the detector's classes. 1600 are Visual Genome's without background; 1601 counts
             background too, which is last in the store.
         dummy_position: row of the position table that all visual elements share.
@@ -42,7 +41,6 @@ class ImageBertFields(BertFields):
         }
     )
 
-    region_feature_size: int = 2048
     num_region_labels: int = 1600
     dummy_position: int = 0
     final_separator: str = "none"

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
-from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_word_head
+from roibeam.model.common.checkpoint import SENTENCE_PAIRS, bert_table, start_from_bert
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import MaskedWordHead, Pooler
+from roibeam.model.common.heads import Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
@@ -29,14 +29,12 @@ from roibeam.model.inputs import (
     AttentionMaps,
     VLBatch,
     VLOutput,
-    check_feature_dtype,
-    check_region_width,
+    check_features,
     check_text_alone,
-    check_text_length,
-    check_word_ids,
+    check_texts,
 )
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, only_matched
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, count_true, in_pairs
 
 
 class ImageBertConfig(ImageBertFields, BertSizes):
@@ -77,11 +75,7 @@ class ImageBertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
-        """States (B, S, H) and their mask (B, S).
-
-        Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the global features that are read.
-        """
+        """States (B, S, H) and their mask (B, S)."""
         batch = batch.with_texts_of_rows()
         parts = [
             (self._embed_text(batch), batch.text_mask),
@@ -103,8 +97,8 @@ class ImageBertEmbeddings(nn.Module):
     def _embed_text(self, batch: VLBatch) -> Tensor:
         """(B, T, H), "Linguistic embedding": word + segment + position."""
         length = batch.text_ids.shape[1]
-        check_text_length("ImageBERT", length, self.positions.num_embeddings - (self.final_separator == "next"))
-        check_word_ids("ImageBERT", batch.text_ids, self.words.num_embeddings)
+        longest = self.positions.num_embeddings - (self.final_separator == "next")
+        check_texts("ImageBERT", batch.text_ids, self.words, longest)
         words = self.words(batch.text_ids) + self.segments(batch.text_segments)
         return self.text_norm(words + self.positions.weight[:length])
 
@@ -114,8 +108,7 @@ class ImageBertEmbeddings(nn.Module):
         hidden = ~batch.region_mask
         if self.masked_appearance == "zero":
             hidden = hidden | batch.masked_regions
-        check_region_width("ImageBERT", batch.region_features, self.features.in_features)
-        check_feature_dtype("ImageBERT", batch.region_features, self.features.weight)
+        check_features("ImageBERT", batch.region_features, self.features.in_features, self.features.weight)
         features = batch.region_features.masked_fill(hidden[..., None], 0.0)
         locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
         real = Packing(batch.region_mask)
@@ -166,13 +159,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions, whole image, last [SEP].
-            with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
-        """
+        """The sequence of `VLOutput.attention.joint` is text, regions, whole image, last [SEP]."""
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
         passed: list[Tensor] | None = [] if with_states else None
@@ -184,17 +171,11 @@ class ImageBertModel(ImageBertPreTrainedModel):
             whole_image_state=states[:, end] if self.config.global_feature_size else None,
             pooled=self.pooler(states[:, 0]),
             attention=maps,
-            layer_states=None if passed is None else LayerStates.of_joint(passed, slice(length), slice(length, end)),
+            layer_states=LayerStates.of_joint(passed, slice(length), slice(length, end)),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image: neither a feature of the whole one nor the [SEP] after its regions.
-
-        The paper does not feed one alone.
-
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
-        """
+        """A text without any image: neither a feature of the whole one nor the [SEP] after its regions."""
         check_text_alone("ImageBERT", batch)
         batch = batch.with_texts_of_rows()
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
@@ -205,18 +186,14 @@ class ImageBertModel(ImageBertPreTrainedModel):
         )
 
 
-class ImageBertForPreTraining(ImageBertPreTrainedModel):
+class ImageBertForPreTraining(ImageBertPreTrainedModel, PreTrainingModel):
     """ImageBERT with the heads of its four tasks (section 4.3); losses weigh the same."""
 
     def __init__(self, config: ImageBertConfig) -> None:
         super().__init__(config)
         hidden = config.hidden_size
         self.imagebert = ImageBertModel(config)
-        self.masked_word_head = (
-            MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-            if config.with_word_head
-            else None
-        )
+        self.masked_word_head = bert_word_head(config) if config.with_word_head else None
         # Tasks 2 to 4: "a fully-connected layer" each.
         self.region_class_head = nn.Linear(hidden, config.num_region_labels) if config.with_region_class_head else None
         self.region_feature_head = (
@@ -225,22 +202,8 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         self.match_head = nn.Linear(hidden, 1) if config.with_match_head else None
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `ImageBertModel.forward`."""
-        return self.imagebert(batch, with_attention=with_attention, with_states=with_states)
-
-    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """See `ImageBertModel.encode_text`."""
-        return self.imagebert.encode_text(batch, with_attention=with_attention)
-
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
-        counted = batch
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            counted = only_matched(batch)
+        counted = in_pairs(batch, self.config.masked_loss_pairs)
         counts: dict[str, int] = {}
         if self.masked_word_head is not None and counted.text_labels is not None:
             counts["masked_words"] = count_labels(counted.text_labels)
@@ -256,34 +219,28 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H).
-
-        Raises:
-            ValueError: for a model without a masked-word head.
-        """
         if self.masked_word_head is None:
             raise ValueError("ImageBertForPreTraining: this model has no masked-word head (with_word_head=False)")
         return self.masked_word_head(states, self.imagebert.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., K) for region states (..., H); None without a class head."""
         return None if self.region_class_head is None else self.region_class_head(states)
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) the logit of s(v, w), see `PreTrainingModel`; None without a match head."""
+        """The logit of s(v, w)."""
         return None if self.match_head is None else self.match_head(output.pooled).squeeze(-1)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`, by section 4.3.
 
         The original features of masked regions are `batch.region_feature_targets`, or `batch.region_features`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head, or has targets of another number of classes.
         """
-        self._check_targets(batch)
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            batch = only_matched(batch)  # "conditional mask"
+        for name, head in (("text_labels", self.masked_word_head), ("match_labels", self.match_head)):
+            if head is not None:
+                self.needed(batch, name)
+        if self.region_class_head is not None or self.region_feature_head is not None:
+            self.needed(batch, "region_target_mask")
+        batch = in_pairs(batch, self.config.masked_loss_pairs)  # "conditional mask"
         labels, predicted = batch.text_labels, batch.region_target_mask
         terms = PreTrainingTerms()
         if self.masked_word_head is not None and labels is not None:
@@ -306,16 +263,6 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
             terms.matching_odds(log_odds, batch.match_labels)
         return terms.output()
 
-    def _check_targets(self, batch: VLBatch) -> None:
-        predicts_regions = self.region_class_head is not None or self.region_feature_head is not None
-        for name, needed in (
-            ("text_labels", self.masked_word_head is not None),
-            ("region_target_mask", predicts_regions),
-            ("match_labels", self.match_head is not None),
-        ):
-            if needed and getattr(batch, name) is None:
-                raise ValueError(f"ImageBertForPreTraining: the batch has no {name}, a head of this model needs them")
-
 
 def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
     """(N,) long, "the labeled classification categories from Faster R-CNN" (section 4.3, task 2).
@@ -324,8 +271,6 @@ def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
         targets_NC: class distributions as in the store, background last.
         num_labels: K: C, or C - 1 for a model that leaves background out; then the class is the best other one, and
             `IGNORE_INDEX` where a region is surely background.
-    Raises:
-        ValueError: for another K.
     """
     num_targets = targets_NC.shape[1]
     if num_labels not in (num_targets, num_targets - 1):
@@ -337,20 +282,7 @@ def detected_classes(targets_NC: Tensor, num_labels: int) -> Tensor:
     return classes.masked_fill(best <= 0, IGNORE_INDEX)
 
 
-TABLE = KeyTable(
-    "BERT",
-    (
-        ("bert.embeddings.word_embeddings.", "imagebert.embeddings.words."),
-        ("bert.embeddings.position_embeddings.", "imagebert.embeddings.positions."),
-        ("bert.embeddings.token_type_embeddings.", "imagebert.embeddings.segments."),
-        ("bert.embeddings.LayerNorm.", "imagebert.embeddings.text_norm."),
-        *((f"bert.encoder.layer.{{}}.{a}", f"imagebert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
-        ("bert.pooler.dense.", "imagebert.pooler.dense."),
-        *BERT_WORD_HEAD,
-    ),
-)
-# BERT's next-sentence head separates two sentences, by two logits; the matching head, with one, is new.
-_LEFT_OUT = ("cls.seq_relationship.weight", "cls.seq_relationship.bias")
+TABLE = bert_table("imagebert.", norm="text_norm")
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -358,8 +290,5 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Its two segment rows become those of text and image. The projections of regions, their LayerNorm and the other three
     heads stay as drawn. For a model without a masked-word head leave `masked_word_head.*` out.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    return {TABLE.internal(name): tensor for name, tensor in tidy_bert(bert).items() if name not in _LEFT_OUT}
+    return start_from_bert(TABLE, bert, SENTENCE_PAIRS)

@@ -13,14 +13,18 @@ from typing import Any
 from torch import Tensor
 
 from roibeam.model.common.checkpoint import (
-    BERT_LAYER,
-    BERT_OPTIONS,
-    BERT_WORD_HEAD,
-    OFFICIAL_FUSIONS,
+    SENTENCE_PAIRS,
+    TWO_STREAM_OPTIONS,
+    TWO_STREAM_READERS,
     WORD_DECODER_COPY,
     KeyTable,
+    Readers,
+    layer_rules,
     names_with_bert,
+    read_options,
+    start_from_bert,
     tidy_bert,
+    two_stream_rules,
     with_copies,
     without_copies,
 )
@@ -28,25 +32,9 @@ from roibeam.model.interbert.model import InterBertConfig
 
 RELEASE_JOINT_LAYERS = 6  # config/bert_base_6layer_interbert.json
 _RULES = (
-    ("bert.embeddings.word_embeddings.", "interbert.text_embeddings.words."),
-    ("bert.embeddings.position_embeddings.", "interbert.text_embeddings.positions."),
-    ("bert.embeddings.token_type_embeddings.", "interbert.text_embeddings.segments."),
-    ("bert.embeddings.LayerNorm.", "interbert.text_embeddings.norm."),
-    ("bert.v_embeddings.image_embeddings.", "interbert.region_embeddings.features."),
-    ("bert.v_embeddings.image_location_embeddings.", "interbert.region_embeddings.locations."),
-    ("bert.v_embeddings.LayerNorm.", "interbert.region_embeddings.norm."),
-    *((f"bert.encoder.v_layer.{{}}.{a}", f"interbert.image.layers.{{}}.{b}") for a, b in BERT_LAYER),
-    ("bert.t_pooler.dense.", "interbert.pooler.text."),
-    ("bert.v_pooler.dense.", "interbert.pooler.image."),
-    *BERT_WORD_HEAD,
-    ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
-    ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
-    ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
-    ("cls.bi_seq_relationship.", "match_head."),
+    *two_stream_rules("interbert"),
+    *layer_rules("bert.encoder.v_layer.{}.", "interbert.image.layers.{}."),
     ("vil_prediction.", "answer_head."),
-    ("vil_logit.", "pair_score."),
-    ("vision_logit.", "region_score."),
-    ("linguisic_logit.", "word_score."),  # sic
 )
 
 
@@ -54,12 +42,10 @@ def key_table(num_joint_layers: int, num_text_layers: int) -> KeyTable:
     """Official layer k is joint layer k, or layer k - `num_joint_layers` of the text."""
     layers = [f"joint.layers.{k}" for k in range(num_joint_layers)]
     layers += [f"text.layers.{k}" for k in range(num_text_layers)]
-    numbered = (
-        (f"bert.encoder.layer.{number}.{official}", f"interbert.{layer}.{internal}")
-        for number, layer in enumerate(layers)
-        for official, internal in BERT_LAYER
-    )
-    return KeyTable("InterBERT's release", (*_RULES, *numbered))
+    rules = [*_RULES]
+    for number, layer in enumerate(layers):
+        rules += layer_rules(f"bert.encoder.layer.{number}.", f"interbert.{layer}.")
+    return KeyTable("InterBERT's release", rules)
 
 
 def state_from_official(
@@ -93,20 +79,15 @@ def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_
 
     Args:
         num_joint_layers: `num_hidden_layers` of the model.
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    unused = ("bert.pooler.", "cls.seq_relationship.")
-    tidy = {name: tensor for name, tensor in tidy_bert(bert).items() if not name.startswith(unused)}
-    table = key_table(num_joint_layers, max(_count(tidy, "bert.encoder.layer.") - num_joint_layers, 0))
-    return {table.internal(name): tensor for name, tensor in tidy.items()}
+    count = _count(tidy_bert(bert), "bert.encoder.layer.")
+    table = key_table(num_joint_layers, max(count - num_joint_layers, 0))
+    return start_from_bert(table, bert, "bert.pooler.", SENTENCE_PAIRS)
 
 
 def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official names for our parameters, with the tied decoder.
+    """Official names for the parameters of a whole model, with the tied decoder.
 
-    Args:
-        state: of a whole model: the text's layers are numbered from the last joint one on.
     Raises:
         ValueError: for a parameter that the release does not have, such as the paper's segment of regions.
     """
@@ -120,20 +101,7 @@ def _count(names: Iterable[str], prefix: str) -> int:
     return max((int(found[1]) + 1 for name in names if (found := pattern.match(name))), default=0)
 
 
-_FIELDS = {
-    **BERT_OPTIONS,
-    "t_num_hidden_layers": "text_num_hidden_layers",
-    "v_feature_size": "region_feature_size",
-    "v_target_size": "region_target_size",
-    "v_num_hidden_layers": "image_num_hidden_layers",
-    "v_num_attention_heads": "image_num_attention_heads",
-    "v_intermediate_size": "image_intermediate_size",
-    "v_hidden_act": "image_hidden_activation",
-    "v_hidden_dropout_prob": "image_hidden_dropout",
-    "v_attention_probs_dropout_prob": "image_attention_dropout",
-    "bi_hidden_size": "pooled_size",
-    "num_labels": "num_answers",
-}
+_FIELDS = {**TWO_STREAM_OPTIONS, "t_num_hidden_layers": "text_num_hidden_layers", "bi_hidden_size": "pooled_size"}
 # Values of the release's config class for options that a file leaves out, where the default here differs.
 _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
     "num_hidden_layers": 12,
@@ -164,31 +132,22 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterBertConfig:
-    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json).
+    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json), with `overrides`.
 
-    Args:
-        overrides: fields of `InterBertConfig` that differ from it.
     Raises:
         ValueError: for an option that is unknown, missing, or requests a computation that these classes lack.
     """
     if "t_num_hidden_layers" not in options:
         raise ValueError("InterBERT's configuration lacks t_num_hidden_layers, which has no default in the release")
-    fields: dict[str, Any] = {}
-    for name, value in (dict(_OFFICIAL_DEFAULTS) | dict(options)).items():
-        if name in _FIELDS:
-            fields[_FIELDS[name]] = value
-        elif name == "v_hidden_size":
-            hidden = options.get("hidden_size", 768)
-            if value != hidden:
-                raise ValueError(
-                    f"InterBERT option v_hidden_size is {value!r}, hidden_size {hidden!r}; joint layers need one width"
-                )
-        elif name == "fusion_method":
-            fields["fusion"] = OFFICIAL_FUSIONS.get(value, value)
-        elif name == "predict_feature":
-            fields["region_loss"] = "regression" if value else "kl"
-        elif name not in _WITHOUT_EFFECT:
-            raise ValueError(f"InterBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
-    if "hidden_dropout" in fields:
-        fields["region_embedding_dropout"] = fields["hidden_dropout"]  # BertImageEmbeddings reads hidden_dropout_prob
+
+    def check_width(width: int) -> dict[str, Any]:
+        hidden = options.get("hidden_size", 768)
+        if width != hidden:
+            raise ValueError(
+                f"InterBERT option v_hidden_size is {width!r}, hidden_size {hidden!r}; joint layers need one width"
+            )
+        return {}
+
+    readers: Readers = {**TWO_STREAM_READERS, "v_hidden_size": check_width}
+    fields = read_options("InterBERT", {**_OFFICIAL_DEFAULTS, **options}, _FIELDS, readers, _WITHOUT_EFFECT)
     return InterBertConfig(**(fields | overrides))

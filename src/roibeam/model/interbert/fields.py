@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.fields import (
-    ACTIVATION_NAMES,
-    FUSIONS,
-    MASKED_APPEARANCES,
-    SMALL_SIZES,
-    BertFields,
-    named_fields,
-)
+from roibeam.model.common.fields import SMALL_SIZES, TwoStreamFields, named_fields
 
 REGION_LOSSES = ("kl", "regression", "none")
 REGION_LABELS = ("soft", "hard")
@@ -24,79 +17,51 @@ PAIR_SOURCES = ("pooled", "states")
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class InterBertFields(BertFields):
+class InterBertFields(TwoStreamFields):
     """Sizes and choices of an InterBERT; defaults are those of the release (black4321/InterBERT).
 
     The fields of `BertFields` are those of the joint layers and of the text's. All streams have the same width. Word
     piece 0 is padding and gets no gradient as an input.
 
-    Fields, beside those of `BertFields`:
+    Fields, beside those of `TwoStreamFields`:
         num_hidden_layers: joint layers, over image and text together.
         text_num_hidden_layers, image_num_hidden_layers: layers of each stream by itself, after the joint ones; 0 and 0
             is the paper's single-stream baseline.
-        image_num_attention_heads, image_intermediate_size, image_hidden_activation, image_hidden_dropout,
-            image_attention_dropout: of the image's own layers.
-        region_feature_size: D, width of a stored region feature.
         region_projection: of a feature to the width of the model, "linear", or "mlp": two layers with an activation.
         with_region_segment: adds one learned vector to every element of the image.
         with_region_positions: adds a learned vector for the place in the sequence, IMG first. The order of regions
             counts then.
         with_image_sep: a learned [SEP] ends the image.
-        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
-            made end to end of blanked pixels.
-        region_embedding_dropout: on embedded regions.
         pooled_size: width of the pooled vectors.
         pair_from: how a pair is summed up: "pooled" gives IMG and [CLS] a dense layer with ReLU each and fuses these,
             "states" fuses the two states and gives the result one such layer.
-        fusion: "product" or "sum".
-        pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
-        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "none" predicts
-            no regions: the model has no such head.
-        region_target_size: width of the region head: number of classes with background (first in the published stores),
-            or D.
         region_labels: of "kl": "soft", that distribution; "hard", its best class alone, background left out, by
             cross-entropy ("the categories of the masked objects", section 2.3).
         region_loss_pairs: whether regions are predicted in "matched" pairs alone, as released, or in "all".
-        num_answers: labels of the answer classifier of the task model.
     """
 
     choices = MappingProxyType(
         {
-            "image_hidden_activation": ACTIVATION_NAMES,
             "region_projection": REGION_PROJECTIONS,
             "pair_from": PAIR_SOURCES,
-            "fusion": FUSIONS,
             "region_loss": REGION_LOSSES,
             "region_labels": REGION_LABELS,
             "region_loss_pairs": REGION_LOSS_PAIRS,
-            "masked_appearance": MASKED_APPEARANCES,
         }
     )
 
     num_hidden_layers: int = 6
     text_num_hidden_layers: int = 6
-    image_num_hidden_layers: int = 6
-    image_num_attention_heads: int = 8
     image_intermediate_size: int = 3072
-    image_hidden_activation: str = "gelu"
     image_hidden_dropout: float = 0.2
-    image_attention_dropout: float = 0.1
-    region_feature_size: int = 2048
     region_projection: str = "linear"
     with_region_segment: bool = False
     with_region_positions: bool = False
     with_image_sep: bool = False
-    masked_appearance: str = "zero"
-    region_embedding_dropout: float = 0.1
     pooled_size: int = 1024
     pair_from: str = "pooled"
-    fusion: str = "product"
-    pair_dropout: float = 0.1
-    region_loss: str = "kl"
-    region_target_size: int = 1601
     region_labels: str = "soft"
     region_loss_pairs: str = "matched"
-    num_answers: int = 3129
 
     def check(self) -> None:
         super().check()
@@ -104,11 +69,6 @@ class InterBertFields(BertFields):
         for name in ("num_hidden_layers", "text_num_hidden_layers", "image_num_hidden_layers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"InterBertConfig: {name} is {getattr(self, name)}, it must not be negative")
-        if self.region_loss == "regression" and self.region_target_size != self.region_feature_size:
-            raise ValueError(
-                f"InterBertConfig: region_loss 'regression' predicts features of width {self.region_feature_size}, "
-                f"region_target_size is {self.region_target_size}"
-            )
         if self.region_labels == "hard" and self.region_loss != "kl":
             raise ValueError(f"InterBertConfig: region_labels 'hard' are of region_loss 'kl', not {self.region_loss!r}")
 

@@ -18,9 +18,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
-from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, ScoreHeads, TwoStreamPooler
-from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.common.bert import (
+    BertSizes,
+    VLPreTrainedModel,
+    bert_encoder,
+    bert_layer,
+    bert_word_head,
+    image_layer_sizes,
+)
+from roibeam.model.common.heads import DroppedLinear, NormedRegionHead, ScoreHeads, TwoStreamPooler
+from roibeam.model.common.losses import SumCount
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, Packing, TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import (
@@ -28,15 +35,13 @@ from roibeam.model.inputs import (
     OutputWidths,
     VLBatch,
     VLOutput,
-    check_feature_dtype,
-    check_region_width,
+    check_features,
     check_text_alone,
-    check_text_length,
-    check_word_ids,
+    check_texts,
 )
 from roibeam.model.interbert.fields import SMALL, InterBertFields, interbert_fields
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
+from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, region_head
 
 
 class InterBertConfig(InterBertFields, BertSizes):
@@ -50,14 +55,7 @@ class InterBertConfig(InterBertFields, BertSizes):
 
 
 def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConfig:
-    """A published InterBERT of BERT-base width.
-
-    Args:
-        preset: one of `PRESETS`.
-        overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset, or fields that do not fit.
-    """
+    """A published InterBERT of BERT-base width, one of `PRESETS`; `overrides` are fields that differ."""
     return InterBertConfig(**(interbert_fields(preset) | overrides))
 
 
@@ -67,7 +65,6 @@ def interbert_small(**overrides: Any) -> InterBertConfig:
 
 
 PADDING_PIECE = 0
-MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
 
 
 class InterBertTextEmbeddings(nn.Module):
@@ -83,14 +80,9 @@ class InterBertTextEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """(B, T, H).
-
-        Raises:
-            ValueError: for a text too long or without [CLS].
-        """
+        """(B, T, H)."""
         length = batch.text_ids.shape[1]
-        check_text_length("InterBERT", length, self.positions.num_embeddings)
-        check_word_ids("InterBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("InterBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         states = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.dropout(self.norm(states))
 
@@ -134,13 +126,8 @@ class InterBertRegionEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
-        """States (I, E, H) and their mask (I, E) bool.
-
-        Raises:
-            ValueError: for features of another width, and for more elements than there are positions.
-        """
-        check_region_width("InterBERT", batch.region_features, self.region_width)
-        check_feature_dtype("InterBERT", batch.region_features, self.locations.weight)
+        """States (I, E, H) and their mask (I, E) bool."""
+        check_features("InterBERT", batch.region_features, self.region_width, self.locations.weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         mask, real = elements.mask, Packing(elements.mask)
         features, locations = real.pack(elements.features), real.pack(elements.locations)
@@ -194,14 +181,10 @@ class PassedStates(NamedTuple):
     text: list[Tensor] | None
 
     def layers(self, text: slice, regions: slice) -> LayerStates | None:
-        """
-        Args:
-            text: its place in the joint sequence.
-            regions: their place there and among the image's elements.
-        """
-        if self.joint is None or self.image is None or self.text is None:
-            return None
+        """`text` is its place in the joint sequence, `regions` theirs there and among the image's elements."""
         made = LayerStates.of_joint(self.joint, text, regions, "joint")
+        if made is None or self.image is None or self.text is None:
+            return None
         for number, states in enumerate(self.image[1:]):
             made.add_regions(f"image {number}", states[:, regions])
         for number, states in enumerate(self.text[1:]):
@@ -227,14 +210,7 @@ class InterBertModel(InterBertPreTrainedModel):
         self.joint = bert_encoder(config)
         self.text = TransformerEncoder(bert_layer(config) for _ in range(config.text_num_hidden_layers))
         self.image = TransformerEncoder(
-            TransformerLayer(
-                config.hidden_size,
-                config.image_num_attention_heads,
-                config.image_intermediate_size,
-                attention_dropout=config.image_attention_dropout,
-                dropout=config.image_hidden_dropout,
-                activation=config.image_hidden_activation,
-            )
+            TransformerLayer(**image_layer_sizes(config, config.hidden_size))
             for _ in range(config.image_num_hidden_layers)
         )
         hidden, pooled = config.hidden_size, config.pooled_size
@@ -246,14 +222,7 @@ class InterBertModel(InterBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`, at
-                the cost of their memory.
-            with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
-        """
+        """Attention fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`."""
         batch = batch.with_texts_of_rows()
         image, image_mask = map(batch.images_to_rows, self.region_embeddings(batch))
         maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
@@ -280,12 +249,7 @@ class InterBertModel(InterBertPreTrainedModel):
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even IMG: joint layers on the text, then the text's (section 3.6, GLUE).
 
-        The paper does not describe a text alone. `pooled` and `pooled_text` are both [CLS], pooled.
-
-        Args:
-            batch: with R = 0.
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
+        `pooled` and `pooled_text` are both [CLS], pooled.
         """
         check_text_alone("InterBERT", batch)
         maps = AttentionMaps() if with_attention else None
@@ -296,7 +260,7 @@ class InterBertModel(InterBertPreTrainedModel):
         return VLOutput(text_states=text, region_states=text[:, :0], pooled=pooled, pooled_text=pooled, attention=maps)
 
 
-class InterBertForPreTraining(InterBertPreTrainedModel):
+class InterBertForPreTraining(InterBertPreTrainedModel, ViLbertStyleModel):
     """InterBERT with its pre-training heads (section 2.3); the losses weigh the same, as in the release.
 
     Masked words count in all pairs, masked regions by `region_loss_pairs`: in matched pairs only, in sum and in number,
@@ -305,91 +269,27 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
 
     def __init__(self, config: InterBertConfig) -> None:
         super().__init__(config)
-        hidden = config.hidden_size
         self.interbert = InterBertModel(config)
-        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
-        self.masked_region_head = (
-            NormedRegionHead(hidden, config.region_target_size, activation=config.hidden_activation)
-            if config.region_loss != "none"
-            else None
-        )
+        self.masked_word_head = bert_word_head(config)
+        self.masked_region_head = region_head(config, config.hidden_size)
         self.match_head = DroppedLinear(config.pooled_size, 2, dropout=config.pair_dropout)
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        """See `score`."""
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `InterBertModel.forward`."""
-        return self.interbert(batch, with_attention=with_attention, with_states=with_states)
-
-    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """See `InterBertModel.encode_text`."""
-        return self.interbert.encode_text(batch, with_attention=with_attention)
-
-    def logits(self, output: VLOutput) -> PreTrainingLogits:
-        """Logits of all positions of an output with an image: for inspection, not for training."""
-        head = self.masked_region_head
-        return PreTrainingLogits(
-            words=self.word_logits(output.text_states),
-            regions=None if head is None else head(output.region_states),
-            whole_image=None if head is None else head(output.whole_image_state),
-            match=self.match_head(output.pooled),
-        )
-
-    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
-        match, predicted = batch.match_labels, batch.region_target_mask
-        counts = {"masked_words": count_labels(batch.text_labels)}
-        if self.masked_region_head is not None:
-            counted = None if match is None or predicted is None else self._counted_regions(match, predicted)
-            counts["masked_regions"] = count_true(counted)
-        return {**counts, "matching": count_labels(match)}
-
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.interbert.text_embeddings.words.weight)
 
-    def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None if no classes of regions are predicted."""
-        head = self.masked_region_head
-        return head(states) if head is not None and self.config.region_loss == "kl" else None
+    def counted_regions(self, batch: VLBatch) -> Tensor | None:
+        predicted, match = batch.region_target_mask, batch.match_labels
+        if predicted is None or match is None:
+            return None
+        return predicted if self.config.region_loss_pairs == "all" else predicted & match.eq(1)[:, None]
 
-    def match_log_odds(self, output: VLOutput) -> Tensor:
-        """(B,) sort key of retrieval, see `PreTrainingModel`."""
-        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
-
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
-        labels, match = batch.text_labels, batch.match_labels
-        if labels is None or match is None:
-            raise ValueError("InterBertForPreTraining: the batch lacks text_labels or match_labels")
-        terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, labels)
-        if self.masked_region_head is not None:
-            self._score_regions(terms, self.masked_region_head, batch, output.region_states, match)
-        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
-        return terms.output()
-
-    def _counted_regions(self, match_B: Tensor, predicted_BR: Tensor) -> Tensor:
-        """(B, R) bool, the predicted regions that count."""
-        if self.config.region_loss_pairs == "all":
-            return predicted_BR
-        return predicted_BR & match_B.eq(1)[:, None]
-
-    def _score_regions(
-        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor, match_B: Tensor
+    def add_region_loss(
+        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor
     ) -> None:
-        targets, predicted, loss = batch.region_targets, batch.region_target_mask, self.config.region_loss
-        if targets is None or predicted is None:
-            raise ValueError("InterBertForPreTraining: the batch has no region_targets")
-        matched = self._counted_regions(match_B, predicted)
+        targets, _ = self.needed(batch, "region_targets"), self.needed(batch, "match_labels")
+        matched, loss = self.counted_regions(batch), self.config.region_loss
+        assert matched is not None
         if self.config.region_labels == "hard":
             classes = batch.targets_of(matched)[:, :-1].argmax(dim=-1)  # background is no category
             terms.classified_regions(head(states_BRH[matched]), classes)

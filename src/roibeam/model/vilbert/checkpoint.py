@@ -12,14 +12,17 @@ from typing import Any
 from torch import Tensor
 
 from roibeam.model.common.checkpoint import (
-    BERT_LAYER,
-    BERT_OPTIONS,
-    BERT_WORD_HEAD,
-    OFFICIAL_FUSIONS,
+    SENTENCE_PAIRS,
+    TWO_STREAM_OPTIONS,
+    TWO_STREAM_READERS,
     WORD_DECODER_COPY,
     KeyTable,
+    Readers,
+    layer_rules,
     names_with_bert,
-    tidy_bert,
+    read_options,
+    start_from_bert,
+    two_stream_rules,
     with_copies,
     without_copies,
 )
@@ -46,29 +49,13 @@ _CO_LAYER = (
     ("v_output.LayerNorm.", "image_feed_forward_norm."),
 )
 _SHARED = (
-    ("bert.embeddings.word_embeddings.", "vilbert.text_embeddings.words."),
-    ("bert.embeddings.position_embeddings.", "vilbert.text_embeddings.positions."),
-    ("bert.embeddings.token_type_embeddings.", "vilbert.text_embeddings.segments."),
+    *two_stream_rules("vilbert"),
     ("bert.embeddings.task_embeddings.", "vilbert.text_embeddings.tasks."),
-    ("bert.embeddings.LayerNorm.", "vilbert.text_embeddings.norm."),
-    ("bert.v_embeddings.image_embeddings.", "vilbert.region_embeddings.features."),
-    ("bert.v_embeddings.image_location_embeddings.", "vilbert.region_embeddings.locations."),
-    ("bert.v_embeddings.LayerNorm.", "vilbert.region_embeddings.norm."),
-    *((f"bert.encoder.layer.{{}}.{a}", f"vilbert.encoder.text_layers.{{}}.{b}") for a, b in BERT_LAYER),
-    *((f"bert.encoder.v_layer.{{}}.{a}", f"vilbert.encoder.image_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    *layer_rules("bert.encoder.layer.{}.", "vilbert.encoder.text_layers.{}."),
+    *layer_rules("bert.encoder.v_layer.{}.", "vilbert.encoder.image_layers.{}."),
     ("bert.encoder.v_layer.{}.attention.self.dyLinear_q.", "vilbert.encoder.image_layers.{}.query_gate."),
     ("bert.encoder.v_layer.{}.attention.self.dyLinear_k.", "vilbert.encoder.image_layers.{}.key_gate."),
     *((f"bert.encoder.c_layer.{{}}.{a}", f"vilbert.encoder.co_layers.{{}}.{b}") for a, b in _CO_LAYER),
-    ("bert.t_pooler.dense.", "vilbert.pooler.text."),
-    ("bert.v_pooler.dense.", "vilbert.pooler.image."),
-    *BERT_WORD_HEAD,
-    ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
-    ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
-    ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
-    ("cls.bi_seq_relationship.", "match_head."),
-    ("vil_logit.", "pair_score."),
-    ("vision_logit.", "region_score."),
-    ("linguisic_logit.", "word_score."),  # sic
 )
 _RELEASE_HEADS = tuple(
     (f"vil_prediction.main.{place}.{official}", f"answer_head.{part}.{internal}")
@@ -102,11 +89,7 @@ def release_of(official: Mapping[str, Tensor]) -> str:
 
 
 def name_from_official(name: str, release: str = "release") -> str:
-    """The name here of one official parameter.
-
-    Raises:
-        ValueError: for a name that no rule covers.
-    """
+    """The name here of one official parameter."""
     return TABLES[release].internal(name)
 
 
@@ -132,12 +115,8 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The text stream and the masked-word head, for `load_start`: BERT's part in both releases (section 3.1).
 
     BERT's pooler and next-sentence head have no place in ViLBERT.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    unused = ("bert.pooler.", "cls.seq_relationship.")
-    return {TABLES["release"].internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
+    return start_from_bert(TABLES["release"], bert, "bert.pooler.", SENTENCE_PAIRS)
 
 
 _ROBERTA = (
@@ -153,9 +132,6 @@ def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same from RoBERTa's masked-word model, for a config with `first_position` 2 and `num_segments` 1.
 
     The multi-task release has the settings for it, but looks for BERT's names in the file and so loads nothing.
-
-    Raises:
-        ValueError: for a parameter that is none of RoBERTa's.
     """
     renamed: dict[str, Tensor] = {}
     for name, tensor in roberta.items():
@@ -165,32 +141,17 @@ def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:
-    """Official names for our parameters, with the tied decoder; the `INERT` ones are missing, which their code allows.
-
-    Args:
-        release: a key of `TABLES`.
-    Raises:
-        ValueError: for a parameter that this release does not have.
-    """
+    """Official names of this release, with the tied decoder, without the `INERT` ones, as their code allows."""
     return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 
 
 _FIELDS = {
-    **BERT_OPTIONS,
-    "v_feature_size": "region_feature_size",
-    "v_target_size": "region_target_size",
+    **TWO_STREAM_OPTIONS,
     "v_hidden_size": "image_hidden_size",
-    "v_num_hidden_layers": "image_num_hidden_layers",
-    "v_num_attention_heads": "image_num_attention_heads",
-    "v_intermediate_size": "image_intermediate_size",
-    "v_hidden_act": "image_hidden_activation",
-    "v_hidden_dropout_prob": "image_hidden_dropout",
-    "v_attention_probs_dropout_prob": "image_attention_dropout",
     "bi_hidden_size": "co_attention_size",
     "bi_num_attention_heads": "co_attention_num_heads",
     "t_biattention_id": "text_co_attention",
     "v_biattention_id": "image_co_attention",
-    "num_labels": "num_answers",
     "num_negative": "num_negatives",
     "with_coattention": "with_co_attention",
     "dynamic_attention": "dynamic_attention",
@@ -231,33 +192,31 @@ _VISUAL_TARGETS = {0: "kl", 1: "regression", 2: "contrastive"}
 _TEXT_MODELS = ("bert", "roberta")  # the same computation with other sizes: RoBERTa's positions are dropped there
 
 
-def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
-    """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json).
+def _visual_target(value: int) -> dict[str, Any]:
+    if value not in _VISUAL_TARGETS:
+        raise ValueError(f"ViLBERT option visual_target is {value!r}; it must be 0 (KL), 1 (MSE) or 2 (NCE)")
+    return {"region_loss": _VISUAL_TARGETS[value]}
 
-    Args:
-        overrides: fields of `ViLbertConfig` that differ from it.
+
+def _check_text_model(name: str) -> dict[str, Any]:
+    if name not in _TEXT_MODELS:
+        raise ValueError(f"ViLBERT option model is {name!r}; it must be {' or '.join(_TEXT_MODELS)}")
+    return {}
+
+
+_READERS: Readers = {
+    **TWO_STREAM_READERS,
+    "visual_target": _visual_target,
+    "task_specific_tokens": lambda value: {"num_task_tokens": 20 if value else 0},
+    "model": _check_text_model,
+}
+
+
+def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
+    """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json), with `overrides`.
+
     Raises:
         ValueError: for an option that is unknown or requests a computation that these classes lack.
     """
-    fields: dict[str, Any] = {}
-    for name, value in (dict(_OFFICIAL_DEFAULTS) | dict(options)).items():
-        if name in _FIELDS:
-            fields[_FIELDS[name]] = value
-        elif name == "fusion_method":
-            fields["fusion"] = OFFICIAL_FUSIONS.get(value, value)
-        elif name == "predict_feature":
-            fields["region_loss"] = "regression" if value else "kl"
-        elif name == "visual_target":
-            if value not in _VISUAL_TARGETS:
-                raise ValueError(f"ViLBERT option visual_target is {value!r}; it must be 0 (KL), 1 (MSE) or 2 (NCE)")
-            fields["region_loss"] = _VISUAL_TARGETS[value]
-        elif name == "task_specific_tokens":
-            fields["num_task_tokens"] = 20 if value else 0
-        elif name == "model":
-            if value not in _TEXT_MODELS:
-                raise ValueError(f"ViLBERT option model is {value!r}; it must be {' or '.join(_TEXT_MODELS)}")
-        elif name not in _WITHOUT_EFFECT:
-            raise ValueError(f"ViLBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
-    if "hidden_dropout" in fields:
-        fields["region_embedding_dropout"] = fields["hidden_dropout"]  # BertImageEmbeddings reads hidden_dropout_prob
+    fields = read_options("ViLBERT", {**_OFFICIAL_DEFAULTS, **options}, _FIELDS, _READERS, _WITHOUT_EFFECT)
     return ViLbertConfig(**(fields | overrides))

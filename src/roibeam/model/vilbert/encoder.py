@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, bert_layer
+from roibeam.model.common.bert import BertSizes, bert_layer, image_layer_sizes
 from roibeam.model.common.transformer import (
     BERT_NORM_EPS,
     Attention,
@@ -38,15 +38,11 @@ class ViLbertConfig(ViLbertFields, BertSizes):
 
 
 def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any) -> ViLbertConfig:
-    """A published ViLBERT of BERT-base size.
+    """A published ViLBERT of BERT-base size, one of `PRESETS`; `overrides` are fields that differ.
 
     Args:
-        preset: one of `PRESETS`.
         depth: number of co-attentions and of image layers, one of `DEPTHS`. The last `depth` text layers follow one
             (vilbert_beta config/bert_base_<n>layer_<n>conect.json).
-        overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset or depth, or fields that do not fit.
     """
     return ViLbertConfig(**(vilbert_fields(preset, depth=depth) | overrides))
 
@@ -60,14 +56,7 @@ class TextGatedLayer(TransformerLayer):
     """An image layer whose queries and keys are multiplied by 1 + sigmoid(linear(mean state of the text))."""
 
     def __init__(self, config: ViLbertConfig) -> None:
-        super().__init__(
-            config.image_hidden_size,
-            config.image_num_attention_heads,
-            config.image_intermediate_size,
-            attention_dropout=config.image_attention_dropout,
-            dropout=config.image_hidden_dropout,
-            activation=config.image_hidden_activation,
-        )
+        super().__init__(**image_layer_sizes(config, config.image_hidden_size))
         self.query_gate = nn.Linear(config.hidden_size, config.image_hidden_size)
         self.key_gate = nn.Linear(config.hidden_size, config.image_hidden_size)
 
@@ -206,14 +195,7 @@ class CoAttentionLayer(CheckpointedLayer):
 
 def image_layer(config: ViLbertConfig) -> TransformerLayer:
     """One layer of the image stream alone."""
-    return TransformerLayer(
-        config.image_hidden_size,
-        config.image_num_attention_heads,
-        config.image_intermediate_size,
-        attention_dropout=config.image_attention_dropout,
-        dropout=config.image_hidden_dropout,
-        activation=config.image_hidden_activation,
-    )
+    return TransformerLayer(**image_layer_sizes(config, config.image_hidden_size))
 
 
 class TwoStreamEncoder(nn.Module):

@@ -11,13 +11,11 @@ from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.common.fields import (
-    ACTIVATION_NAMES,
-    FUSIONS,
-    MASKED_APPEARANCES,
     MASKED_LOSS_PAIRS,
     SMALL_SIZES,
     WHOLE_IMAGE_COUNTS,
-    BertFields,
+    TwoStreamFields,
+    ViLbertStyleFields,
     named_fields,
 )
 
@@ -25,21 +23,17 @@ REGION_LOSSES = ("kl", "regression", "contrastive", "none")
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class ViLbertFields(BertFields):
+class ViLbertFields(TwoStreamFields):
     """Sizes and choices of a ViLBERT; defaults are those of the first release, six co-attentions deep.
 
-    The fields of `BertFields` are those of the text stream. (The paper prints hidden size 762: a misprint.) With
-    `num_segments` 1 there are no segments, as in RoBERTa.
+    The paper prints hidden size 762: a misprint. With `num_segments` 1 there are no segments, as in RoBERTa.
 
-    Fields, beside those of `BertFields`:
+    Fields, beside those of `TwoStreamFields`:
         padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
         first_position: row of the position table of the first piece; RoBERTa's is 2.
         num_task_tokens: rows of the table of task tokens; above 0, every batch needs `task_ids`, and the token stands
             after [CLS].
-        region_feature_size: D, width of a stored region feature.
-        image_hidden_size, image_num_hidden_layers, image_num_attention_heads, image_intermediate_size,
-            image_hidden_activation, image_hidden_dropout, image_attention_dropout: of the image stream.
-        region_embedding_dropout: on embedded regions; the releases use the rate of the text there.
+        image_hidden_size: width of the image stream.
         co_attention_size, co_attention_num_heads: of queries, keys and values between the streams, and of the pooled
             vectors.
         text_co_attention, image_co_attention: co-attention k runs right before text layer text_co_attention[k] and
@@ -49,32 +43,21 @@ class ViLbertFields(BertFields):
             the text at that place of the plan, so images cannot be read before the text.
         fixed_text_layers, fixed_image_layers: the first layers that are not trained, nor what lies below them; at most
             those before the first co-attention.
-        fusion: how the pooled vectors become the pair, "product" or "sum".
-        pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
-        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
-            picks that feature among those of other regions, "none" predicts no regions: the model has no such head.
         num_negatives: other regions, with "contrastive".
         negatives_from_other_images: share of them that come from other images of the same group of rows.
         negative_rows: rows of a batch that make such a group: the first so many, the next so many. A batch must hold
             whole groups, so that negatives do not depend on its size or on the number of processes.
-        region_target_size: width of the region head: number of classes with background (first in the published stores),
-            or D.
         whole_image_count: by what the IMG token divides the sum of the features that are not masked: "all" regions of
             the image, masked ones too, or the "visible" ones.
-        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
-            made end to end of blanked pixels.
         masked_loss_pairs: whether masked words and regions are predicted in "all" pairs or only in "matched" ones.
         with_match_head: adds the alignment loss; without it pairs need no `match_labels`.
-        num_answers, num_gqa_answers: labels of the answer classifiers of the task models; 0 leaves one out.
+        num_gqa_answers: labels of the second answer classifier of the multi-task model; 0 leaves it out.
     """
 
     choices = MappingProxyType(
         {
-            "image_hidden_activation": ACTIVATION_NAMES,
-            "fusion": FUSIONS,
             "region_loss": REGION_LOSSES,
             "whole_image_count": WHOLE_IMAGE_COUNTS,
-            "masked_appearance": MASKED_APPEARANCES,
             "masked_loss_pairs": MASKED_LOSS_PAIRS,
         }
     )
@@ -82,15 +65,7 @@ class ViLbertFields(BertFields):
     padding_piece: int = 0
     first_position: int = 0
     num_task_tokens: int = 0
-    region_feature_size: int = 2048
     image_hidden_size: int = 1024
-    image_num_hidden_layers: int = 6
-    image_num_attention_heads: int = 8
-    image_intermediate_size: int = 1024
-    image_hidden_activation: str = "gelu"
-    image_hidden_dropout: float = 0.1
-    image_attention_dropout: float = 0.1
-    region_embedding_dropout: float = 0.1
     co_attention_size: int = 1024
     co_attention_num_heads: int = 8
     text_co_attention: tuple[int, ...] = (6, 7, 8, 9, 10, 11)
@@ -99,18 +74,12 @@ class ViLbertFields(BertFields):
     dynamic_attention: bool = False
     fixed_text_layers: int = 0
     fixed_image_layers: int = 0
-    fusion: str = "product"
-    pair_dropout: float = 0.1
-    region_loss: str = "kl"
     num_negatives: int = 128
     negatives_from_other_images: float = 0.7
     negative_rows: int = 64
-    region_target_size: int = 1601
     whole_image_count: str = "all"
-    masked_appearance: str = "zero"
     masked_loss_pairs: str = "all"
     with_match_head: bool = True
-    num_answers: int = 3129
     num_gqa_answers: int = 1533
 
     def check_batch_size(self, rows: int) -> None:
@@ -147,12 +116,6 @@ class ViLbertFields(BertFields):
         if not 0 <= self.first_position < self.max_position_embeddings:
             raise ValueError(
                 f"ViLbertConfig: first_position {self.first_position} is none of {self.max_position_embeddings} rows"
-            )
-        predicts_features = self.region_loss in ("regression", "contrastive")
-        if predicts_features and self.region_target_size != self.region_feature_size:
-            raise ValueError(
-                f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
-                f"{self.region_feature_size}, region_target_size is {self.region_target_size}"
             )
         if min(self.num_negatives, self.negative_rows) < 1 or not 0 <= self.negatives_from_other_images <= 1:
             raise ValueError(
@@ -223,30 +186,10 @@ SINGLE_STREAM_REGION_LOSSES = ("kl", "none")
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class SingleStreamFields(BertFields):
-    """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json).
+class SingleStreamFields(ViLbertStyleFields):
+    """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json)."""
 
-    Fields, beside those of `BertFields`:
-        region_feature_size: D, width of a stored region feature.
-        region_loss: "kl" predicts the detector's class distribution, "none" predicts no regions: the model has no such
-            head.
-        region_target_size: classes with background.
-        masked_appearance: as in `ViLbertFields`.
-        num_answers: labels of the answer classifier of the task model.
-    """
-
-    choices = MappingProxyType(
-        {
-            "region_loss": SINGLE_STREAM_REGION_LOSSES,
-            "masked_appearance": MASKED_APPEARANCES,
-        }
-    )
-
-    region_feature_size: int = 2048
-    region_loss: str = "kl"
-    region_target_size: int = 1601
-    masked_appearance: str = "zero"
-    num_answers: int = 3129
+    choices = MappingProxyType({"region_loss": SINGLE_STREAM_REGION_LOSSES})
 
     def check(self) -> None:
         super().check()

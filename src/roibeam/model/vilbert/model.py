@@ -18,12 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import VLPreTrainedModel
+from roibeam.model.common.bert import VLPreTrainedModel, bert_word_head
 from roibeam.model.common.heads import (
     DroppedLinear,
-    MaskedWordHead,
     NormedClassifier,
-    NormedRegionHead,
     ScoreHeads,
     TwoStreamPooler,
     WeightNormedClassifier,
@@ -31,30 +29,11 @@ from roibeam.model.common.heads import (
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
-from roibeam.model.inputs import (
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-    check_text_length,
-    check_word_ids,
-)
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import (
-    PreTrainingLogits,
-    PreTrainingTerms,
-    count_labels,
-    count_true,
-    draw_negatives,
-    log_odds,
-    only_matched,
-)
+from roibeam.model.pretraining import PreTrainingTerms, ViLbertStyleModel, draw_negatives, in_pairs, region_head
 from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.encoder import PassedStreams, Stream, TwoStreamEncoder, ViLbertConfig
-
-MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
 class ViLbertTextEmbeddings(nn.Module):
@@ -76,13 +55,8 @@ class ViLbertTextEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
-        """
-        Raises:
-            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
-        """
         length, first = batch.text_ids.shape[1], self.first_position
-        check_text_length("ViLBERT", length, self.positions.num_embeddings - first)
-        check_word_ids("ViLBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("ViLBERT", batch.text_ids, self.words, self.positions.num_embeddings - first)
         if (self.tasks is None) != (batch.task_ids is None):
             needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
             raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
@@ -114,8 +88,7 @@ class ViLbertRegionEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
-        check_region_width("ViLBERT", batch.region_features, self.features.in_features)
-        check_feature_dtype("ViLBERT", batch.region_features, self.features.weight)
+        check_features("ViLBERT", batch.region_features, self.features.in_features, self.features.weight)
         elements = elements_with_whole_image(
             batch, count=self.whole_image_count, masked_appearance=self.masked_appearance
         )
@@ -180,13 +153,6 @@ class ViLbertModel(ViLbertPreTrainedModel):
             part.requires_grad_(False)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention`, at the cost of its memory.
-            with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
-        """
         maps = AttentionMaps() if with_attention else None
         passed = PassedStreams([], []) if with_states else None
         # Each row has maps and states of its own.
@@ -210,7 +176,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         """The images of `batch` up to the first co-attention; its captions are not read."""
         return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image, passed)
 
-    def fuse_all_pairs(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+    def fuse_all_pairs(self, text: Stream, image: Stream) -> VLOutput:
         """Every caption with every image: of C captions and I images, row c * I + i is caption c with image i.
 
         The multi-task release's `in_batch_pairs`.
@@ -219,7 +185,7 @@ class ViLbertModel(ViLbertPreTrainedModel):
         device = text.states.device
         of_text = torch.arange(captions, device=device).repeat_interleave(images)
         of_image = torch.arange(images, device=device).repeat(captions)
-        return self.fuse(text.take(of_text), image.take(of_image), maps)
+        return self.fuse(text.take(of_text), image.take(of_image))
 
     def fuse(
         self,
@@ -285,14 +251,10 @@ class ViLbertModel(ViLbertPreTrainedModel):
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image, not even IMG: the text's stream. The paper does not feed one alone.
+        """A text without any image, not even IMG: the text's stream.
 
         In a co-attention without an image, its states go on through their LayerNorm and feed-forward. `pooled`
         and `pooled_text` are both [CLS], pooled.
-
-        Raises:
-            ValueError: for a batch with regions, a text too long or without [CLS], and for task ids that are missing or
-                not used.
         """
         check_text_alone("ViLBERT", batch)
         maps = AttentionMaps() if with_attention else None
@@ -306,21 +268,14 @@ class ViLbertModel(ViLbertPreTrainedModel):
         )  # fmt: skip
 
 
-class ViLbertForPreTraining(ViLbertPreTrainedModel):
+class ViLbertForPreTraining(ViLbertPreTrainedModel, ViLbertStyleModel):
     """ViLBERT with its pre-training heads (section 2.2, "Training Tasks and Objectives"); losses weigh the same."""
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__(config)
         self.vilbert = ViLbertModel(config)
-        self.masked_word_head = MaskedWordHead(
-            config.hidden_size, config.vocab_size, activation=config.hidden_activation
-        )
-        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
-        self.masked_region_head = (
-            NormedRegionHead(config.image_hidden_size, config.region_target_size, activation=config.hidden_activation)
-            if config.region_loss != "none"
-            else None
-        )
+        self.masked_word_head = bert_word_head(config)
+        self.masked_region_head = region_head(config, config.image_hidden_size)
         self.match_head = (
             DroppedLinear(config.co_attention_size, 2, dropout=config.pair_dropout) if config.with_match_head else None
         )
@@ -330,46 +285,11 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         """See `score`."""
         return self.score(batch, self.encode(batch), generator)
 
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `ViLbertModel.forward`."""
-        return self.vilbert(batch, with_attention=with_attention, with_states=with_states)
-
-    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """See `ViLbertModel.encode_text`."""
-        return self.vilbert.encode_text(batch, with_attention=with_attention)
-
-    def logits(self, output: VLOutput) -> PreTrainingLogits:
-        """Logits of all positions: for inspection, not for training."""
-        head = self.masked_region_head
-        return PreTrainingLogits(
-            words=self.word_logits(output.text_states),
-            regions=None if head is None else head(output.region_states),
-            whole_image=None if head is None else head(output.whole_image_state),
-            match=None if self.match_head is None else self.match_head(output.pooled),
-        )
-
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
-        counted = batch
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            counted = only_matched(batch)
-        counts = {"masked_words": count_labels(counted.text_labels)}
-        if self.masked_region_head is not None:
-            counts["masked_regions"] = count_true(counted.region_target_mask)
-        return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
+        return super().loss_counts(in_pairs(batch, self.config.masked_loss_pairs))
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
-
-    def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., I); None if no classes of regions are predicted."""
-        head = self.masked_region_head
-        return head(states) if head is not None and self.config.region_loss == "kl" else None
-
-    def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) sort key of zero-shot retrieval (section 3.2), see `PreTrainingModel`; None without a match head."""
-        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.
@@ -377,52 +297,32 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         Args:
             generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
                 new one for each row, seeded by `VLBatch.draw_seeds`.
-        Raises:
-            ValueError: if the batch lacks the targets of a head, or "contrastive" both generator and seeds.
         """
-        if batch.match_labels is None and self.match_head is not None:
-            raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
-        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            batch = only_matched(batch)
-        if batch.text_labels is None:
-            raise ValueError("ViLbertForPreTraining: the batch has no text_labels")
+        batch = in_pairs(batch, self.config.masked_loss_pairs)
+        if self.masked_region_head is None or self.config.region_loss != "contrastive":
+            return super().score(batch, output)
         terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
-        if self.masked_region_head is not None:
-            self._score_regions(terms, self.masked_region_head, batch, output, generator)
-        if self.match_head is not None and batch.match_labels is not None:
-            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
+        negatives = self._negatives(batch, generator)
+        targets, predicted = self.needed(batch, "region_targets"), self.needed(batch, "region_target_mask")
+        terms.contrasted_regions(self.masked_region_head, output.region_states, targets, predicted, negatives)
+        self.add_match_loss(terms, batch, output)
         return terms.output()
 
-    def _score_regions(
-        self,
-        terms: PreTrainingTerms,
-        head: NormedRegionHead,
-        batch: VLBatch,
-        output: VLOutput,
-        generator: torch.Generator | None,
-    ) -> None:
-        config, targets, predicted = self.config, batch.region_targets, batch.region_target_mask
-        if targets is None or predicted is None:
-            raise ValueError("ViLbertForPreTraining: the batch has no region_targets")
-        if config.region_loss == "contrastive":
-            if generator is None and not batch.draw_seeds:
-                raise ValueError(
-                    "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
-                    "batch with draw_seeds"
-                )
-            negatives = draw_negatives(
-                batch.region_mask,
-                predicted,
-                config.num_negatives,
-                batch.draw_seeds if generator is None else generator,
-                from_other_images=config.negatives_from_other_images,
-                group_rows=config.negative_rows,
+    def _negatives(self, batch: VLBatch, generator: torch.Generator | None) -> Tensor:
+        if generator is None and not batch.draw_seeds:
+            raise ValueError(
+                "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
+                "batch with draw_seeds"
             )
-            terms.contrasted_regions(head, output.region_states, targets, predicted, negatives)
-        else:
-            loss = config.region_loss
-            terms.masked_regions(head, output.region_states, batch.targets_of(predicted), predicted, loss=loss)
+        return draw_negatives(
+            batch.region_mask,
+            self.needed(batch, "region_target_mask"),
+            self.config.num_negatives,
+            batch.draw_seeds if generator is None else generator,
+            from_other_images=self.config.negatives_from_other_images,
+            group_rows=self.config.negative_rows,
+        )
 
 
 IMAGE_PAIR_LABELS = 2  # of NLVR2: false, true
@@ -477,11 +377,7 @@ class ViLbertForMultiTask(ViLbertWithScores):
         return self._classify(self.gqa_answer_head, "num_gqa_answers", output)
 
     def image_pairs(self, output: VLOutput) -> Tensor:
-        """(B / 2, 2) logits of NLVR2: rows 2i and 2i + 1 of the batch are one statement with its two images.
-
-        Raises:
-            ValueError: for an odd number of rows.
-        """
+        """(B / 2, 2) logits of NLVR2: rows 2i and 2i + 1 of the batch are one statement with its two images."""
         assert output.pooled is not None
         return self.image_pair_head(join_row_pairs(self.pair_dropout(output.pooled)))
 

@@ -16,35 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
-from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
+from roibeam.model.common.bert import BertSizes, bert_encoder, bert_word_head
+from roibeam.model.common.checkpoint import SENTENCE_PAIRS, bert_table, start_from_bert
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import (
-    DroppedLinear,
-    MaskedWordHead,
-    NormedRegionHead,
-    Pooler,
-    ScoreHeads,
-    WeightNormedClassifier,
-)
-from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.common.heads import DroppedLinear, Pooler, ScoreHeads, WeightNormedClassifier
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
-from roibeam.model.inputs import (
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-    check_text_length,
-    check_word_ids,
-)
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
+from roibeam.model.pretraining import ViLbertStyleModel, region_head
 from roibeam.model.vilbert.fields import REGION_SEGMENT, SingleStreamFields
-
-MATCH_LOGIT = 0  # as in ViLBERT
 
 
 class SingleStreamConfig(SingleStreamFields, BertSizes):
@@ -79,8 +60,8 @@ class SingleStreamEmbeddings(nn.Module):
         """States (B, T + E, H) and their mask."""
         batch = batch.with_texts_of_rows()
         text = self._text(batch)
-        check_region_width("single-stream ViLBERT", batch.region_features, self.features.in_features)
-        check_feature_dtype("single-stream ViLBERT", batch.region_features, self.features.weight)
+        width, weight = self.features.in_features, self.features.weight
+        check_features("single-stream ViLBERT", batch.region_features, width, weight)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
@@ -96,13 +77,12 @@ class SingleStreamEmbeddings(nn.Module):
     def _text(self, batch: VLBatch) -> Tensor:
         """(B, T, H) of rows that share no text."""
         length = batch.text_ids.shape[1]
-        check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
-        check_word_ids("single-stream ViLBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("single-stream ViLBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.text_norm(text)
 
 
-class SingleStreamForPreTraining(VLPreTrainedModel):
+class SingleStreamForPreTraining(ViLbertStyleModel):
     """The baseline with ViLBERT's pre-training heads; losses weigh the same."""
 
     config_class = SingleStreamConfig
@@ -115,26 +95,13 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         self.embeddings = SingleStreamEmbeddings(config)
         self.encoder = bert_encoder(config)
         self.pooler = Pooler(hidden)
-        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-        self.masked_region_head = (
-            NormedRegionHead(hidden, config.region_target_size, activation=config.hidden_activation)
-            if config.region_loss != "none"
-            else None
-        )
+        self.masked_word_head = bert_word_head(config)
+        self.masked_region_head = region_head(config, hidden)
         self.match_head = nn.Linear(hidden, 2)
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, IMG, regions.
-            with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: for a text too long or without [CLS].
-        """
+        """The sequence of `VLOutput.attention.joint` is text, IMG, regions."""
         maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
         passed: list[Tensor] | None = [] if with_states else None
@@ -147,17 +114,11 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
             whole_image_state=whole[:, 0],
             pooled=self.pooler(states[:, 0]),
             attention=maps,
-            layer_states=None
-            if passed is None
-            else LayerStates.of_joint(passed, slice(length), slice(length + 1, None)),
+            layer_states=LayerStates.of_joint(passed, slice(length), slice(length + 1, None)),
         )
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image, not even IMG: BERT.
-
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
-        """
+        """See `PreTrainingModel`; without IMG too: BERT."""
         check_text_alone("single-stream ViLBERT", batch)
         batch = batch.with_texts_of_rows()
         maps = AttentionMaps() if with_attention else None
@@ -167,69 +128,16 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
             text_states=states, region_states=states[:, :0], pooled=self.pooler(states[:, 0]), attention=maps
         )
 
-    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
-        counts = {"masked_words": count_labels(batch.text_labels)}
-        if self.masked_region_head is not None:
-            counts["masked_regions"] = count_true(batch.region_target_mask)
-        return {**counts, "matching": count_labels(batch.match_labels)}
-
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.embeddings.words.weight)
-
-    def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None if no regions are predicted."""
-        return None if self.masked_region_head is None else self.masked_region_head(states)
-
-    def match_log_odds(self, output: VLOutput) -> Tensor:
-        """(B,) see `PreTrainingModel`."""
-        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
-
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
-        labels, match = batch.text_labels, batch.match_labels
-        if labels is None or match is None:
-            raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels or match_labels")
-        terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, labels)
-        head, predicted = self.masked_region_head, batch.region_target_mask
-        if head is not None:
-            if predicted is None:
-                raise ValueError("SingleStreamForPreTraining: the batch has no region_targets")
-            chosen = batch.targets_of(predicted)
-            terms.masked_regions(head, output.region_states, chosen, predicted, loss="kl")
-        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
-        return terms.output()
-
-
-_FROM_BERT = KeyTable(
-    "BERT",
-    (
-        ("bert.embeddings.word_embeddings.", "embeddings.words."),
-        ("bert.embeddings.position_embeddings.", "embeddings.positions."),
-        ("bert.embeddings.token_type_embeddings.", "embeddings.segments."),
-        ("bert.embeddings.LayerNorm.", "embeddings.text_norm."),
-        *((f"bert.encoder.layer.{{}}.{a}", f"encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
-        ("bert.pooler.dense.", "pooler.dense."),
-        *BERT_WORD_HEAD,
-    ),
-)
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The text's embeddings, the encoder, the pooler and the masked-word head, for `load_start`.
 
     "The model is initialized with BERT_BASE" (section 4). BERT's next-sentence head is left out, as ViLBERT does.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    return {_FROM_BERT.internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}
+    return start_from_bert(bert_table("", norm="text_norm"), bert, SENTENCE_PAIRS)
 
 
 class SingleStreamForTasks(ScoreHeads, SingleStreamForPreTraining):

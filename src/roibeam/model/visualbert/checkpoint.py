@@ -12,10 +12,13 @@ import transformers
 from torch import Tensor
 
 from roibeam.model.common.checkpoint import (
-    BERT_LAYER,
     BERT_OPTIONS,
     BERT_WORD_HEAD,
     KeyTable,
+    Readers,
+    embedding_rules,
+    layer_rules,
+    read_options,
     tidy_bert,
     tidy_names,
     with_copies,
@@ -27,15 +30,12 @@ _EMBEDDINGS = "visual_bert.embeddings."
 TABLE = KeyTable(
     "VisualBERT",
     (
-        (f"{_EMBEDDINGS}word_embeddings.", "visualbert.embeddings.words."),
-        (f"{_EMBEDDINGS}position_embeddings.", "visualbert.embeddings.positions."),
-        (f"{_EMBEDDINGS}token_type_embeddings.", "visualbert.embeddings.segments."),
-        (f"{_EMBEDDINGS}LayerNorm.", "visualbert.embeddings.norm."),
+        *embedding_rules(_EMBEDDINGS, "visualbert.embeddings."),
         (f"{_EMBEDDINGS}visual_projection.", "visualbert.embeddings.projection."),
         (f"{_EMBEDDINGS}visual_position_embeddings.", "visualbert.embeddings.region_positions."),
         (f"{_EMBEDDINGS}visual_token_type_embeddings.", "visualbert.embeddings.region_segments."),
-        *((f"visual_bert.encoder.layer.{{}}.{a}", f"visualbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
-        *((f"visual_bert.additional_layer.{a}", f"visualbert.late_layer.{b}") for a, b in BERT_LAYER),
+        *layer_rules("visual_bert.encoder.layer.{}.", "visualbert.encoder.layers.{}."),
+        *layer_rules("visual_bert.additional_layer.", "visualbert.late_layer."),
         ("visual_bert.pooler.dense.", "visualbert.pooler.dense."),
         *BERT_WORD_HEAD,
         ("cls.seq_relationship.", "match_head."),
@@ -106,9 +106,6 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All parameters of BERT, for `load_start`: the encoder, both heads, and its tables a second time for regions.
 
     With `copy_text_tables` off, leave `visualbert.embeddings.region_positions.weight` and `region_segments.weight` out.
-
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
     renamed = {f"visual_{name}" if name.startswith("bert.") else name: t for name, t in tidy_bert(bert).items()}
     state = {TABLE.internal(name): tensor for name, tensor in renamed.items()}
@@ -118,11 +115,7 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """transformers' names for our parameters, with the tied decoder; `INERT` ones are missing.
-
-    Raises:
-        ValueError: for a parameter that VisualBERT does not have.
-    """
+    """transformers' names for our parameters, with the tied decoder; `INERT` ones are missing."""
     return with_copies({TABLE.official(name): tensor for name, tensor in state.items()}, _COPIES)
 
 
@@ -138,22 +131,18 @@ _WITHOUT_EFFECT = frozenset(transformers.VisualBertConfig().to_dict()) | {"torch
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> VisualBertConfig:
-    """Our configuration for a `config.json` of transformers' VisualBERT, which implies region segment 1.
+    """Our configuration for a `config.json` of transformers' VisualBERT, which implies region segment 1, with
+    `overrides`.
 
-    Args:
-        overrides: fields of `VisualBertConfig` that differ from it.
     Raises:
         ValueError: for an option that is unknown or requests a computation that this class lacks.
     """
-    fields: dict[str, Any] = {"first_region_segment": 1, "padding_piece": 1}
-    for name, value in options.items():
-        if name in _FIELDS:
-            fields[_FIELDS[name]] = value
-        elif name == "bypass_transformer":
-            fields["early_fusion"] = not value
-        elif name == "layer_norm_eps":
-            if value != 1e-12:
-                raise ValueError(f"VisualBERT option layer_norm_eps {value!r} is not computed here, only 1e-12 is")
-        elif name not in _WITHOUT_EFFECT:
-            raise ValueError(f"VisualBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
-    return VisualBertConfig(**(fields | overrides))
+    readers: Readers = {"bypass_transformer": lambda late: {"early_fusion": not late}, "layer_norm_eps": _check_epsilon}
+    fields = read_options("VisualBERT", options, _FIELDS, readers, _WITHOUT_EFFECT)
+    return VisualBertConfig(**({"first_region_segment": 1, "padding_piece": 1} | fields | overrides))
+
+
+def _check_epsilon(value: float) -> dict[str, Any]:
+    if value != 1e-12:
+        raise ValueError(f"VisualBERT option layer_norm_eps {value!r} is not computed here, only 1e-12 is")
+    return {}

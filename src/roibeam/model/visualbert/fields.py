@@ -18,7 +18,7 @@ class VisualBertFields(BertFields):
 
     Fields, beside those of `BertFields`:
         padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
-        region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
+        region_feature_size: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
         first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
             0, transformers 1; in a trained model the two are different vectors, so it belongs to the checkpoint.
         alignment: how position embeddings of the pieces aligned with a region join: "mean" in both codes, "sum" in
@@ -33,14 +33,9 @@ class VisualBertFields(BertFields):
         num_answers: outputs of the linear head of a task model.
     """
 
-    choices = MappingProxyType(
-        {
-            "alignment": ALIGNMENTS,
-        }
-    )
+    choices = MappingProxyType({"alignment": ALIGNMENTS})
 
     padding_piece: int = 0
-    region_feature_size: int = 2048
     first_region_segment: int = 0
     alignment: str = "mean"
     copy_text_tables: bool = True

@@ -20,23 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer, bert_word_head
 from roibeam.model.common.fields import SMALL_SIZES
-from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, PhraseToRegions, Pooler
+from roibeam.model.common.heads import DroppedLinear, PhraseToRegions, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.transformer import BERT_NORM_EPS, Packing
-from roibeam.model.inputs import (
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-    check_text_length,
-    check_word_ids,
-)
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone, check_texts
 from roibeam.model.layer_states import EMBEDDINGS, LayerStates, layer_names
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, log_odds
 from roibeam.model.task_heads import phrase_states, read_summary
 from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 
@@ -51,14 +42,7 @@ class VisualBertConfig(VisualBertFields, BertSizes):
 
 
 def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
-    """A published VisualBERT of BERT-base size.
-
-    Args:
-        preset: one of `PRESETS`.
-        overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset, or fields that do not fit.
-    """
+    """A published VisualBERT of BERT-base size, one of `PRESETS`; `overrides` are fields that differ."""
     return VisualBertConfig(**(visualbert_fields(preset) | overrides))
 
 
@@ -107,17 +91,11 @@ class VisualBertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
-        """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text.
-
-        Raises:
-            ValueError: for a text too long or without [CLS], or a batch without the classes that the model reads.
-        """
+        """(P, H), packed by `packing` of the T + R positions of each row; `batch` shares no text."""
         length = batch.text_ids.shape[1]
-        check_text_length("VisualBERT", length, self.positions.num_embeddings)
-        check_word_ids("VisualBERT", batch.text_ids, self.words.num_embeddings)
+        check_texts("VisualBERT", batch.text_ids, self.words, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
-        check_region_width("VisualBERT", batch.region_features, self.region_width)
-        check_feature_dtype("VisualBERT", batch.region_features, self.projection.weight)
+        check_features("VisualBERT", batch.region_features, self.region_width, self.projection.weight)
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
         real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
@@ -175,13 +153,10 @@ class VisualBertModel(VisualBertPreTrainedModel):
         self.embeddings.region_segments.weight.copy_(self.embeddings.segments.weight)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions. Without early fusion the
-                encoder's maps are in `text`, and `joint` holds the last layer's.
-            with_states: fills `VLOutput.layer_states`. Without early fusion regions have two: embeddings, last layer.
-        Raises:
-            ValueError: for a text too long or without [CLS].
+        """The sequence of `VLOutput.attention.joint` is text, regions.
+
+        Without early fusion the encoder's maps are in `VLOutput.attention.text`, `joint` holds the last layer's, and
+        regions have two states: embeddings, last layer.
         """
         batch, length = batch.with_texts_of_rows(), batch.text_ids.shape[1]
         maps = AttentionMaps(joint_regions=length) if with_attention else None
@@ -220,64 +195,40 @@ def _late_states(passed_BTH: Sequence[Tensor], regions_BRH: Tensor, last_BSH: Te
     return made
 
 
-class VisualBertForPreTraining(VisualBertPreTrainedModel):
+class VisualBertForPreTraining(VisualBertPreTrainedModel, PreTrainingModel):
     """VisualBERT with its two objectives (section 3.3): masked words, and whether a sentence describes the image."""
 
     def __init__(self, config: VisualBertConfig) -> None:
         super().__init__(config)
         self.visualbert = VisualBertModel(config)
-        self.masked_word_head = MaskedWordHead(
-            config.hidden_size, config.vocab_size, activation=config.hidden_activation
-        )
+        self.masked_word_head = bert_word_head(config)
         self.match_head = nn.Linear(config.hidden_size, 2) if config.with_match_head else None
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `VisualBertModel.forward`."""
-        return self.visualbert(batch, with_attention=with_attention, with_states=with_states)
-
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """A text without any image: BERT. The paper does not feed one alone.
-
-        Raises:
-            ValueError: for a batch with regions, or a text too long or without [CLS].
-        """
+        """See `PreTrainingModel`: BERT."""
         check_text_alone("VisualBERT", batch)
         return self.visualbert(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         counts = {"masked_words": count_labels(batch.text_labels)}
         if self.match_head is not None and batch.match_labels is not None:
             counts["matching"] = count_labels(batch.match_labels)
         return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for states (..., H)."""
         return self.masked_word_head(states, self.visualbert.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> None:
         """None: VisualBERT predicts nothing of regions."""
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) see `PreTrainingModel`; None without a match head."""
         return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the means.
-
-        A batch without `match_labels` has no matching loss: pre-training on a task's own text predicts words only.
-
-        Raises:
-            ValueError: if the batch has no `text_labels`.
-        """
-        if batch.text_labels is None:
-            raise ValueError("VisualBertForPreTraining: the batch has no text_labels")
+        """Without `match_labels` there is no matching loss: pre-training on a task's own text predicts words only."""
         terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
+        terms.masked_words(self.word_logits, output.text_states, self.needed(batch, "text_labels"))
         if self.match_head is not None and batch.match_labels is not None:
             terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()

@@ -14,11 +14,13 @@ from typing import Any
 from torch import Tensor
 
 from roibeam.model.common.checkpoint import (
-    BERT_LAYER,
     BERT_OPTIONS,
-    BERT_WORD_HEAD,
+    SENTENCE_PAIRS,
     KeyTable,
-    tidy_bert,
+    Rules,
+    bert_table,
+    layer_rules,
+    start_from_bert,
     tidy_names,
     with_copies,
     without_copies,
@@ -28,7 +30,7 @@ from roibeam.model.vlbert.config import TASKS, VLBertConfig, VLBertTaskConfig
 from roibeam.model.vlbert.fields import MASKING
 
 
-def _encoder_rules(inner: str) -> tuple[tuple[str, str], ...]:
+def _encoder_rules(inner: str) -> Rules:
     """Rules that every model has; `inner` is the official prefix of the encoder's module."""
     return (
         ("image_feature_extractor.obj_downsample.1.", "vlbert.region_projection.linear."),
@@ -44,7 +46,7 @@ def _encoder_rules(inner: str) -> tuple[tuple[str, str], ...]:
         (f"{inner}visual_scale_text", "vlbert.embeddings.visual_norm_text.scale"),
         (f"{inner}visual_scale_object", "vlbert.embeddings.visual_norm_region.scale"),
         (f"{inner}embedding_LayerNorm.", "vlbert.embeddings.norm."),
-        *((f"{inner}encoder.layer.{{}}.{a}", f"vlbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        *layer_rules(f"{inner}encoder.layer.{{}}.", "vlbert.encoder.layers.{}."),
         (f"{inner}pooler.", "vlbert.pooler."),
     )
 
@@ -71,7 +73,7 @@ _OBJECT_HEAD = (("cnn_loss_reg.0.dense.", "object_head.dense."), ("cnn_loss_reg.
 _REGION_HEAD = (("final_mlp.0.dense.", "region_head.dense."), ("final_mlp.2.", "region_head.decoder."))
 
 
-def _classifier(kind: str, internal: str) -> tuple[tuple[str, str], ...]:
+def _classifier(kind: str, internal: str) -> Rules:
     return tuple((official, f"{internal}.{name}") for official, name in _CLASSIFIERS[kind])
 
 
@@ -116,13 +118,7 @@ def kind_of(official: Mapping[str, Tensor]) -> str:
 
 
 def name_from_official(name: str, kind: str = "pretrain") -> str:
-    """The name here of an official parameter.
-
-    Args:
-        kind: a key of `TABLES`.
-    Raises:
-        ValueError: for a name that no rule covers.
-    """
+    """The name here of an official parameter; `kind` is a key of `TABLES`."""
     try:
         return TABLES[kind].internal(name)
     except ValueError as error:
@@ -145,13 +141,7 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> dict[str, Tensor]:
-    """Official names for our parameters, with the tied decoder, without a "module." prefix.
-
-    Args:
-        kind: a key of `TABLES`.
-    Raises:
-        ValueError: for a parameter that this kind of checkpoint does not have.
-    """
+    """Official names for our parameters, with the tied decoder, without a "module." prefix; `kind` as in `TABLES`."""
     official = {TABLES[kind].official(name): tensor for name, tensor in state.items()}
     return with_copies(official, _COPIES, head="vlbert.mlm_head.predictions.bias")
 
@@ -164,7 +154,6 @@ def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     Returns:
         Two dicts with official names; the second is empty for a checkpoint on stored features. The release saves the
         encoder's last stage twice, as `roi_head_feature_extractor` and as `head.0`; here it is once, under the first.
-
     Raises:
         ValueError: if the two differ.
     """
@@ -368,19 +357,6 @@ def _task_fields(options: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return fields
 
 
-_FROM_BERT = KeyTable(
-    "BERT",
-    (
-        ("bert.embeddings.word_embeddings.", "vlbert.embeddings.words."),
-        ("bert.embeddings.position_embeddings.", "vlbert.embeddings.positions."),
-        ("bert.embeddings.token_type_embeddings.", "vlbert.embeddings.segments."),
-        ("bert.embeddings.LayerNorm.", "vlbert.embeddings.norm."),
-        *((f"bert.encoder.layer.{{}}.{a}", f"vlbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
-        ("bert.pooler.", "vlbert.pooler."),
-        *BERT_WORD_HEAD,
-        ("cls.seq_relationship.", "relationship_head."),
-    ),
-)
 # Which pre-training head's transform a task's head starts from (PARTIAL_PRETRAIN_PREFIX_CHANGES in cfgs/).
 _HEADS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -403,15 +379,10 @@ def state_from_bert(
     Args:
         with_pooler, with_relationship_head: whether the model has these parts, the latter with two logits. The
             release copies BERT's next-sentence head unchanged, although there the first logit means "belongs together".
-    Raises:
-        ValueError: for a parameter that is none of BERT's.
     """
-    unused = [
-        prefix
-        for prefix, used in (("bert.pooler.", with_pooler), ("cls.seq_relationship.", with_relationship_head))
-        if not used
-    ]
-    return {_FROM_BERT.internal(n): t for n, t in tidy_bert(bert).items() if not n.startswith(tuple(unused))}
+    table = bert_table("vlbert.", others=((SENTENCE_PAIRS, _RELATIONSHIP),))
+    used = {"bert.pooler.": with_pooler, SENTENCE_PAIRS: with_relationship_head}
+    return start_from_bert(table, bert, *(prefix for prefix, is_used in used.items() if not is_used))
 
 
 def task_start(
@@ -424,11 +395,9 @@ def task_start(
         pretrained: state of a `VLBertForPreTraining`, or `state_from_bert` for a task without pre-training.
         names: of the task model's parameters; others are left out.
         copy_segment: VCR's answers are segment 1, which captions never trained: it starts as segment 0.
-    State for `load_start`. VCR's score starts as the difference of the two relationship logits, if there is such a
-    head.
-        a head.
-    Raises:
-        ValueError: for another task.
+    Returns:
+        State for `load_start`. VCR's score starts as the difference of the two relationship logits, if there is such a
+        head.
     """
     if task not in _HEADS:
         raise ValueError(f"no VL-BERT task {task!r}; there are {', '.join(_HEADS)}")

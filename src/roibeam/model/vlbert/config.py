@@ -123,15 +123,7 @@ PAPER_TASKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def vlbert_config(preset: str = "release", *, size: str = "base", **overrides: Any) -> VLBertConfig:
-    """A published VL-BERT for pre-training.
-
-    Args:
-        preset: one of `PRESETS`.
-        size: one of `SIZES`.
-        overrides: fields that differ from it.
-    Raises:
-        ValueError: for an unknown preset or size, or fields that do not fit.
-    """
+    """A published VL-BERT for pre-training, of `PRESETS` and `SIZES`; `overrides` are fields that differ."""
     return VLBertConfig(**(vlbert_fields(preset, size=size) | overrides))
 
 

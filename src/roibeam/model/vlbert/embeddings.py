@@ -56,8 +56,6 @@ def average_visible_regions(
     Args:
         features: (..., R, D); region_mask, masked_regions: (..., R) bool.
         epsilon: added to the count, as in pretrain/data/datasets/conceptual_captions.py.
-    Returns:
-        (..., D): sum / (count + epsilon); 0 without regions.
     """
     visible = (region_mask & ~masked_regions).unsqueeze(-1)
     total = features.masked_fill(~visible, 0.0).sum(dim=-2)
@@ -65,11 +63,7 @@ def average_visible_regions(
 
 
 def mean_of_visible(total: Tensor, count: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """`average_visible_regions` for a sum of regions.
-
-    Args:
-        total: (..., D), the sum of the visible ones; count: (..., 1), their number.
-    """
+    """`average_visible_regions` for the sum (..., D) of the visible regions and their number (..., 1)."""
     if not epsilon:
         return total / count.clamp(min=1)
     # A whole number and an epsilon are added in float32, for any dtype of the features.
@@ -208,7 +202,7 @@ class VLBertEmbeddings(nn.Module):
         end_visuals: Tensor | None = None,
         element_images: Tensor | None = None,
     ) -> Tensor:
-        """(B, T + E + 1, H). V is the width of a visual feature.
+        """(B, T + E + 1, H).
 
         Args:
             text_ids, text_segments, text_mask: (B, T), as in `VLBatch`.

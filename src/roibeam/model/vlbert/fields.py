@@ -28,7 +28,6 @@ class VLBertFields(BertFields):
 
     Fields, beside those of `BertFields`:
         num_segments: text segments and `REGION_SEGMENT`; one more for each further image of a row (an extension).
-        region_feature_size: D, width of a stored region feature.
         num_region_labels: C, classes of the detector and background, which is last.
         coordinate_embedding_size: width of the embedded box; a multiple of 8 (four numbers, sine and cosine).
         box_numbers: embedded numbers of a box: "centre_size", or "corners" as in section 3.2 of the paper.
@@ -83,7 +82,6 @@ class VLBertFields(BertFields):
     )
 
     num_segments: int = 3
-    region_feature_size: int = 2048
     num_region_labels: int = 1601
     coordinate_embedding_size: int = 2048
     box_numbers: str = "centre_size"

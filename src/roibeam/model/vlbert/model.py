@@ -21,21 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder
-from roibeam.model.common.heads import MaskedWordHead, Pooler, RegionClassHead
+from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder, bert_word_head
+from roibeam.model.common.heads import Pooler, RegionClassHead
 from roibeam.model.common.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from roibeam.model.common.transformer import Packing
-from roibeam.model.inputs import (
-    IGNORE_INDEX,
-    AttentionMaps,
-    VLBatch,
-    VLOutput,
-    check_feature_dtype,
-    check_region_width,
-    check_text_alone,
-)
+from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_features, check_text_alone
 from roibeam.model.layer_states import LayerStates
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+from roibeam.model.pretraining import PreTrainingModel, PreTrainingTerms, count_labels, log_odds
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import (
     RegionProjection,
@@ -100,16 +92,7 @@ class VLBertModel(VLBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """
-        Args:
-            with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
-            with_states: fills `VLOutput.layer_states`.
-        Raises:
-            ValueError: if regions are masked in their pixels and the batch has no feature of the whole image; if
-                text is grounded and the batch has no `aligned_words`, or regions have a token for each class and it
-                has no `region_classes`; for rows without an image in a model that was
-                not made for them.
-        """
+        """The sequence of `VLOutput.attention.joint` is text, whole image, regions, [END]."""
         if self.config.needs_whole_image and batch.whole_image_features is None:
             raise ValueError(
                 "VLBertModel: masked_appearance 'pixels' needs VLBatch.whole_image_features, the region encoder's "
@@ -152,9 +135,7 @@ class VLBertModel(VLBertPreTrainedModel):
             whole_image_state=image[:, 0] if first_region else None,
             pooled=None if self.pooler is None else self.pooler(states[:, 0]),
             attention=attention,
-            layer_states=None
-            if passed is None
-            else LayerStates.of_joint(passed, slice(length), slice(length + first_region, -1)),
+            layer_states=LayerStates.of_joint(passed, slice(length), slice(length + first_region, -1)),
         )
 
     def _element_images(self, batch: VLBatch, first_region: int) -> Tensor | None:
@@ -173,8 +154,7 @@ class VLBertModel(VLBertPreTrainedModel):
     ) -> tuple[Tensor, Tensor]:
         """Tokens (I, E, H) and visual features (I, E, V) of image elements, masked ones by the config."""
         masked, features = elements.masked[..., None], elements.features
-        check_region_width("VL-BERT", features, self.config.region_feature_size)
-        check_feature_dtype("VL-BERT", features, self.region_projection.linear.weight)
+        check_features("VL-BERT", features, self.config.region_feature_size, self.region_projection.linear.weight)
         features = self.with_masked_features(elements)
         # A row without an image may bring no size.
         hw, real = image_hw.clamp(min=1), Packing(elements.mask)
@@ -243,49 +223,30 @@ def _count(chosen_BX: Tensor, by_row: bool) -> int:
     return int(chosen_BX.any(dim=1).sum() if by_row else chosen_BX.sum())
 
 
-class VLBertForPreTraining(VLBertPreTrainedModel):
+class VLBertForPreTraining(VLBertPreTrainedModel, PreTrainingModel):
     """VL-BERT with its pre-training heads (section 3.3); the total loss is the plain sum of the mean losses."""
 
     def __init__(self, config: VLBertConfig) -> None:
         super().__init__(config)
         hidden, activation = config.hidden_size, config.hidden_activation
         self.vlbert = VLBertModel(config)
-        self.masked_word_head = (
-            MaskedWordHead(hidden, config.vocab_size, activation=activation) if config.with_word_head else None
-        )
-        self.masked_region_head = (
-            RegionClassHead(hidden, config.num_region_labels, activation=activation)
-            if config.with_region_head
-            else None
-        )
+        self.masked_word_head = bert_word_head(config) if config.with_word_head else None
+        self.masked_region_head = None
+        if config.with_region_head:
+            self.masked_region_head = RegionClassHead(hidden, config.num_region_labels, activation=activation)
         relations = 2 if config.relationship_loss == "softmax" else 1
         self.relationship_head = nn.Linear(hidden, relations) if config.with_relationship_head else None
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.encode(batch))
-
-    def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
-        """See `VLBertModel.forward`."""
-        return self.vlbert(batch, with_attention=with_attention, with_states=with_states)
-
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """A text without any image, not even the whole one: its pieces and [END] carry the feature of text alone, as
-        those of the release's text corpus do.
-
-        Args:
-            batch: of rows of text alone (`VLBatch.text_only`).
-        Raises:
-            ValueError: for a batch with regions, a text too long or without [CLS], or a model that was not made for
-                rows without an image.
-        """
+        those of the release's text corpus do. All rows are `VLBatch.text_only`."""
         check_text_alone("VL-BERT", batch)
         if self.config.needs_whole_image:
             batch = replace(batch, whole_image_features=batch.region_features.sum(dim=1))
         return self.vlbert(batch, with_attention=with_attention)
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
-        """See `PreTrainingModel`."""
         text_only, labels, predicted = batch.text_only, batch.text_labels, batch.region_target_mask
         counts: dict[str, int] = {}
         if self.masked_word_head is not None and labels is not None:
@@ -304,34 +265,21 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
-        """(..., V) for text states (..., H).
-
-        Raises:
-            ValueError: if the model was made without this head.
-        """
         if self.masked_word_head is None:
             raise ValueError("VLBertForPreTraining: this model was made with with_word_head=False")
         return self.masked_word_head(states, self.vlbert.embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None without the head."""
         return None if self.masked_region_head is None else self.masked_region_head(states)
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
-        """(B,) see `PreTrainingModel`; None without the relationship head."""
         if self.relationship_head is None:
             return None
         logits = self.relationship_head(output.pooled)
         return log_odds(logits, MATCH_LOGIT) if self.config.relationship_loss == "softmax" else logits.squeeze(-1)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`.
-
-        Words of rows without an image have a mean of their own, `text_only_words`: the release adds the two means.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
+        """Words of rows without an image have a mean of their own, `text_only_words`: the release adds the two."""
         terms = PreTrainingTerms()
         if self.masked_word_head is not None:
             self._score_words(terms, batch, output)
@@ -343,9 +291,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
 
     def _score_words(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 2 of section 3.3."""
-        if batch.text_labels is None:
-            raise ValueError("VLBertForPreTraining: the batch has no text_labels")
-        labels = batch.text_labels
+        labels = self.needed(batch, "text_labels")
         if batch.text_only is None:
             self._score_labels(terms, output.text_states, labels)
             return
@@ -367,10 +313,8 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
 
     def _score_regions(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 3 of section 3.3."""
-        if batch.region_targets is None or batch.region_target_mask is None:
-            raise ValueError("VLBertForPreTraining: the batch has no region_targets")
         assert self.masked_region_head is not None
-        predicted = batch.region_target_mask
+        predicted = self.needed(batch, "region_target_mask")
         targets = batch.targets_of(predicted)
         logits = self.masked_region_head(output.region_states[predicted])
         if self.config.region_labels == "hard":
@@ -386,10 +330,8 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
 
     def _score_relationship(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 1 of section 3.3; rows without an image have no label."""
-        if batch.match_labels is None:
-            raise ValueError("VLBertForPreTraining: the batch has no match_labels, the relationship head needs them")
         assert self.relationship_head is not None
-        labels = batch.match_labels
+        labels = self.needed(batch, "match_labels")
         if batch.text_only is not None:
             labels = labels.masked_fill(batch.text_only, IGNORE_INDEX)
         logits = self.relationship_head(output.pooled)

@@ -193,8 +193,6 @@ class VLBertForVcr(VLBertTaskModel):
 
         Args:
             labels_BR: long, the class of each region.
-        Raises:
-            ValueError: if the model was made without it.
         """
         if self.object_head is None:
             raise ValueError("VLBertForVcr: this model was made with object_loss='none'")
@@ -261,8 +259,6 @@ def join_question_answer(
         question_tags, answer_tags: the same shapes; None for zeros.
         order: "question_answer"; "answer_question", where the question is the second segment; "one_sentence", without
             [SEP] and segment between.
-    Raises:
-        ValueError: for another order.
     """
     if order not in ORDERS:
         raise ValueError(f"order {order!r} of a question and its answer is unknown; there are {', '.join(ORDERS)}")

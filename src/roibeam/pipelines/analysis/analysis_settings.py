@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest
 from roibeam.pipelines.common.compute import check_device_name
+from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.data.datasets.entities import OWN, RELEASE
 from roibeam.pipelines.data.vocabulary import check_background
+from roibeam.pipelines.training.model_files.model_folder import found_model
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.files import STAGES_NAME
 
 
@@ -62,56 +66,6 @@ RULES: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionRequest:
-    """Request of `roibeam attention`: a model, a store and Flickr30k Entities.
-
-    Attributes:
-        checkpoint: run folder, model folder or official checkpoint.
-        store: folder of the store.
-        entities: folder of Flickr30k Entities.
-        out: folder for attention.json and pictures, not there yet or empty; None: `default_output_path`, "attention".
-        split: a list beside Sentences; None takes all images.
-        parses: CoNLL file, or `SPACY` of attention_questions.py; None: questions about phrases alone.
-        rules: one of `RULES`.
-        word: one of `SOURCE_WORDS`, see `questions.Questioner`.
-        images: of a model that was trained end to end, and for pictures: folder of the photos.
-        min_match: share of the images (0..1) that the store must have.
-        max_regions: of an image, those with the best scores; 0 = all.
-        max_images: a subset of so many, drawn by `seed`; 0 = all.
-        seed: of the subset, the halves and the intervals.
-        batch_size: captions at once.
-        task: number of the task token, for a model that has such tokens.
-        tokenizer, options: as of `EvaluateRequest`.
-        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
-        threads: of the CPU; None leaves torch's choice.
-    """
-
-    checkpoint: str
-    store: str
-    entities: str
-    out: Path | None = None
-    split: str | None = None
-    parses: Path | None = None
-    rules: str = "any"
-    word: str = "last"
-    images: str | None = None
-    min_match: float = 1.0
-    max_regions: int = 0
-    max_images: int = 0
-    seed: int = 0
-    batch_size: int = 16
-    task: int | None = None
-    tokenizer: str | None = None
-    options: Path | None = None
-    device: str = "auto"
-    threads: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the request as it stands in the results."""
-        return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
-
-
 def default_output_path(checkpoint: str, given: Path | None, name: str) -> Path:
     """Returns `given`, else the first of RUN/evaluation, RUN/evaluation-2, ... that is not there yet.
 
@@ -140,6 +94,27 @@ def check_new(out: Path) -> None:
     if _is_there(out):
         what = f"is not empty ({min(each.name for each in out.iterdir())!r} is in it)" if out.is_dir() else "is a file"
         raise ValueError(f"{out} is there already and {what}; nothing is replaced, name another one")
+
+
+def checked_output(
+    named: NamedFiles, request: EvaluateRequest | AttentionRequest, name: str, *, has_checkpoint: bool
+) -> Path:
+    """Ends the checks of a request with checkpoint, store and output folder; returns this.
+
+    Args:
+        named: with what was found so far; raised are all errors together.
+        name: of `default_output_path`.
+    """
+    out = None
+    if has_checkpoint:
+        out = named.look(lambda: default_output_path(request.checkpoint, request.out, name))
+    named.check()
+    assert out is not None
+    model = found_model(request.checkpoint)
+    if model is not None:
+        with FeatureStore(request.store) as store:
+            check_feature_space(model, store)
+    return out
 
 
 @contextmanager

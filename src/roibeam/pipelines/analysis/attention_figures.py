@@ -8,23 +8,22 @@ cover a phrase; of the others, those with a tenth of some word's attention or mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import torch
 
-from roibeam.features.record.region_drawing import PALETTE, text_colour_on
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import printable
 from roibeam.pipelines.analysis.attention_questions import ENTITY, CaptionQuestions
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.head_accuracy import HeadFigures, commonest, layers_of, paper_rows, words_at_regions
-from roibeam.pipelines.analysis.probe_picture import WIDTH, Label, PhotoShape, RectangleShape, Shape, png_of, svg_text
-from roibeam.pipelines.common.plot import Level, Plot, Series, plot_svg, png_file, svg_file
+from roibeam.pipelines.analysis.probe_picture import CELL, FONT, INNER, MARGIN, Sheet, colour_of, tag
+from roibeam.pipelines.common.plot import Level, Plot, Series, picture_png, picture_svg, plot_svg, png_file, svg_file
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, covering
 
 # Relations of figure 4; the commonest other one takes the place of one that is missing.
@@ -84,8 +83,7 @@ NUM_PICTURES = 3
 MOST_LAYERS = 6
 _MOST_GROUPS = 8
 _OTHERS_FROM = 0.1  # of a word's attention
-_MARGIN, _INNER, _MOST_HEIGHT = 12.0, WIDTH - 24, 240.0
-_WORD_WIDTH, _CELL, _STEP = 78.0, 16.0, 18.0
+_MOST_HEIGHT, _WORD_WIDTH = 240.0, 78.0
 _LEAST_DARK = 0.1  # of a word's attention: weaker looks stay pale
 
 
@@ -113,17 +111,17 @@ class LayerLooks:
 
 def pictured_captions(captions: Sequence[CaptionQuestions]) -> list[CaptionQuestions]:
     """Captions with the most phrases, one of each of the first `NUM_PICTURES` images."""
+
+    def num_phrases(caption: CaptionQuestions) -> int:
+        return sum(question.population == ENTITY for question in caption.questions)
+
     best: dict[str, CaptionQuestions] = {}
     for each in captions:
         if each.name not in best and len(best) == NUM_PICTURES:
             break
-        if each.name not in best or _num_phrases(each) > _num_phrases(best[each.name]):
+        if each.name not in best or num_phrases(each) > num_phrases(best[each.name]):
             best[each.name] = each
     return list(best.values())
-
-
-def _num_phrases(caption: CaptionQuestions) -> int:
-    return sum(question.population == ENTITY for question in caption.questions)
 
 
 @torch.no_grad()
@@ -153,10 +151,10 @@ def write_pictures(
         looks_LHTR = words_at_regions(layers, 0, record.num_regions).cpu().numpy()
         pieces = samples.pieces_of_words(caption.sentence.text)
         groups, looks = grouped_looks(looks_LHTR, pieces, caption, record, figures)
-        shapes, height = picture_shapes(caption, record, groups, looks, photo_of(record), num_layers=len(layers))
+        sheet = partial(draw_looks, caption, record, groups, looks, photo_of(record), num_layers=len(layers))
         path = out / f"picture-{number}.svg"
-        path.write_text(svg_text(shapes, height, f"What words of {caption.sentence.text!r} look at"), "utf-8")
-        path.with_suffix(".png").write_bytes(png_of(shapes, height))
+        path.write_text(picture_svg(sheet, label=f"What words of {caption.sentence.text!r} look at"), "utf-8")
+        path.with_suffix(".png").write_bytes(picture_png(sheet))
         written += [path, path.with_suffix(".png")]
     return written
 
@@ -210,103 +208,62 @@ def _groups(caption: CaptionQuestions, record: RegionRecord, by_word: Sequence[n
     return groups[:_MOST_GROUPS]
 
 
-def picture_shapes(
+def draw_looks(
     caption: CaptionQuestions,
     record: RegionRecord,
     groups: Sequence[Group],
     looks: Sequence[LayerLooks],
     photo: np.ndarray | None,
+    colours: Mapping[str, str],
     *,
     num_layers: int,
-) -> tuple[list[Shape], float]:
-    """The shapes of the picture, and its height.
+) -> Sheet:
+    """The picture of one caption.
 
     Args:
         num_layers: in which words look at regions; those of `looks` are among them.
-        photo: (height, width, 3) uint8 BGR, of the record's size; None draws the boxes on grey.
+        photo, colours: of `Sheet`.
     """
-    lines = wrap(printable(caption.sentence.text, 300), 42)
-    shapes: list[Shape] = [
-        Label(_MARGIN, _MARGIN + 12 + 17 * row, line, 13, bold=True) for row, line in enumerate(lines)
-    ]
-    boxes, y = _boxes(record, groups, photo, _MARGIN + 5 + 17 * len(lines))
-    matrices, y = _matrices(caption.sentence.words, groups, looks, y, num_layers)
-    scale = f"Share of a word's attention; the darkest is {100 * _darkest(looks):.0f} % of it."
-    notes = [scale] if len(looks) == num_layers else [scale, "These layers find phrases best."]
-    below = [Label(_MARGIN, y + 12 + 15 * row, note, fill="quiet") for row, note in enumerate(notes)]
-    return [*shapes, *boxes, *matrices, *below], y + 9 + 15 * len(notes)
-
-
-def _boxes(
-    record: RegionRecord, groups: Sequence[Group], photo: np.ndarray | None, top: float
-) -> tuple[list[Shape], float]:
-    """Regions of each group in its colour, and a legend of the colours."""
-    scale = min(_INNER / record.width, _MOST_HEIGHT / record.height)
-    left, place_of_photo = (WIDTH - record.width * scale) / 2, (record.width * scale, record.height * scale)
-    shapes: list[Shape] = [
-        RectangleShape(left, top, *place_of_photo, fill="frame")
-        if photo is None
-        else PhotoShape(left, top, *place_of_photo, photo)
-    ]
+    sheet = Sheet(colours)
+    sheet.text(printable(caption.sentence.text, 300), 13, "text", fontweight="bold")
+    sheet.y += 5
+    regions = [(int(region), colour_of(place)) for place, group in enumerate(groups) for region in group.regions]
+    sheet.photo(record, photo, regions, _MOST_HEIGHT)
+    sheet.y += 6
+    names = sheet.axes(MARGIN, INNER, (CELL - 1) * len(groups))
+    names.set(xlim=(0, INNER), ylim=(len(groups), 0))
     for place, group in enumerate(groups):
-        for region in group.regions:
-            x1, y1, x2, y2 = (float(edge) * scale for edge in record.boxes[region])
-            box = (left + x1, top + y1, max(x2 - x1, 0.5), max(y2 - y1, 0.5))
-            shapes.append(RectangleShape(*box, stroke=text_colour_on(_colour(place)), line=3, opacity=0.5))
-            shapes.append(RectangleShape(*box, stroke=_colour(place), line=1.5))
-    y = top + record.height * scale + 6
-    for place, group in enumerate(groups):
-        shapes += _tag(_MARGIN, y, place)
+        tag(names, CELL / 2, place + 0.5, place + 1, colour_of(place), ha="center", va="center")
         covered = "" if len(group.regions) else ": no region covers it"
-        shapes.append(Label(_MARGIN + 20, y + 10.5, printable(f"{group.name}{covered}", 50)))
-        y += 16
-    return shapes, y + 4
-
-
-def _matrices(
-    words: Sequence[str], groups: Sequence[Group], looks: Sequence[LayerLooks], top: float, num_layers: int
-) -> tuple[list[Shape], float]:
-    """Matrices of the layers, as many in a row as there is room for."""
+        names.text(20, place + 0.5, printable(f"{group.name}{covered}", 50), va="center", fontsize=FONT)
+    sheet.y += 4
     which = "each layer" if len(looks) == num_layers else f"{len(looks)} of {num_layers} layers"
     title = f"The best head of {which} (layer-head)" if groups else "No word looks at one region much"
-    shapes: list[Shape] = [Label(_MARGIN, top + 14, title, 12, bold=True)]
-    y, width = top + 22, len(groups) * _STEP + 10
-    in_a_row = max(int((_INNER - _WORD_WIDTH) / width), 1)
-    for start in range(0, len(looks) if groups else 0, in_a_row):
-        for row, word in enumerate(words):
-            shapes.append(Label(_MARGIN + _WORD_WIDTH - 6, y + 44 + row * _CELL, printable(word, 11), anchor="end"))
+    sheet.text(title, 12, "text", fontweight="bold")
+    darkest = max([_LEAST_DARK, *(float(each.weights.max()) for each in looks if each.weights.size)])
+    if groups:
+        _draw_matrices(sheet, caption.sentence.words, len(groups), looks, darkest)
+    sheet.y += 6
+    sheet.text(f"Share of a word's attention; the darkest is {100 * darkest:.0f} % of it.")
+    if len(looks) != num_layers:
+        sheet.text("These layers find phrases best.")
+    return sheet
+
+
+def _draw_matrices(
+    sheet: Sheet, words: Sequence[str], num_groups: int, looks: Sequence[LayerLooks], darkest: float
+) -> None:
+    """Matrices of the layers, as many in a row as there is room for."""
+    width = CELL * num_groups + 10
+    in_a_row = max(int((INNER - _WORD_WIDTH) / width), 1)
+    for start in range(0, len(looks), in_a_row):
+        top = sheet.y + 38
         for column, each in enumerate(looks[start : start + in_a_row]):
-            shapes += _matrix(words, groups, each, _darkest(looks), _MARGIN + _WORD_WIDTH + column * width, y)
-        y += 38 + len(words) * _CELL
-    return shapes, y
-
-
-def _darkest(looks: Sequence[LayerLooks]) -> float:
-    """Share that the darkest colour stands for."""
-    return max([_LEAST_DARK, *(float(each.weights.max()) for each in looks if each.weights.size)])
-
-
-def _matrix(
-    words: Sequence[str], groups: Sequence[Group], each: LayerLooks, darkest: float, left: float, top: float
-) -> list[Shape]:
-    shapes: list[Shape] = [Label(left, top + 12, f"{each.layer}-{each.head}")]
-    for column, group in enumerate(groups):
-        x = left + column * _STEP
-        shapes += _tag(x, top + 16, column)
-        for row, word in enumerate(words):
-            value = float(each.weights[row, column])
-            cell = (x, top + 32 + row * _CELL, _CELL, _CELL - 1)
-            tip = f"{printable(word)} to {printable(group.name)}: {100 * value:.1f} %"
-            shapes.append(RectangleShape(*cell, fill="frame", tooltip=tip))
-            shapes.append(RectangleShape(*cell, fill="heat", opacity=min(max(value, 0.0) / darkest, 1.0), tooltip=tip))
-    return shapes
-
-
-def _tag(x: float, y: float, place: int) -> list[Shape]:
-    colour = _colour(place)
-    label = Label(x + _CELL / 2, y + 10.2, str(place + 1), fill=text_colour_on(colour), anchor="middle")
-    return [RectangleShape(x, y, _CELL, 13, fill=colour), label]
-
-
-def _colour(place: int) -> str:
-    return PALETTE[place % len(PALETTE)]
+            sheet.y, left = top, MARGIN + _WORD_WIDTH + column * width
+            sheet.label(left, top - 22, f"{each.layer}-{each.head}")
+            axes = sheet.axes(left, CELL * num_groups, CELL * len(words))
+            sheet.heat(axes, each.weights, darkest)
+            if not column:
+                axes.set_yticks(np.arange(len(words)) + 0.5, labels=[printable(word, 11) for word in words])
+            for place in range(num_groups):
+                tag(axes, place + 0.5, -0.55, place + 1, colour_of(place), ha="center", va="center")

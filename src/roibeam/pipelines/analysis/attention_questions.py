@@ -41,11 +41,7 @@ def _model() -> str | None:
 
 
 def spacy_parses(images: Iterable[EntityImage]) -> Iterator[Parse]:
-    """Yields the parses of all captions, each with its `sent_id`.
-
-    Raises:
-        ValueError: as `check_spacy`.
-    """
+    """Yields the parses of all captions, each with its `sent_id`. Raises ValueError as `check_spacy`."""
     check_spacy()
     import spacy
     from spacy.tokens import Doc

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, AttentionRequest, default_output_path
+from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, checked_output
 from roibeam.pipelines.analysis.attention_questions import SPACY, check_spacy
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.datasets.entities import check_entities, read_conll
-from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
-from roibeam.pipelines.training.model_files.provenance import check_feature_space
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention_run import AttentionResult
@@ -30,25 +30,14 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
 
     Args:
         tell: is called with each remark as soon as it is known.
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
     out = _checked(request)
     # Torch is imported only when the names are in order.
     with waiting("loading torch"):
-        import torch
-
         from roibeam.pipelines.analysis.attention_run import analyse_checkpoint
-        from roibeam.pipelines.analysis.load_for_evaluation import pretraining_model, tokenizer_spec
-        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
-        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.analysis.load_for_evaluation import load_requested
 
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    with waiting("loading the model"):
-        found = load_model_or_joint(request.checkpoint, options=request.options)
-    pretraining_model(found, named=request.checkpoint, verb="analyse")
-    tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    found, tokenizer = load_requested(request, "analyse")
     with FeatureStore(request.store) as store:
         return analyse_checkpoint(found, tokenizer, store, request, out, tell)
 
@@ -61,8 +50,8 @@ def _checked(request: AttentionRequest) -> Path:
     has_entities = named.need("--entities", request.entities, FOLDER)
     is_parsed = request.parses is not None and str(request.parses) == SPACY
     has_parses = is_parsed or named.need("--parses", request.parses, FILE)
-    named.need("--photos", request.images, FOLDER)
-    named.need("--config", request.options, FILE)
+    named.need("--photos", request.photos, FOLDER)
+    named.need("--config", request.config, FILE)
     named.need("--tokenizer", request.tokenizer)
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))
@@ -77,18 +66,7 @@ def _checked(request: AttentionRequest) -> Path:
         named.look(check_spacy)
     elif has_parses and request.parses is not None:
         named.look(lambda: next(read_conll(str(request.parses)), None))
-    out = (
-        named.look(lambda: default_output_path(request.checkpoint, request.out, "attention"))
-        if has_checkpoint
-        else None
-    )
-    named.check()
-    model = found_model(request.checkpoint)
-    if model is not None:
-        with FeatureStore(request.store) as store:
-            check_feature_space(model, store)
-    assert out is not None
-    return out
+    return checked_output(named, request, "attention", has_checkpoint=has_checkpoint)
 
 
 def _check_choices(request: AttentionRequest) -> None:

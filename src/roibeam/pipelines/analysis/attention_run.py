@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
-from roibeam.pipelines.analysis.analysis_settings import RULES, AttentionRequest, check_new, removed_on_failure
+from roibeam.pipelines.analysis.analysis_settings import RULES, check_new, removed_on_failure
 from roibeam.pipelines.analysis.attention_figures import pictured_captions, pictured_heads, write_pictures, write_plots
 from roibeam.pipelines.analysis.attention_questions import (
     ENTITY,
@@ -46,6 +46,7 @@ from roibeam.pipelines.analysis.load_for_evaluation import (
     pretraining_model,
     trained_images_among,
 )
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.common.compute import choose_device
 from roibeam.pipelines.common.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.data.compatibility import check_task
@@ -78,8 +79,6 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
 
     Args:
         samples: of the model.
-    Raises:
-        ValueError: when too few images have a record, or no caption gives a question.
     """
     counts, left_out = EntityCounts(), LeftOut()
     names = None if request.split is None else split_names(request.entities, request.split)
@@ -96,7 +95,7 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
 
     @lru_cache(maxsize=max(request.batch_size, 1))
     def record_of(record_id: str) -> RegionRecord:
-        return _strongest(store.get(record_id, check=True), request.max_regions)
+        return _strongest(store.get(record_id, check=True), request.max_regions or 0)
 
     def find(name: str) -> RegionRecord | None:
         record_id = found[name]
@@ -116,16 +115,8 @@ def _strongest(record: RegionRecord, most: int) -> RegionRecord:
     if not most or record.num_regions <= most:
         return record
     kept = np.sort(strongest_regions(record, most))
-    return RegionRecord(
-        image_id=record.image_id,
-        height=record.height,
-        width=record.width,
-        boxes=record.boxes[kept],
-        features=record.features[kept],
-        class_ids=record.class_ids[kept],
-        class_scores=record.class_scores[kept],
-        image_feature=record.image_feature,
-    )
+    fields = {name: getattr(record, name)[kept] for name in ("boxes", "features", "class_ids", "class_scores")}
+    return replace(record, **fields, attribute_ids=None, attribute_scores=None, class_distribution=None)
 
 
 def _check_match(found: dict[str, str | None], request: AttentionRequest) -> None:
@@ -188,9 +179,9 @@ def analyse_checkpoint(
     model = pretraining_model(found, named=str(found.source), verb="analyse")
     remarks = _Remarks(tell, [*found.changes, *check_feature_space(found, store)])
     check_tokenizer(found, tokenizer)
-    check_task(model.config, request.task)
+    check_task(model.config, request.task_token)
     # No classes of regions are predicted: a model may know others than the store.
-    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task)
+    samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task_token)
     questions = read_questions(store, samples, request)
     captions, record_of = questions.captions, questions.record_of
     for note in questions.notes:
@@ -204,10 +195,10 @@ def analyse_checkpoint(
         remarks.add(f"this run was trained on {len(leaked):,} of the {plural(len(ids), 'image')}")
     out.mkdir(parents=True, exist_ok=True)
     where = torch.device(device.name)
-    photos = request.images if isinstance(found, JointCheckpoint) else None
+    photos = request.photos if isinstance(found, JointCheckpoint) else None
     features = features_for(found, store, ids, photos, scratch=out, device=where)
     samples = EvaluationSamples(
-        model.config, tokenizer, num_classes=None, task=request.task, features=features, as_read=found.as_read
+        model.config, tokenizer, num_classes=None, task=request.task_token, features=features, as_read=found.as_read
     )
     samples.check(record_of(ids[0]))
     for note in feature_assumptions(found, record_of(ids[0])):
@@ -228,7 +219,7 @@ def analyse_checkpoint(
     with removed_on_failure(out):
         pictures = [*write_plots(out, entity, relations)]
         pictured = pictured_captions(captions)
-        photo_of = _photos(store, [each.record_id for each in pictured], request.images)
+        photo_of = _photos(store, [each.record_id for each in pictured], request.photos)
         pictures += write_pictures(out, model, samples, pictured, record_of, entity, photo_of=photo_of, device=where)
         facts = {
             "asked": request.to_dict(),

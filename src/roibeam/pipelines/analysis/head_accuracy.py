@@ -20,10 +20,10 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import plural
 from roibeam.model.inputs import VLOutput
-from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
 from roibeam.pipelines.analysis.attention_questions import ENTITY, CaptionQuestions
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.probe import maps_of_words
+from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.common.statistics.paper_figures import paper_figures
 from roibeam.pipelines.common.statistics.verdict import Bootstrap
 from roibeam.pipelines.finetuning.metrics.grounding import RANKS, UPPER_BOUND, GroundingRule, covering
@@ -215,11 +215,11 @@ def differences(request: AttentionRequest, model: str, *, layers: int, heads: in
         found.append(f"{plural(images, 'image')} of {request.split or 'all splits'}")
     if request.parses is not None:
         found.append(f"relations of {'spaCy' if str(request.parses) == 'spacy' else request.parses.name}")
-    options = {"rules": "any", "word": "last", "max_regions": 0}
+    options = {"rules": "any", "word": "last", "max_regions": None}
     return found + [
         f"--{name.replace('_', '-')} {getattr(request, name)}"
         for name, usual in options.items()
-        if getattr(request, name) != usual
+        if (getattr(request, name) or None) != usual
     ]
 
 

@@ -31,11 +31,18 @@ from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining, Sing
 from roibeam.model.visualbert.model import VisualBertForGrounding, VisualBertForLabels, VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest
+from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.batches.image_batch import photo_inputs
 from roibeam.pipelines.data.record_photos import RecordPhotos
-from roibeam.pipelines.training.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.training.model_files.joint_checkpoint import (
+    JointCheckpoint,
+    load_model_or_joint,
+    region_encoder_of,
+)
 from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.training.model_files.provenance import trained_with
+from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.training.run_folder.training_data import trained_among
 
 
@@ -103,6 +110,20 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
     return found.model
 
 
+def load_requested(request: EvaluateRequest | AttentionRequest, verb: str) -> tuple[ModelCheckpoint, CaptionTokenizer]:
+    """The checkpoint and the tokenizer of a request, on its number of threads.
+
+    Args:
+        verb: of `pretraining_model`.
+    """
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    with waiting("loading the model"):
+        found = load_model_or_joint(request.checkpoint, options=request.config)
+    pretraining_model(found, named=request.checkpoint, verb=verb)  # before a tokenizer is needed
+    return found, load_tokenizer(tokenizer_spec(found, request.tokenizer))
+
+
 def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[str]:
     """Notes on assumptions about how the model reads a store's record; a line each."""
     if trained_with(found).box_numbers is not None or found.as_read(record) is record:
@@ -114,11 +135,8 @@ def feature_assumptions(found: ModelCheckpoint, record: RegionRecord) -> list[st
 
 
 def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
-    """Returns the argument of `load_tokenizer`: as given, else the tokenizer beside the checkpoint.
-
-    Raises:
-        ValueError: when there is none.
-    """
+    """Returns the argument of `load_tokenizer`: as given, else the tokenizer beside the checkpoint. Raises ValueError
+    when there is none."""
     if given:
         return given
     if found.tokenizer is None:
@@ -171,8 +189,6 @@ class PhotoFeatures:
             batch: on the CPU, with boxes and features of the store; every row has an image.
         Returns:
             the same rows: features are the encoder's; stored ones are the targets of a model that regresses features.
-        Raises:
-            PhotoError: for a photo that cannot be used.
         """
         rows = [self._row(batch, row) for row in range(batch.batch_size)]
         first = int(self._with_whole_image)
@@ -248,8 +264,6 @@ def features_for(
 
     Args:
         images, scratch, device: as of `RecordPhotos` and `PhotoFeatures`.
-    Raises:
-        ValueError: for photos that are missing, or that this model does not read.
     """
     if isinstance(found, JointCheckpoint):
         photos = open_photos(store, image_ids, images)

@@ -11,7 +11,7 @@ from roibeam.pipelines.common.compute import DeviceChoice
 from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.plot import check_picture_path, write_picture
 from roibeam.pipelines.extract.one_photo import RecordView, detect_photo, view_of
-from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions
 from roibeam.pipelines.extract.requested_detector import need_detector
 
 LOOKED_AT = 10  # regions
@@ -32,16 +32,12 @@ class Looked:
     device: DeviceChoice
 
 
-def look_at_photo(
-    photo: Path, out: Path | None, detector: RequestedDetector, *, num_regions: int = LOOKED_AT
-) -> Looked:
+def look_at_photo(photo: Path, out: Path | None, detector: DetectorOptions, *, num_regions: int = LOOKED_AT) -> Looked:
     """Finds the regions of a photo and draws the best of them.
 
     Args:
         out: .png file; None for NAME.regions.png in the current folder. An older picture of this command is replaced.
         num_regions: to draw and to list, at most.
-    Raises:
-        ValueError: when the photo cannot be used, the picture not be written there, or the detector is none.
     """
     picture = Path(f"{without_image_extension(photo.name)}.regions.png") if out is None else out
     named = NamedFiles()

@@ -182,8 +182,6 @@ def probe(
         layer, head: of the attention, counted from 1; None is the last layer, and the mean over heads.
         top: guesses for each word and region.
         task: number of the task token, for a model that has such tokens.
-    Raises:
-        ValueError: when record, text or numbers do not fit the model.
     """
     # A tokenizer knows its own spelling only: [mask] would be three pieces, and nothing predicted.
     encoded = tokenizer.encode(re.sub(r"\[mask\]", "[MASK]", text, flags=re.IGNORECASE))
@@ -209,11 +207,8 @@ def probe(
 
 
 def check_fit(config: Any, record: RegionRecord, tokenizer: CaptionTokenizer, num_pieces: int) -> None:
-    """Checks that record, tokenizer and text fit the model.
-
-    Raises:
-        ValueError: when the model was made for other features or another vocabulary, or the text is too long.
-    """
+    """Checks that record, tokenizer and text fit the model. Raises ValueError when the model was made for other
+    features or another vocabulary, or the text is too long."""
     check_width(config, record)
     if config.vocab_size < tokenizer.vocab_size:
         raise ValueError(
@@ -247,11 +242,7 @@ def pair_batch(record: RegionRecord, text_ids: Tensor, task: int | None = None) 
 def words_to_regions(
     output: VLOutput, num_pieces: int, num_regions: int, *, layer: int | None = None, head: int | None = None
 ) -> WordsToRegions | None:
-    """Returns the weights (T, R) of the first row.
-
-    Raises:
-        ValueError: for a layer or head that there is not.
-    """
+    """Returns the weights (T, R) of the first row. Raises ValueError for a layer or head that there is not."""
     maps = output.attention
     assert maps is not None
     found = maps_of_words(maps, with_task=output.task_state is not None, num_pieces=num_pieces)

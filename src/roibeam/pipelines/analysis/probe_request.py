@@ -16,13 +16,14 @@ import numpy as np
 from roibeam.features.record.notebook import image_html, notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import check_lists, short_repr
+from roibeam.messages import short_repr
 from roibeam.pipelines.analysis.analysis_settings import check_new, default_output_path
+from roibeam.pipelines.analysis.requests import ProbeRequest
 from roibeam.pipelines.common.compute import check_device, choose_device
 from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract.one_photo import BLANK, detect_photo, requested_parts
-from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions
 from roibeam.pipelines.extract.requested_detector import need_detector
 from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
@@ -30,54 +31,6 @@ from roibeam.pipelines.training.model_files.model_folder import check_model_file
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probe import ProbeResult
     from roibeam.pipelines.training.model_files.model_checkpoint import ModelCheckpoint
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeRequest:
-    """Request of `roibeam probe`: a model, an image, a text, and the picture to write.
-
-    Attributes:
-        checkpoint: run folder, model folder or official checkpoint.
-        image: photo; with `store` the id of a record.
-        text: with [MASK] where words are to be guessed.
-        out: .svg or .png file to write, not there yet, in a folder that is; None: `default_output_path`, "probe.svg".
-            All numbers go beside it, into a .json file of the same name.
-        store: that the regions are taken from; None lets a detector find them.
-        photo: of the record, for the picture, and for a model that reads photos; None, as `BLANK`, for a blank page.
-        preset, detector, weights, conventions, selection, vocab, settings: the detector and its changes by `--set`,
-            as in `roibeam extract`; refused with `store`.
-        tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
-        options: official JSON configuration beside an official checkpoint.
-        background: as of `Names`.
-        hide, layer, head, top, task: as of `probe`.
-        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>": of the model, and of the detector.
-    """
-
-    checkpoint: str
-    image: str
-    text: str
-    out: Path | None = None
-    store: str | None = None
-    photo: Path | None = None
-    preset: str | None = None
-    detector: str | None = None
-    weights: str | None = None
-    conventions: str | None = None
-    selection: str | None = None
-    vocab: str | None = None
-    settings: tuple[str, ...] = ()
-    tokenizer: str | None = None
-    options: Path | None = None
-    background: str | None = None
-    hide: tuple[int, ...] | None = None
-    layer: int | None = None
-    head: int | None = None
-    top: int = 5
-    task: int | None = None
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        check_lists(self, "settings")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +57,12 @@ class Probed:
     def _repr_html_(self) -> str:
         """The picture, as long as it is there."""
         title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
-        drawn = _markup(self.picture) if self.picture.is_file() else ""
+        picture, drawn = self.picture, ""
+        if picture.is_file():
+            is_svg = picture.suffix == ".svg"
+            drawn = picture.read_text("utf-8") if is_svg else image_html(picture.read_bytes(), "png", picture.name)
         note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
         return notebook_html(title, picture=drawn, note=note)
-
-
-def _markup(picture: Path) -> str:
-    """Returns a picture as markup."""
-    if picture.suffix == ".svg":
-        return picture.read_text("utf-8")
-    return image_html(picture.read_bytes(), "png", picture.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +82,10 @@ class _Seen:
 
 
 def write_probe(request: ProbeRequest) -> Probed:
-    """Runs the model, and draws photo, predictions and attention.
-
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
-    """
+    """Runs the model, and draws photo, predictions and attention."""
     if request.store is not None and request.photo == BLANK:
         request = replace(request, photo=None)
-    detector = None if request.store is not None else _requested_detector(request)
+    detector = None if request.store is not None else request
     out = _checked(request, detector)
     if detector is not None:
         requested_parts(detector)
@@ -153,7 +98,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     from roibeam.pipelines.training.model_files.provenance import check_tokenizer
     from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-    found = load_model_or_joint(request.checkpoint, options=request.options)
+    found = load_model_or_joint(request.checkpoint, options=request.config)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
     model = pretraining_model(found, named=request.checkpoint, verb="probe")
@@ -169,8 +114,10 @@ def write_probe(request: ProbeRequest) -> Probed:
     else:
         model.to(device.name)
     names = Names(seen.classes, background=request.background)
-    options: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
-    result = probe(model, found.as_read(seen.record), request.text, tokenizer, names, **options)
+    result = probe(
+        model, found.as_read(seen.record), request.text, tokenizer, names, hide=request.hide, layer=request.layer,
+        head=request.head, top=request.top, task=request.task_token,
+    )  # fmt: skip
     numbers = write_probe_files(
         out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
     )
@@ -192,14 +139,14 @@ def _checked_out(request: ProbeRequest) -> Path:
     return out
 
 
-def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
+def _checked(request: ProbeRequest, detector: DetectorOptions | None) -> Path:
     """Returns the path of the picture; ValueError lists all that is wrong with the names."""
     _refuse_detector(request)
     named = NamedFiles()
     has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
     has_store = named.need("--store", request.store)
     named.need("--photo", request.photo, FILE)
-    named.need("--config", request.options, FILE)
+    named.need("--config", request.config, FILE)
     named.need("--tokenizer", request.tokenizer)
     named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))
@@ -223,7 +170,7 @@ def _refuse_detector(request: ProbeRequest) -> None:
     for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
         if getattr(request, name) is not None:
             raise ValueError(f"--{name} is for a detector; with --store the regions and names are those of the store")
-    if request.settings:
+    if request.set:
         raise ValueError("--set is for a detector; with --store the regions are those of the store")
 
 
@@ -255,14 +202,7 @@ def _stored(request: ProbeRequest) -> _Seen:
     return _Seen(record, classes, pixels, banner=banner)
 
 
-def _requested_detector(request: ProbeRequest) -> RequestedDetector:
-    return RequestedDetector(
-        request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
-        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device=request.device,
-    )  # fmt: skip
-
-
-def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:
+def _detected(request: ProbeRequest, detector: DetectorOptions) -> _Seen:
     """Returns the detector's regions of the photo."""
     found = detect_photo(Path(request.image), detector)
     classes = tuple(found.vocabulary.classes or ())

@@ -9,25 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import QUESTION, SPEED, argument, option
-from roibeam.pipelines.cli.options import (
-    BACKGROUND,
-    CAPTION_COLUMN,
-    CHECKPOINT,
-    CONFIG,
-    CONVENTIONS,
-    DETECTOR,
-    DETECTOR_SET,
-    JSON,
-    PRESET,
-    SELECTION,
-    TASK_TOKEN,
-    THREADS,
-    TOKENIZER,
-    WEIGHTS,
-)
 from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.request_options import QUESTION, Json, option
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention_run import AttentionResult
@@ -37,37 +22,12 @@ if TYPE_CHECKING:
 
 
 def evaluate_command(
-    checkpoint: Annotated[str | None, CHECKPOINT] = None,
-    store: Annotated[str | None, option("store", "Its images are evaluated on.")] = None,
-    captions: Annotated[str | None, option("captions", default="those that the store keeps")] = None,
-    caption_column: Annotated[str, CAPTION_COLUMN] = "",
-    split: Annotated[str | None, option("split", "Of a Karpathy file; restval too.", default="test")] = None,
-    photos: Annotated[
-        str | None, option("photos", "For a model trained end to end.", default="where the store says")
-    ] = None,
-    max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
-    min_match: Annotated[float, option("min-match")] = 1.0,
-    checksums: Annotated[str, option("checksums")] = "all",
-    no_retrieval: Annotated[bool, option("no-retrieval")] = False,
-    folds: Annotated[int, option("folds", "5 for COCO's 1K.")] = 1,
-    compare: Annotated[tuple[Path, Path] | None, option("compare", "Shows A less B.")] = None,
-    seed: Annotated[
-        int, option("seed", "Here: masks, wrong images, subset and intervals.", group=QUESTION, is_advanced=True)
-    ] = 0,
-    tokenizer: Annotated[str | None, TOKENIZER] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    background: Annotated[str | None, BACKGROUND] = None,
-    task_token: Annotated[int | None, TASK_TOKEN] = None,
-    max_regions: Annotated[int | None, option("max-regions", group=QUESTION, is_advanced=True, default="all")] = None,
-    device: Annotated[str, option("device")] = "auto",
-    batch_size: Annotated[int, option("batch-size", "Here: captions, and pairs of retrieval.", group=SPEED)] = 64,
-    threads: Annotated[int | None, THREADS] = None,
-    out: Annotated[
-        Path | None,
-        option("out", "A new folder, for results.json.", default="RUN/evaluation, then RUN/evaluation-2, ..."),
-    ] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    request: EvaluateRequest,
+    compare: Annotated[tuple[Path, Path] | None, option(
+        "Compare two results.json instead of evaluating. Shows A less B.", "A B", QUESTION,
+    )] = None,
+    json: Json = False,
+) -> None:  # fmt: skip
     """Measures a trained model on captions that it has not seen.
 
     Masked words, masked regions, matching and retrieval, each with its interval and with what guessing would give.
@@ -79,27 +39,17 @@ def evaluate_command(
         roibeam evaluate --compare a/results.json b/results.json
     """
     if compare is not None:
-        if checkpoint is not None or store is not None or captions is not None:
+        if request.checkpoint or request.store or request.captions is not None:
             raise ValueError("--compare A B compares two results.json that are there; give it no checkpoint or store")
-        _compare(*compare, as_json=as_json)
+        _compare(*compare, as_json=json)
         return
-    if checkpoint is None or store is None:
-        raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
-    from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
-    from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest, evaluate
+    from roibeam.pipelines.analysis.evaluation.evaluate_request import evaluate
 
-    how = EvaluationConfig(
-        seed=seed, batch_size=batch_size, max_images=max_images or 0, max_regions=max_regions or 0,
-        retrieval=not no_retrieval,
-        folds=folds, task=task_token, background=background, device=device,
-    )  # fmt: skip
-    request = EvaluateRequest(
-        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, images=photos,
-        min_match=min_match, tokenizer=tokenizer, options=config, config=how,
-        threads=threads, checksums=checksums, caption_column=caption_column,
-    )  # fmt: skip
-    tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
-    _print_evaluation(evaluate(request, tell), as_json=as_json)
+    _print_evaluation(evaluate(request, _teller(json)), as_json=json)
+
+
+def _teller(as_json: bool) -> Callable[[str], None]:
+    return (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
 
 
 def _print_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
@@ -158,32 +108,8 @@ _MAIN = ("R@1", "R@5", "R@10", "upper bound")
 
 
 def attention_command(
-    checkpoint: Annotated[str, CHECKPOINT],
-    store: Annotated[str, option("store", "Heads look at its regions.")],
-    entities: Annotated[str, option("entities")],
-    split: Annotated[str | None, option("split", "A list of --entities.", default="all images")] = None,
-    parses: Annotated[
-        Path | None, option("parses", "Or spacy: parsed here.", default="phrases alone are asked about")
-    ] = None,
-    rules: Annotated[str, option("rules", values="any, merged or release")] = "any",
-    word: Annotated[str, option("word")] = "last",
-    photos: Annotated[
-        str | None, option("photos", "For a model trained end to end.", default="where the store says")
-    ] = None,
-    max_regions: Annotated[int | None, option("max-regions", default="all", group=QUESTION)] = None,
-    max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
-    min_match: Annotated[float, option("min-match")] = 1.0,
-    seed: Annotated[int, option("seed", "Here: subset, halves, intervals.", group=QUESTION, is_advanced=True)] = 0,
-    tokenizer: Annotated[str | None, TOKENIZER] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    task_token: Annotated[int | None, TASK_TOKEN] = None,
-    device: Annotated[str, option("device")] = "auto",
-    batch_size: Annotated[int, option("batch-size", "Here: captions.", group=SPEED)] = 16,
-    threads: Annotated[int | None, THREADS] = None,
-    out: Annotated[
-        Path | None, option("out", "A new folder.", default="RUN/attention, then RUN/attention-2, ...")
-    ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    request: AttentionRequest,
+    json: Json = False,
 ) -> None:
     """Asks every attention head of a model for the regions of phrases.
 
@@ -198,17 +124,9 @@ def attention_command(
         roibeam attention run/ --store store/ --entities e/ --parses p.conll
         roibeam attention run/ --store s/ --entities e/ --parses spacy
     """
-    from roibeam.pipelines.analysis.analysis_settings import AttentionRequest
     from roibeam.pipelines.analysis.attention_request import analyse_attention
 
-    request = AttentionRequest(
-        checkpoint=checkpoint, store=store, entities=entities, out=out, split=split, parses=parses, rules=rules,
-        word=word, images=photos, min_match=min_match, max_regions=max_regions or 0, max_images=max_images or 0,
-        seed=seed, batch_size=batch_size, task=task_token, tokenizer=tokenizer, options=config, device=device,
-        threads=threads,
-    )  # fmt: skip
-    tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
-    _print_attention(analyse_attention(request, tell), as_json=as_json)
+    _print_attention(analyse_attention(request, _teller(json)), as_json=json)
 
 
 def _print_attention(result: AttentionResult, *, as_json: bool) -> None:
@@ -288,45 +206,8 @@ def _difference(found: Interval) -> str:
 
 
 def probe_command(
-    checkpoint: Annotated[str, CHECKPOINT],
-    image: Annotated[str, argument("IMAGE", "A photo; with --store the id of an image of the store.")],
-    text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to guess: "a dog on a [MASK]".')],
-    store: Annotated[
-        str | None, option("store", "Its regions are shown to the model.", default="a detector finds regions")
-    ] = None,
-    photo: Annotated[
-        Path | None,
-        option(
-            "photo",
-            "With --store, for the picture; none: a blank page. A model trained end to end needs a photo.",
-            default="none",
-        ),
-    ] = None,
-    hide: Annotated[list[int] | None, option("hide", default="the five best regions")] = None,
-    top: Annotated[int, option("top")] = 5,
-    layer: Annotated[int | None, option("layer", default="the last", is_advanced=True)] = None,
-    head: Annotated[int | None, option("head", default="the mean of all", is_advanced=True)] = None,
-    preset: Annotated[str | None, PRESET] = None,
-    weights: Annotated[str | None, WEIGHTS] = None,
-    detector: Annotated[str | None, DETECTOR] = None,
-    vocab: Annotated[str | None, option("vocab", default="that of the detector's folder, else none")] = None,
-    conventions: Annotated[str | None, CONVENTIONS] = None,
-    selection: Annotated[str | None, SELECTION] = None,
-    settings: Annotated[list[str] | None, DETECTOR_SET] = None,
-    tokenizer: Annotated[str | None, TOKENIZER] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    background: Annotated[str | None, BACKGROUND] = None,
-    task_token: Annotated[int | None, TASK_TOKEN] = None,
-    device: Annotated[str, option("device")] = "auto",
-    out: Annotated[
-        Path | None,
-        option(
-            "out",
-            "A new .svg or .png picture; all numbers go beside it, as .json.",
-            default="RUN/probe.svg, then RUN/probe-2.svg, ...",
-        ),
-    ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    request: ProbeRequest,
+    json: Json = False,
 ) -> None:
     """Asks a trained model about an image and a text.
 
@@ -337,18 +218,11 @@ def probe_command(
         roibeam probe run/ photo.jpg "a dog on a [MASK]" --detector toy
         roibeam probe run/ 000000391895 "a man on a [MASK]" --store store/
     """
-    from roibeam.pipelines.analysis.probe_request import ProbeRequest, write_probe
+    from roibeam.pipelines.analysis.probe_request import write_probe
 
-    request = ProbeRequest(
-        checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, preset=preset,
-        detector=detector, weights=weights, conventions=conventions, selection=selection, vocab=vocab,
-        settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background=background,
-        hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task_token,
-        device=device,
-    )  # fmt: skip
     with waiting("running the model"):
         done = write_probe(request)
-    _print_probe(done, as_json=as_json)
+    _print_probe(done, as_json=json)
 
 
 def _print_probe(done: Probed, *, as_json: bool) -> None:

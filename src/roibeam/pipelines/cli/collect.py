@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,43 +13,84 @@ import typer
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.extract import ExtractCommand
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
-from roibeam.pipelines.cli.option_names import argument, option
-from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT, JSON
+from roibeam.pipelines.cli.request_command import request_command
+from roibeam.pipelines.collection.request import CollectRequest
+from roibeam.pipelines.common.console.request_options import (
+    FAILURES,
+    INPUT,
+    KEPT,
+    NETWORK,
+    TRAINING,
+    AllowPrivate,
+    CaptionColumn,
+    Json,
+    MaxBytes,
+    MaxPixels,
+    Seed,
+    UserAgent,
+    argument,
+    option,
+)
+from roibeam.pipelines.extract.request import RunnerChoice
 
 if TYPE_CHECKING:
     from roibeam.pipelines.collection.judging.picture_judge import TrainedJudge
 
 
 def download_command(
-    rows: Annotated[
-        str,
-        argument("ROWS", "List of URLs: Conceptual Captions .tsv (3M or 12M), SBU .json, a table (.parquet, .csv)."),
-    ],
+    rows: Annotated[str, argument(
+        "ROWS", "List of URLs: Conceptual Captions .tsv (3M or 12M), SBU .json, a table (.parquet, .csv).",
+    )],
     out: Annotated[Path, argument("OUT", "Folder to write.")],
-    url_column: Annotated[str, option("url-column", default="url or image_url, in any case")] = "",
-    caption_column: Annotated[str, option("caption-column", default="caption, text or top_caption, in any case")] = "",
-    connections: Annotated[int, option("connections")] = 64,
-    per_host: Annotated[int, option("per-host")] = 8,
-    attempts: Annotated[int, option("attempts")] = 3,
-    connect_timeout: Annotated[float, option("connect-timeout")] = 10.0,
-    stall_timeout: Annotated[float, option("stall-timeout")] = 15.0,
-    timeout: Annotated[float, option("timeout")] = 60.0,
-    max_wait: Annotated[float, option("max-wait")] = 60.0,
-    backoff: Annotated[float, option("backoff")] = 1.0,
-    max_redirects: Annotated[int, option("max-redirects")] = 5,
-    allow_private: Annotated[list[str] | None, option("allow-private")] = None,
-    user_agent: Annotated[str | None, option("user-agent", default="roibeam and its version")] = None,
-    robots_txt: Annotated[bool, option("robots-txt")] = False,
-    seed: Annotated[int, option("seed", "Here: the waits between tries.", is_advanced=True)] = 0,
-    retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
-    max_failures: Annotated[
-        float, option("max-failures", "Dead links are normal: by default no share is too many.")
-    ] = 1.0,
-    max_bytes: Annotated[int, option("max-bytes")] = 20_000_000,
-    max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
-    min_side: Annotated[int, option("min-side")] = 0,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    url_column: Annotated[str, option(
+        "Column of the URLs, where ROWS is a table.", "NAME", INPUT, default="url or image_url, in any case",
+    )] = "",
+    caption_column: Annotated[str, option(
+        "Column of the captions: its name; in a caption .tsv 1 or 2.", "COLUMN", INPUT,
+        default="caption, text or top_caption, in any case",
+    )] = "",
+    connections: Annotated[int, option("Connections that are open at once.", "N", NETWORK, min=1)] = 64,
+    per_host: Annotated[int, option("Connections to one host that are open at once.", "N", NETWORK, min=1)] = 8,
+    attempts: Annotated[int, option("Tries of a URL that fails for a reason that may pass.", "N", NETWORK, min=1)] = 3,
+    connect_timeout: Annotated[float, option(
+        "Seconds to wait for a connection.", "SECONDS", NETWORK, advanced=True,
+    )] = 10.0,
+    stall_timeout: Annotated[float, option(
+        "Seconds that a server may be silent.", "SECONDS", NETWORK, advanced=True,
+    )] = 15.0,
+    timeout: Annotated[float, option(
+        "Seconds that one answer may take in all.", "SECONDS", NETWORK, advanced=True,
+    )] = 60.0,
+    max_wait: Annotated[float, option(
+        "Longest wait that a server may ask for.", "SECONDS", NETWORK, min=0, advanced=True,
+    )] = 60.0,
+    backoff: Annotated[float, option(
+        "Seconds before the second try; they double each time.", "SECONDS", NETWORK, min=0, advanced=True,
+    )] = 1.0,
+    max_redirects: Annotated[int, option(
+        "Redirects that are followed for one URL.", "N", NETWORK, min=0, advanced=True,
+    )] = 5,
+    allow_private: AllowPrivate = (),
+    user_agent: UserAgent = None,
+    robots_txt: Annotated[bool, option(
+        "Ask each host\'s robots.txt, and leave out what it forbids.", "", NETWORK, "--robots-txt/--no-robots-txt",
+    )] = False,
+    seed: Annotated[int, option(
+        "Number that every random choice follows from. Here: the waits between tries.", "N", TRAINING, min=0,
+        advanced=True,
+    )] = 0,
+    retry_dead_letters: Annotated[bool, option("Try again what failed before.", "", FAILURES)] = False,
+    max_failures: Annotated[float, option(
+        "Exit with an error if more than this share fails. Dead links are normal: by default no share is too many.",
+        "SHARE", FAILURES, min=0, max=1, advanced=True,
+    )] = 1.0,
+    max_bytes: MaxBytes = 20_000_000,
+    max_pixels: MaxPixels = 120_000_000,
+    min_side: Annotated[int, option(
+        "Images whose shorter side has fewer pixels count as failures.", "N", FAILURES, min=0,
+    )] = 0,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Downloads the images of a caption list.
 
     It also writes OUT/local.tsv, their captions with local paths, which extract reads. Run the same command again to
@@ -103,39 +145,9 @@ class CollectRunCommand(ExtractCommand):
 
 def collect_run_command(
     context: typer.Context,
-    pages: Annotated[
-        str, argument("PAGES", "A .warc or .warc.gz, here or at a URL; a folder of them or of HTML; a list (.paths).")
-    ],
-    out: Annotated[Path, argument("OUT", "Folder to write.")],
-    base_url: Annotated[str | None, option("base-url", default="none; images must have whole addresses")] = None,
-    held_out: Annotated[list[str] | None, HELD_OUT] = None,
-    held_out_images: Annotated[list[str] | None, option("held-out-images")] = None,
-    images_from: Annotated[Path | None, option("images-from")] = None,
-    picture_judge: Annotated[Path | None, option("picture-judge", default="none: the step is off")] = None,
-    pair_judge: Annotated[Path | None, option("pair-judge", default="none: the step is off")] = None,
-    detector: Annotated[str | None, option("detector", "The judges' own.", default="none")] = None,
-    match_model: Annotated[str | None, option("match-model", default="none")] = None,
-    device: Annotated[str, option("device")] = "auto",
-    nsfw: Annotated[bool, option("nsfw")] = True,
-    settings: Annotated[
-        list[str] | None,
-        option("set", "Sections: page, language, image, text, picture, aggregation.", group="What is kept"),
-    ] = None,
-    connections: Annotated[int, option("connections")] = 64,
-    per_host: Annotated[int, option("per-host")] = 8,
-    allow_private: Annotated[list[str] | None, option("allow-private")] = None,
-    user_agent: Annotated[str | None, option("user-agent", default="roibeam and its version")] = None,
-    robots_txt: Annotated[bool, option("robots-txt")] = True,
-    retry_dead_letters: Annotated[bool, option("retry-dead-letters", is_advanced=True)] = False,
-    max_bytes: Annotated[int, option("max-bytes")] = 20_000_000,
-    max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
-    workers: Annotated[int, option("workers", "Here: of the local runner.")] = 1,
-    runner: Annotated[str, option("runner", "Options after -- are for it.", is_advanced=True)] = "local",
-    pool_token_file: Annotated[
-        Path | None, option("pool-token-file", "For --runner flink or spark.", is_advanced=True)
-    ] = None,
-    dry_run: Annotated[bool, option("dry-run")] = False,
-    as_json: Annotated[bool, JSON] = False,
+    request: CollectRequest,
+    choice: RunnerChoice,
+    dry_run: Annotated[bool, option("Show the plan, and write nothing.")] = False,
 ) -> None:
     """Collects image-text pairs from web pages.
 
@@ -148,59 +160,45 @@ def collect_run_command(
         roibeam extract pairs/local.tsv store/ --detector toy
     """
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from roibeam.pipelines.collection.judging.judges import JudgeFiles
-    from roibeam.pipelines.collection.pairs import NOWHERE
-    from roibeam.pipelines.collection.request import CollectRequest, files_state
-    from roibeam.pipelines.data.download.limits import DownloadLimits
     from roibeam.pipelines.extract.requested_detector import check_runner_name
 
-    judges = JudgeFiles(picture_judge, pair_judge, detector, match_model, device)
-    request = CollectRequest(
-        pages, Path(os.path.abspath(out)), NOWHERE if base_url is None else base_url,
-        settings=tuple(settings or ()), held_out=tuple(held_out or ()), held_out_images=tuple(held_out_images or ()),
-        images_from=images_from, is_nsfw_checked=nsfw, allow_private=tuple(allow_private or ()), user_agent=user_agent,
-        retry_dead_letters=retry_dead_letters, reads_robots_txt=robots_txt, as_json=as_json,
-        limits=DownloadLimits(
-            connections=connections, per_host=per_host, max_bytes=max_bytes, max_pixels=max_pixels
-        ),
-    )  # fmt: skip
-    check_runner_name(runner)
+    out = request.out
+    request, choice = replace(request, out=Path(os.path.abspath(out))), replace(choice, beam_args=tuple(context.args))
+    check_runner_name(choice.runner)
     request.check()
-    judges.check()
+    request.judge_files().check()
     request.units()
-    if picture_judge or pair_judge:
-        request = request.with_judges(judges, files_state([picture_judge, pair_judge], [detector, match_model]))
     from roibeam.pipelines.collection.collection_run import dry_run as run_dry
     from roibeam.pipelines.collection.collection_run import run_collection
     from roibeam.pipelines.collection.report import dry_run_text, summary_text
-    from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
 
     if dry_run:
         units, num_bytes = run_dry(request)
         found = {"units": len(units), "bytes": num_bytes}
-        typer.echo(json_line(found, event="dry_run") if as_json else dry_run_text(units, num_bytes))
+        typer.echo(json_line(found, event="dry_run") if request.json else dry_run_text(units, num_bytes))
         return
-    choice = RunnerChoice(
-        runner, tuple(context.args), workers, None if pool_token_file is None else str(pool_token_file)
-    )
     done = run_collection(request, choice, tell=lambda line: typer.echo(line, err=True))
-    typer.echo(json_line({"out": str(out), **done.summary()}, event="summary") if as_json else summary_text(done, out))
+    typer.echo(
+        json_line({"out": str(out), **done.summary()}, event="summary") if request.json else summary_text(done, out)
+    )
 
 
 _OUT = argument("OUT", "File to write, .json.")
-_PRECISION = option("wanted-precision")
+_PRECISION = option("Share of right ones among what passes; it sets the threshold.", "SHARE", KEPT, min=0, max=1)
 _FEW_ROWS = 100  # a precision of 0.95 among 100 has an interval of 0.89 to 0.98
-_SEED = option("seed", is_advanced=True)
+_SEED = option("Number that every random choice follows from.", "N", TRAINING, min=0, advanced=True)
 
 
 def train_images_command(
     labels: Annotated[Path, argument("LABELS", "CSV with the columns image (its file) and label: natural or not.")],
     out: Annotated[Path, _OUT],
-    store: Annotated[str | None, option("store", "Of these images; their regions are looked at too.")] = None,
+    store: Annotated[str | None, option(
+        "Folder of a store of region features. Of these images; their regions are looked at too.", "STORE", INPUT,
+    )] = None,
     wanted_precision: Annotated[float, _PRECISION] = 0.99,
-    seed: Annotated[int, _SEED] = 0,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Trains a judge that tells natural photos from logos, charts and screenshots.
 
     It looks at cheap statistics of the file and, with --store, at its regions. A quarter of the images is held out, and
@@ -218,19 +216,28 @@ def train_images_command(
 
 def train_pairs_command(
     out: Annotated[Path, _OUT],
-    captions: Annotated[
-        list[str] | None, option("captions", "Curated ones, which are right; may be given again.")
-    ] = None,
-    caption_column: Annotated[str, CAPTION_COLUMN] = "",
-    store: Annotated[list[str] | None, option("store", "Of the images of --captions, in the same order.")] = None,
-    pairs: Annotated[Path | None, option("pairs")] = None,
-    pairs_store: Annotated[str | None, option("pairs-store")] = None,
-    match_model: Annotated[str | None, option("match-model")] = None,
-    max_captions: Annotated[int, option("max-captions")] = 5000,
+    captions: Annotated[list[str] | None, option(
+        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. Curated ones, which are right; may be given "
+        "again.", "FILE", INPUT,
+    )] = None,
+    caption_column: CaptionColumn = "",
+    store: Annotated[list[str] | None, option(
+        "Folder of a store of region features. Of the images of --captions, in the same order.", "STORE", INPUT,
+    )] = None,
+    pairs: Annotated[Path | None, option(
+        "Texts beside images, labelled: CSV with image, text, label (1 or 0), page.", "FILE", INPUT,
+    )] = None,
+    pairs_store: Annotated[str | None, option("Store of the images of --pairs.", "STORE", INPUT)] = None,
+    match_model: Annotated[str | None, option(
+        "Pre-trained model that is asked whether text and image match.", "MODEL", INPUT,
+    )] = None,
+    max_captions: Annotated[int, option(
+        "Use at most N captions, the first of each image before any second.", "N", INPUT, min=1,
+    )] = 5000,
     wanted_precision: Annotated[float, _PRECISION] = 0.95,
-    seed: Annotated[int, _SEED] = 0,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Trains a judge that tells whether a text describes an image.
 
     It learns from curated captions, from labelled texts, and from wrong pairs made of right ones in four ways. A
@@ -285,6 +292,6 @@ def _lines(out: Path, done: TrainedJudge) -> Iterator[str]:
 collect_app = typer.Typer(
     cls=HelpedGroup, help="Image-text pairs from web pages: collected and judged.", rich_markup_mode=None
 )
-collect_app.command("run", cls=CollectRunCommand)(collect_run_command)
-collect_app.command("train-images", cls=HelpedCommand)(train_images_command)
-collect_app.command("train-pairs", cls=HelpedCommand)(train_pairs_command)
+collect_app.command("run", cls=CollectRunCommand)(request_command(collect_run_command))
+collect_app.command("train-images", cls=HelpedCommand)(request_command(train_images_command))
+collect_app.command("train-pairs", cls=HelpedCommand)(request_command(train_pairs_command))

@@ -31,9 +31,6 @@ from roibeam.pipelines.common.console.termination import (
     StoppedBySignalError,
     exit_code,
     failure_of,
-    refuse_the_smallest_limit,
-    refuse_torch_under_a_small_limit,
-    report_silent_exit,
     resume_hint,
     stop_as_by_ctrl_c,
     typed_again,
@@ -68,16 +65,12 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
     refuse_pipes_and_devices()
     stop_as_by_ctrl_c()
-    end_in_order = report_silent_exit()
-    refuse_torch_under_a_small_limit()
     try:
-        refuse_the_smallest_limit()
         code = _run(app)
         if sys.stdout is not None:  # none where a shell has closed it
             sys.stdout.flush()  # a reader that has gone away, or a full disk, is seen here at the latest
     except BaseException as error:  # whatever it is, it ends in one line and with an exit code
         code = _failed(error)
-    end_in_order()
     _leave(code)
 
 

@@ -17,13 +17,24 @@ from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.developers import conformance_command, leaks_command, worker_pool_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command, look_command, progress_command
 from roibeam.pipelines.cli.finetune import finetune_command, predict_command, score_command
-from roibeam.pipelines.cli.help_pages import HELP_NAMES, HelpedCommand, HelpedGroup
-from roibeam.pipelines.cli.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN, argument
+from roibeam.pipelines.cli.help_pages import (
+    DEVELOPERS,
+    FEATURES,
+    HELP_NAMES,
+    LOOKING,
+    SETUP,
+    STORES,
+    TRAIN,
+    HelpedCommand,
+    HelpedGroup,
+)
 from roibeam.pipelines.cli.pretrain import pretrain_command
 from roibeam.pipelines.cli.recipes import recipes_command
+from roibeam.pipelines.cli.request_command import request_command
 from roibeam.pipelines.cli.store import store_app
 from roibeam.pipelines.cli.toyworld import toyworld_command
 from roibeam.pipelines.common.console.progress import configure_logging
+from roibeam.pipelines.common.console.request_options import argument
 
 app = typer.Typer(
     name="roibeam",
@@ -36,7 +47,7 @@ app = typer.Typer(
 
 
 def _add(group: str, name: str, command: Callable[..., object], cls: type[HelpedCommand] = HelpedCommand) -> None:
-    app.command(name, cls=cls, rich_help_panel=group)(command)
+    app.command(name, cls=cls, rich_help_panel=group)(request_command(command))
 
 
 @app.callback(invoke_without_command=True)

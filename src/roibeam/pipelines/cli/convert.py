@@ -9,37 +9,38 @@ from typing import Annotated
 import typer
 
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import argument, option
-from roibeam.pipelines.cli.options import CONFIG, JSON, named_step
 from roibeam.pipelines.common.console.command_files import check_named_files
 from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.request_options import DETECTOR, MODEL, Json, argument, option
+from roibeam.pipelines.training.requests import named_step
 
 
 def convert_command(
-    weights: Annotated[
-        str,
-        argument(
-            "WEIGHTS",
-            "Weight file of a detector (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, VL-BERT "
-            ".model), checkpoint of a model, or a run's folder; a path or a URL.",
-            callback=named_step,
-        ),
-    ],
+    weights: Annotated[str, argument(
+        "WEIGHTS",
+        "Weight file of a detector (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, VL-BERT .model), "
+        "checkpoint of a model, or a run's folder; a path or a URL.", convert=named_step,
+    )],
     out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],
-    to: Annotated[
-        str | None,
-        option(
-            "to",
-            "Of a detector: safetensors, detectron2, hf, milvlg or vlbert. Of a model: roibeam (a folder), official "
-            "(its authors' names, with its settings in OUT.json), or detector (of a run with --labels).",
-            default="by the suffix of OUT",
-        ),
-    ] = None,
-    detector: Annotated[str, option("detector", "Here: network sizes that the file must have.")] = "vg-r101-c4",
-    settings: Annotated[list[str] | None, option("set", "Section: detector.")] = None,
-    config_file: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    to: Annotated[str | None, option(
+        "Format to write. Of a detector: safetensors, detectron2, hf, milvlg or vlbert. Of a model: roibeam (a "
+        "folder), official (its authors' names, with its settings in OUT.json), or detector (of a run with --labels).",
+        "FORMAT", default="by the suffix of OUT",
+    )] = None,
+    detector: Annotated[str, option(
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Here: "
+        "network sizes that the file must have.", "NAME", DETECTOR,
+    )] = "vg-r101-c4",
+    settings: Annotated[list[str] | None, option(
+        "Change one setting, as section.field=value; may be given again. Section: detector.", "FIELD=VALUE", DETECTOR,
+        "--set", advanced=True,
+    )] = None,
+    config_file: Annotated[Path | None, option(
+        "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official.",
+        "FILE", MODEL, "--config", advanced=True,
+    )] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Converts a weight file to another format, and checks the result.
 
     docs/detectors.md lists the formats of detectors, docs/models.md those of models.

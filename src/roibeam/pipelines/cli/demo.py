@@ -63,7 +63,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
     step(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
     summary = run_extract(
         ExtractRequest(
-            RequestedImages((str(captions),), image_root=str(coco / "train2014")),
+            RequestedImages((str(captions),), photos=str(coco / "train2014")),
             str(store),
             RequestedDetector(DETECTOR, device="cpu"),
             run=RunOptions(max_failures=0.0),

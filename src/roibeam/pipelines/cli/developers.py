@@ -9,15 +9,26 @@ import typer
 
 from roibeam.messages import plural
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import argument, option
-from roibeam.pipelines.cli.options import CAPTION_COLUMN, HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
+from roibeam.pipelines.common.console.request_options import (
+    INPUT,
+    NETWORK,
+    QUESTION,
+    CaptionColumn,
+    IdRule,
+    Json,
+    argument,
+    option,
+)
+from roibeam.pipelines.data.compatibility import HeldOutRules, NumbersOf
 
 
 def conformance_command(
     folder: Annotated[Path | None, argument("DIR", "Reference arrays.")] = None,
-    only: Annotated[str | None, option("only")] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    only: Annotated[str | None, option(
+        "Run the cases whose family, name or file fits this pattern.", "PATTERN", QUESTION,
+    )] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Says where the comparison with reference arrays is now: `python tests/conformance`, in a clone.
 
     Examples:
@@ -30,19 +41,19 @@ def conformance_command(
 
 
 def leaks_command(
-    images: Annotated[
-        str, argument("SOURCE_OR_STORE", "What extract takes, a store's folder, or that of a training run.")
-    ],
-    held_out: Annotated[list[str], HELD_OUT_NEEDED],
-    photos: Annotated[
-        str | None,
-        option("photos", "Or a URL. For a list or annotation file.", default="found near that file"),
-    ] = None,
-    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
-    id_rule: Annotated[str, ID_RULE] = "no-extension",
-    caption_column: Annotated[str, CAPTION_COLUMN] = "",
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    images: Annotated[str, argument(
+        "SOURCE_OR_STORE", "What extract takes, a store's folder, or that of a training run.",
+    )],
+    held_out: HeldOutRules,
+    photos: Annotated[str | None, option(
+        "Folder of the photos. Or a URL. For a list or annotation file.", "DIR", INPUT,
+        default="found near that file",
+    )] = None,
+    numbers_of: NumbersOf = None,
+    id_rule: IdRule = "no-extension",
+    caption_column: CaptionColumn = "",
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Tells which images are test images of a benchmark.
 
     Of a training run it tells which of them its model was trained on, runs that it started from included. The exit
@@ -75,14 +86,16 @@ PIPELINE = "roibeam.pipelines.extract.beam_extraction"  # by its name: the pool 
 
 
 def worker_pool_command(
-    port: Annotated[int, option("port")] = 50000,
-    host: Annotated[
-        str, option("host", "One that other machines reach needs a token; one pool on each machine needs none such.")
-    ] = "localhost",
-    pool_token_file: Annotated[
-        Path | None, option("pool-token-file", "Without one, every user of this machine can run code as you.")
-    ] = None,
-) -> None:
+    port: Annotated[int, option("Port that runners ask for workers at.", "N", NETWORK, min=1, max=65535)] = 50000,
+    host: Annotated[str, option(
+        "Address to listen at. One that other machines reach needs a token; one pool on each machine needs none such.",
+        "ADDRESS", NETWORK,
+    )] = "localhost",
+    pool_token_file: Annotated[Path | None, option(
+        "File with the token of the worker pools. Without one, every user of this machine can run code as you.",
+        "FILE", NETWORK,
+    )] = None,
+) -> None:  # fmt: skip
     """Starts Beam workers on this machine, for Flink or Spark.
 
     Start one beside each TaskManager, with the same Python and the same roibeam. It runs until Ctrl-C.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from dataclasses import replace
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,36 +14,14 @@ import typer
 from roibeam.messages import on_a_line
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand
-from roibeam.pipelines.cli.option_names import argument, option
-from roibeam.pipelines.cli.options import (
-    CAPTION_COLUMN,
-    CONVENTIONS,
-    DETECTOR_SET,
-    DROP_HELD_OUT,
-    HELD_OUT,
-    ID_RULE,
-    JSON,
-    NUMBERS_OF,
-    PRESET,
-    PRESET_NAMES,
-    SELECTION,
-    THREADS,
-    WEIGHTS,
-)
 from roibeam.pipelines.common.console.printable_streams import Unchanged
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.data.compatibility import MIN_MATCH
+from roibeam.pipelines.common.console.request_options import KEPT, OUTPUT, QUESTION, Json, argument, option
 from roibeam.pipelines.extract.request import (
+    DetectorOptions,
     ExtractRequest,
-    RequestedDetector,
-    RequestedImages,
-    RequestedRecords,
-    RunOptions,
 )
 from roibeam.pipelines.extract.shard.process_setup import use_one_arena
-
-# Values of `--precision`, and their names in the store.
-_MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
 
 
 class ExtractCommand(HelpedCommand):
@@ -62,81 +41,8 @@ class ExtractCommand(HelpedCommand):
 
 def extract_command(
     context: typer.Context,
-    sources: Annotated[
-        list[str],
-        argument(
-            "SOURCE",
-            "Photos, a folder, a pattern in quotes, a .tar or .zip, a list or annotation file (COCO, .csv, ...), here "
-            "or at a URL; docs/extract.md names all.",
-        ),
-    ],
-    out: Annotated[str, argument("OUT", "Store to write: a folder, or a URL (s3://, gs://, hdfs://).")],
-    preset: Annotated[str | None, PRESET] = None,
-    weights: Annotated[str | None, option("weights", default="those of the detector")] = None,
-    detector: Annotated[
-        str | None,
-        option(
-            "detector", "Or of detectron2: mask-rcnn-r101-fpn, pythia-x152-fpn, a .yaml.", default="that of the preset"
-        ),
-    ] = None,
-    vocab: Annotated[
-        str | None,
-        option("vocab", default="those of the detector"),
-    ] = None,
-    conventions: Annotated[str | None, CONVENTIONS] = None,
-    selection: Annotated[str | None, SELECTION] = None,
-    image_feature: Annotated[str, option("image-feature")] = "none",
-    settings: Annotated[list[str] | None, option("set", "Sections: detector, conventions, selection.")] = None,
-    captions: Annotated[str | None, option("captions")] = None,
-    boxes: Annotated[
-        str | None,
-        option("boxes", "docs/extract.md names the formats."),
-    ] = None,
-    photos: Annotated[
-        str | None,
-        option("photos", "Or a URL. For a list or annotation file.", default="found near it"),
-    ] = None,
-    caption_column: Annotated[str, CAPTION_COLUMN] = "",
-    min_match: Annotated[float, option("min-match")] = MIN_MATCH,
-    held_out: Annotated[list[str] | None, HELD_OUT] = None,
-    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
-    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
-    id_rule: Annotated[str, ID_RULE] = "no-extension",
-    id_prefix: Annotated[str, option("id-prefix", default="none")] = "",
-    skip_bad_archives: Annotated[bool, option("skip-bad-archives")] = False,
-    dtype: Annotated[str, option("dtype", values="float16, bfloat16 or float32", is_advanced=True)] = "float16",
-    distribution: Annotated[str, option("distribution", is_advanced=True)] = "full",
-    shard_size: Annotated[
-        int | None,
-        option(
-            "shard-size",
-            "Older shards stay as they are.",
-            default="ten minutes of work, at most 4,000; 1,000 for GPUs of a cluster",
-        ),
-    ] = None,
-    device: Annotated[str, option("device")] = "auto",
-    precision: Annotated[
-        str,
-        option("precision", values="float32, or tf32 (NVIDIA GPUs) and bf16, faster and less exact", is_advanced=True),
-    ] = "float32",
-    workers: Annotated[int, option("workers", "Here: of the local runner.")] = 1,
-    runner: Annotated[str, option("runner", "Options after -- are for it.", is_advanced=True)] = "local",
-    pool_token_file: Annotated[
-        Path | None, option("pool-token-file", "For --runner flink or spark.", is_advanced=True)
-    ] = None,
-    batched: Annotated[bool, option("batched", "Only with --precision float32.", is_advanced=True)] = False,
-    threads: Annotated[int | None, THREADS] = None,
-    decode_threads: Annotated[int, option("decode-threads")] = 2,
-    scratch: Annotated[
-        str | None, option("scratch", "On each worker, with room for one shard.", default="the temporary folder")
-    ] = None,
-    retry_dead_letters: Annotated[bool, option("retry-dead-letters", is_advanced=True)] = False,
-    max_failures: Annotated[float, option("max-failures")] = 0.05,
-    max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
-    load_timeout: Annotated[float, option("load-timeout")] = 120.0,
-    detect_timeout: Annotated[float, option("detect-timeout")] = 900.0,
-    dry_run: Annotated[bool, option("dry-run")] = False,
-    as_json: Annotated[bool, JSON] = False,
+    request: ExtractRequest,
+    dry_run: Annotated[bool, option("Show the plan, and write nothing.")] = False,
 ) -> None:
     """Extracts region features of all photos of SOURCE into a store.
 
@@ -152,30 +58,7 @@ def extract_command(
     # Heavy imports wait until a command needs them, so that --help is quick.
     from roibeam.pipelines.extract.work import Work, open_plan, open_work
 
-    request = ExtractRequest(
-        RequestedImages(
-            tuple(sources), image_root=photos, id_rule=id_rule, id_prefix=id_prefix,
-            skip_bad_archives=skip_bad_archives, boxes=boxes, captions=captions, min_match=min_match,
-            held_out=tuple(held_out or ()), leave_out_held_out=drop_held_out, images_of=numbers_of,
-            caption_column=caption_column,
-        ),
-        out,
-        RequestedDetector(
-            detector, preset=preset, weights=weights, conventions=conventions, selection=selection,
-            settings=tuple(settings or ()), vocabulary=vocab, device=device, mode=_mode(precision, batched=batched),
-            threads=threads,
-        ),
-        RequestedRecords(
-            dtype=dtype, distribution=distribution, max_pixels=max_pixels, decode_threads=decode_threads,
-            image_feature=image_feature, load_timeout=load_timeout, detect_timeout=detect_timeout,
-        ),
-        RunOptions(
-            max_failures=max_failures, retry_dead_letters=retry_dead_letters, runner=runner,
-            beam_args=tuple(context.args), workers=workers, as_json=as_json, scratch=scratch,
-            pool_token_file=None if pool_token_file is None else str(pool_token_file),
-        ),
-        shard_size,
-    )  # fmt: skip
+    request = replace(request, run=replace(request.run, beam_args=tuple(context.args)))
     with waiting("looking for the photos"):
         work = (open_plan if dry_run else open_work)(request, tell=_print_note)
     # Torch and Beam are imported only when the request is in order.
@@ -185,29 +68,19 @@ def extract_command(
 
     if dry_run:
         found = run_dry(work, request.run)
-        typer.echo(found.event() if as_json else found.text())
+        typer.echo(found.event() if request.run.json else found.text())
         return
     assert isinstance(work, Work)
     summary = extract_work(work, request.run, tell=_print_note)
-    typer.echo(summary_event(summary) if as_json else summary_text(summary))
+    typer.echo(summary_event(summary) if request.run.json else summary_text(summary))
     if not summary.succeeded:
         _print_note(
-            f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the {100 * max_failures:g} % "
-            f"of --max-failures; the store is complete for the others; {out}/report.html tells why, and "
-            f"`roibeam store dead-letters {out}` lists all that failed; --retry-dead-letters tries them again"
+            f"roibeam: {100 * summary.failed_share:.1f} % of the images failed, more than the "
+            f"{100 * request.run.max_failures:g} % of --max-failures; the store is complete for the others; "
+            f"{request.out}/report.html tells why, and "
+            f"`roibeam store dead-letters {request.out}` lists all that failed; --retry-dead-letters tries them again"
         )
         raise typer.Exit(1)
-
-
-def _mode(precision: str, *, batched: bool) -> str:
-    """Returns the name of the precision in the store."""
-    if precision not in _MODES:
-        raise ValueError(f"--precision {precision!r}: choose one of {', '.join(_MODES)}")
-    if not batched:
-        return _MODES[precision]
-    if precision != "float32":
-        raise ValueError(f"--batched goes with --precision float32, got {precision}; leave one of them out")
-    return "batched"
 
 
 def _print_note(line: str) -> None:
@@ -216,9 +89,9 @@ def _print_note(line: str) -> None:
 
 def progress_command(
     stores: Annotated[list[str], argument("STORE", "Stores that runs write: folders, or URLs (s3://, gs://, ...).")],
-    watch: Annotated[bool, option("watch")] = False,
-    every: Annotated[float, option("every", "With --watch.")] = 15.0,
-    as_json: Annotated[bool, JSON] = False,
+    watch: Annotated[bool, option("Look again and again until the store is complete.", "", QUESTION)] = False,
+    every: Annotated[float, option("Seconds between two looks. With --watch.", "SECONDS", QUESTION, min=1)] = 15.0,
+    json: Json = False,
 ) -> None:
     """Shows how far an extraction is, and the time left.
 
@@ -238,9 +111,9 @@ def progress_command(
     began = time.monotonic()
     while True:
         look = view.read()
-        if as_json:
+        if json:
             for line in look.json_lines():
-                typer.echo(json.dumps(line))
+                typer.echo(dumps(line))
         else:
             if watch and sys.stdout.isatty():  # a look takes the place of the one before
                 typer.echo(Unchanged("\x1b[2J\x1b[H"), nl=False)
@@ -257,41 +130,32 @@ def progress_command(
 
 def look_command(
     photo: Annotated[Path, argument("PHOTO", "A JPEG, PNG or another image file.")],
-    detector: Annotated[
-        str | None, option("detector", default="toy; with --weights or --preset that of the preset")
-    ] = None,
-    preset: Annotated[str | None, option("preset", values=PRESET_NAMES)] = None,
-    weights: Annotated[str | None, WEIGHTS] = None,
-    vocab: Annotated[str | None, option("vocab", default="those of the detector's folder, else none")] = None,
-    conventions: Annotated[str | None, CONVENTIONS] = None,
-    selection: Annotated[str | None, SELECTION] = None,
-    settings: Annotated[list[str] | None, DETECTOR_SET] = None,
-    max_regions: Annotated[int, option("max-regions", "They are drawn and listed.")] = 10,
-    device: Annotated[str, option("device")] = "auto",
-    out: Annotated[
-        Path | None,
-        option("out", "A .png file; an older picture of `roibeam look` is replaced.", default="NAME.regions.png, here"),
-    ] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    detector: DetectorOptions,
+    max_regions: Annotated[int, option(
+        "Use at most N regions of the image, those with the best scores, drawn and listed.", "N", KEPT, min=1,
+    )] = 10,
+    out: Annotated[Path | None, option(
+        "Where to write the result. A .png file; an older picture of `roibeam look` is replaced.", "PATH", OUTPUT,
+        "--out", "-o", default="NAME.regions.png, here",
+    )] = None,
+    json: Json = False,
+) -> None:  # fmt: skip
     """Finds the regions of one photo, draws the best ones and lists them.
 
-    `roibeam store show --draw` draws the regions that a store holds.
+    The detector is toy, unless --detector, --preset or --weights name another one. `roibeam store show --draw` draws
+    the regions that a store holds.
 
     Examples:
         roibeam look photo.jpg
         roibeam look photo.jpg --weights vg.pkl --vocab vg --out regions.png
     """
     from roibeam.pipelines.analysis.look import look_at_photo
-    from roibeam.pipelines.extract.request import RequestedDetector
 
-    requested = RequestedDetector(
-        detector or ("toy" if weights is None and preset is None else None), preset=preset, weights=weights,
-        conventions=conventions, selection=selection, vocabulary=vocab, settings=tuple(settings or ()), device=device,
-    )  # fmt: skip
+    if detector.detector is detector.weights is detector.preset is None:
+        detector = replace(detector, detector="toy")
     with waiting("finding regions"):
-        done = look_at_photo(photo, out, requested, num_regions=max_regions)
-    if as_json:
+        done = look_at_photo(photo, out, detector, num_regions=max_regions)
+    if json:
         facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device.name}
         typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))
         return

@@ -1,12 +1,17 @@
-"""Tables of figures for the terminal: each with its interval over images, beside chance, and in words."""
+"""Results for the terminal: figures with intervals, beside chance, in words; and what a run folder holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from roibeam.pipelines.common.statistics.measure_names import WORDS_ALONE, measure_name
 from roibeam.pipelines.common.statistics.verdict import NOT_KNOWN, Figure, lacks_intervals, verdict_of
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.training.hooks import TrainResult
 
 # The first figures of a table; others come behind them as they are given.
 _ORDER = (
@@ -77,3 +82,29 @@ def _percent(value: float | None) -> str:
 def _without_intervals(figures: Sequence[Figure]) -> Iterator[str]:
     if lacks_intervals(figures):
         yield NOT_KNOWN
+
+
+def origin_facts(run_dir: Path) -> dict[str, str]:
+    """Origin of a run, for --json: "started_from", and end to end "region_encoder_started_from"."""
+    from roibeam.pipelines.training.run_folder.folder import saved_config
+    from roibeam.pipelines.training.run_folder.run_summary import origins
+
+    return {name.replace(" ", "_"): words for name, words in origins(saved_config(run_dir)).items()}
+
+
+def origin_lines(run_dir: Path) -> str:
+    """Origin of a run, for the terminal."""
+    return "\n".join(f"{name.replace('_', ' ')} {words}" for name, words in origin_facts(run_dir).items())
+
+
+def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:
+    """Files of a run folder that every training writes, with a word on each, for the terminal."""
+    best = [] if result.best is None else [f"  {result.best.relative_to(run_dir)}/   the best by its evaluations"]
+    curves = ["  curves.svg   its curves, as a picture"] if (run_dir / "curves.svg").is_file() else []
+    return [
+        *best,
+        "  report.html   look here first: how good, curves, settings",
+        *curves,
+        "  log.jsonl   one line per step",
+        "  config.json   everything this run was made with",
+    ]

@@ -7,31 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import END_TO_END, QUESTION, SPEED, TRAINING, argument, option
-from roibeam.pipelines.cli.options import (
-    DROP_HELD_OUT,
-    HELD_OUT,
-    JSON,
-    NUMBERS_OF,
-    RESUME,
-    THREADS,
-    named_step,
-    origin_facts,
-    origin_lines,
-    precision_setting,
-    run_folder_lines,
-)
 from roibeam.pipelines.common.compute import sleep_beside_others
 from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.common.console.request_options import INPUT, QUESTION, Json, argument, option
 from roibeam.pipelines.common.console.termination import typed_again
-from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER
+from roibeam.pipelines.finetuning.requests import FinetuneRequest, PredictRequest
 
 if TYPE_CHECKING:
     from roibeam.pipelines.finetuning.run.finetune_run import FinetuneResult
@@ -39,62 +26,8 @@ if TYPE_CHECKING:
 
 
 def finetune_command(
-    out: Annotated[Path, argument("RUN", "Run folder to write.")],
-    task: Annotated[str, option("task")],
-    start: Annotated[str, option("from", "Or a run of a task, for more; or none: new weights.", callback=named_step)],
-    data: Annotated[Path, option("data", "Or tables of your own (docs/finetuning.md).")],
-    store: Annotated[str | None, option("store", "Of all images of the task; GLUE has none.")] = None,
-    annotated_store: Annotated[str | None, option("annotated-store")] = None,
-    recipe: Annotated[str | None, option("recipe", "Here: a published run of the task.")] = None,
-    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
-    system: Annotated[str | None, option("system", "With --from none.", default="that of --from or --recipe")] = None,
-    model: Annotated[str | None, option("model", "With --from none.", default="small")] = None,
-    from_bert: Annotated[str | None, option("from-bert", "With --from none.", default="none")] = None,
-    tokenizer: Annotated[
-        str | None, option("tokenizer", default="that of --from, else made from the task's texts")
-    ] = None,
-    min_match: Annotated[float, option("min-match", "Here: of the images of a split.")] = 1.0,
-    held_out: Annotated[list[str] | None, HELD_OUT] = None,
-    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
-    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
-    steps: Annotated[int | None, option("steps", default="1,000; where a run goes on, its own")] = None,
-    epochs: Annotated[float | None, option("epochs", default="--steps, or those of the recipe")] = None,
-    batch_size: Annotated[int | None, option("batch-size", "Here: questions or statements.", default="32")] = None,
-    learning_rate: Annotated[
-        float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.00005")
-    ] = None,
-    warmup_steps: Annotated[
-        int | None, option("warmup-steps", default="a tenth of the steps", is_advanced=True)
-    ] = None,
-    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
-    seeds: Annotated[int, option("seeds")] = 1,
-    resume: Annotated[bool | None, RESUME] = None,
-    settings: Annotated[
-        list[str] | None,
-        option(
-            "set",
-            "Sections: train, data, model, layout, head, steps, one with the name of the task; end to end also "
-            "detector, encoder, photos, end_to_end. docs/finetuning.md tells more.",
-            group=TRAINING,
-        ),
-    ] = None,
-    device: Annotated[str, option("device")] = "auto",
-    precision: Annotated[
-        str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
-    ] = None,
-    threads: Annotated[int | None, THREADS] = None,
-    end_to_end: Annotated[bool, option("end-to-end")] = False,
-    photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
-    detector: Annotated[
-        str | None,
-        option("detector", default=f"that of --from, else {DEFAULT_ENCODER}", group=END_TO_END),
-    ] = None,
-    weights: Annotated[str | None, option("weights", default="those of --detector", group=END_TO_END)] = None,
-    conventions: Annotated[
-        str | None,
-        option("conventions", default="those of --detector, else vlbert-e2e", group=END_TO_END),
-    ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    request: FinetuneRequest,
+    json: Json = False,
 ) -> None:
     """Trains a pre-trained model on a task, from stored features or through the detector's network.
 
@@ -109,20 +42,7 @@ def finetune_command(
         roibeam finetune r/ --task vqa --from run/ --store s/ --data vqa/ --seeds 3
         roibeam finetune r/ --task vcr --from run/ --store s/ --data d/ --end-to-end
     """
-    # Not above, as in `predict`: the help of all commands would wait for the readers of tasks, photos and stores.
-    from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions
-    from roibeam.pipelines.finetuning.run.finetune_request import EncoderRequest, FinetuneRequest
-
-    request = FinetuneRequest(
-        out=out, task=task, start=start, store=store, annotated_store=annotated_store, data=data, recipe=recipe,
-        toy=toy, system=system, size=model, from_bert=from_bert, tokenizer=tokenizer, min_match=min_match, steps=steps,
-        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
-        threads=threads, seed=seed, seeds=seeds,
-        settings=[*precision_setting(precision, settings or ()), *(settings or ())], resume=resume,
-        held_out=HeldOutOptions(held_out or (), drop_held_out, numbers_of), command=typed_again(sys.argv),
-        end_to_end=end_to_end,
-        encoder=EncoderRequest(photos=photos, detector=detector, weights=weights, conventions=conventions),
-    )  # fmt: skip
+    request = replace(request, command=typed_again(sys.argv))
     # Before torch is imported.
     from roibeam.pipelines.finetuning.run.finetune_request import seed_requests, seed_summary, write_seeds
     from roibeam.pipelines.finetuning.run.finetune_settings import check_finetune
@@ -137,18 +57,18 @@ def finetune_command(
     if not is_main_process():
         return
     for result in results:
-        _print_result(result, as_json=as_json)
-    if seeds > 1:
+        _print_result(result, as_json=json)
+    if request.seeds > 1:
         chosen = [each.evaluated_step for each in results] if any(each.is_of_best for each in results) else None
         chances = {figure.name: figure.chance for figure in results[0].figures}
         measured = [(each.run_dir, each.evaluation) for each in results]
         summary = seed_summary(measured, results[0].main, chosen, chances=chances)
-        path = write_seeds(out, summary)
-        _print_seeds(path, summary, as_json=as_json)
+        path = write_seeds(request.out, summary)
+        _print_seeds(path, summary, as_json=json)
 
 
 def _print_result(result: FinetuneResult, *, as_json: bool) -> None:
-    from roibeam.pipelines.cli.figure_table import task_lines
+    from roibeam.pipelines.cli.figure_table import origin_facts, origin_lines, run_folder_lines, task_lines
 
     if as_json:
         typer.echo(json_line({**result.to_json(), **origin_facts(result.run_dir)}))
@@ -184,48 +104,8 @@ def _print_seeds(path: Path, summary: Mapping[str, Any], *, as_json: bool) -> No
 
 
 def predict_command(
-    run: Annotated[
-        Path,
-        argument(
-            "RUN",
-            "Run folder of `roibeam finetune`; the best seed is asked, and the best step by train.best_by.",
-            callback=named_step,
-        ),
-    ],
-    data: Annotated[Path, option("data", "Or tables of your own.")],
-    out: Annotated[Path, option("out", "A file, in the task's format.")],
-    store: Annotated[str | None, option("store", "Of all images of the split; GLUE has none.")] = None,
-    second: Annotated[
-        Path | None, argument("RUN_2", "A run of VCR's other problem, for one file that tells both.")
-    ] = None,
-    task: Annotated[str | None, option("task", "Here: of a task of your own, its file.", default="that of RUN")] = None,
-    annotated_store: Annotated[str | None, option("annotated-store")] = None,
-    photos: Annotated[
-        str | None, option("photos", "For a model trained end to end.", default="where the store says")
-    ] = None,
-    split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE")] = None,
-    page: Annotated[Path | None, option("page")] = None,
-    scores: Annotated[Path | None, option("scores", "Of tasks that choose a label.")] = None,
-    min_match: Annotated[
-        float, option("min-match", "Here: of the images of the split; rows of the others are answered without regions.")
-    ] = 1.0,
-    blind: Annotated[bool, option("blind")] = False,
-    permute_images: Annotated[bool, option("permute-images")] = False,
-    seed: Annotated[int, option("seed", "Here: of --permute-images.", group=QUESTION, is_advanced=True)] = 0,
-    max_images: Annotated[int | None, option("max-images", "Of retrieval.", default="all", is_advanced=True)] = None,
-    folds: Annotated[int, option("folds", "Of retrieval; COCO 1k is 5.")] = 1,
-    batch_size: Annotated[int, option("batch-size", "Here: questions, statements, or pairs.", group=SPEED)] = 64,
-    device: Annotated[str, option("device")] = "auto",
-    precision: Annotated[
-        str | None,
-        option(
-            "precision",
-            values="float32, bf16 or fp16",
-            default="that of RUN on CUDA; float32 elsewhere, and of retrieval",
-        ),
-    ] = None,
-    threads: Annotated[int | None, THREADS] = None,
-    as_json: Annotated[bool, JSON] = False,
+    request: PredictRequest,
+    json: Json = False,
 ) -> None:
     """Writes a fine-tuned model's predictions, as the task's test server takes them.
 
@@ -239,15 +119,10 @@ def predict_command(
         roibeam predict r/ --store s/ --data flickr/ --split test --out scores.npy
         roibeam predict qa/ qar/ --store s/ --data vcr/ --split test --out vcr.csv
     """
-    from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict, predicts_pairs
+    from roibeam.pipelines.finetuning.run.predict_request import check_predict, predicts_pairs
     from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
 
-    request = PredictRequest(
-        run=run, second=second, store=store, annotated_store=annotated_store, data=data, out=out, photos=photos,
-        split=split or "", blind=blind, permute_images=permute_images, seed=seed, batch_size=batch_size, device=device,
-        max_images=max_images or 0, folds=folds, threads=threads, task=task, page=page, command=typed_again(sys.argv),
-        scores=scores, min_match=min_match, precision=precision,
-    )  # fmt: skip
+    request = replace(request, command=typed_again(sys.argv))
     check_predict(request)
     with waiting("loading torch"):
         from roibeam.pipelines.common.compute import is_main_process
@@ -257,7 +132,7 @@ def predict_command(
     result = run_pair_prediction(request) if predicts_pairs(request) else run_prediction(request)
     if not is_main_process():
         return
-    if as_json:
+    if json:
         typer.echo(
             json_line(
                 {
@@ -277,7 +152,7 @@ def predict_command(
         typer.echo(f"{result.page}   {what}")
     if result.scores is not None:
         typer.echo(f"{result.scores}   the score of every label")
-    scored = f"roibeam score {result.task} {result.out} --data {data}"
+    scored = f"roibeam score {result.task} {result.out} --data {request.data}"
     known = SCORED_TASKS.get(result.task)
     if known is not None and result.split != next(iter(known.splits)):
         scored += f" --split {result.split}"
@@ -290,15 +165,23 @@ def predict_command(
 def score_command(
     task: Annotated[str, argument("TASK", "As of `roibeam finetune`; glue for a zip of all its tables.")],
     file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
-    data: Annotated[Path, option("data")],
-    split: Annotated[str | None, option("split", default="val; dev of nlvr2 and GLUE; test of retrieval")] = None,
-    rules: Annotated[
-        str, option("rules", "strict and official; boxes: uniter, vl-bert, vilbert; retrieval: five-folds, subset.")
-    ] = "strict",
-    check: Annotated[bool, option("check")] = False,
-    against: Annotated[Path | None, option("against")] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    data: Annotated[Path, option("Folder with the official files of a data set.", "DIR", INPUT)],
+    split: Annotated[str | None, option(
+        "Use only this split, such as train, val or test.", "NAME", INPUT,
+        default="val; dev of nlvr2 and GLUE; test of retrieval",
+    )] = None,
+    rules: Annotated[str, option(
+        "By whose rules predictions are counted. strict and official; boxes: uniter, vl-bert, vilbert; retrieval: "
+        "five-folds, subset.", "NAME", QUESTION,
+    )] = "strict",
+    check: Annotated[bool, option(
+        "Only look whether the predictions are complete and well written.", "", QUESTION,
+    )] = False,
+    against: Annotated[Path | None, option(
+        "Compare with this second file of predictions, row by row.", "FILE", QUESTION,
+    )] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Scores predictions for a task as its official code does.
 
     The official files of the data set are found in --data by their names. Each score comes with a card, which says

@@ -1,10 +1,12 @@
 """Help pages of commands and groups, and hints to a near name where an option or command is unknown.
 
-A page is text: usage, what the command does, examples, arguments, options in groups.
+A page is text: usage, what the command does, examples, arguments, options in groups. Pages of typer's own need rich,
+whose import takes longer than all of this, and have no second page for options that few need.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -14,16 +16,24 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from roibeam.features.folders.durable_files import with_place
 from roibeam.messages import near_names
-from roibeam.pipelines.cli.option_names import COMMAND_GROUPS, GROUPS, OPTIONS, OptionName
 from roibeam.pipelines.common.console.printable_streams import Unchanged
+from roibeam.pipelines.common.console.request_options import GROUPS
 
+# Groups of commands, in their order in `roibeam --help`.
+FEATURES = "Features"
+STORES = "Stores"
+TRAIN = "Training"
+LOOKING = "Looking"
+SETUP = "Setting up"
+DEVELOPERS = "For developers"
+COMMAND_GROUPS = (FEATURES, STORES, TRAIN, LOOKING, SETUP, DEVELOPERS)
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them
 _EXAMPLES = "Examples:"
@@ -248,7 +258,7 @@ class HelpedCommand(TyperCommand):
             too_many = super().parse_args(ctx, args)
         except Exception as error:
             # Its class depends on the version of typer.
-            if wrong := _wrong_number(getattr(error, "param", None), own):
+            if wrong := _wrong_number(self, getattr(error, "param", None), own):
                 return cast(list[str], ctx.fail(wrong))
             if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
@@ -310,28 +320,37 @@ def _too_many(command: Any, context: Any, words: list[str]) -> str:
     return f"{many} too many: {called(context)} takes {taken}; a text or name with spaces needs quotes around it"
 
 
-def _wrong_number(parameter: Any, args: list[str]) -> str:
+def _wrong_number(command: Any, parameter: Any, args: list[str]) -> str:
     """Error in the number of an option, in roibeam's words instead of the parser's; "" for other errors."""
     name = next((each for each in getattr(parameter, "opts", ()) if each.startswith("--")), "")
-    known = OPTIONS.get(name.removeprefix("--"))
-    if known is None or known.kind not in (int, float):
+    # As declared: where the parser keeps type and range depends on the version of typer.
+    hint = inspect.unwrap(command.callback).__annotations__.get(getattr(parameter, "name", ""))
+    number = next((each for each in (int, float) if each in _kinds(hint)), None)
+    if not name or number is None:
         return ""
+    words = get_args(hint)[1]
     values = [after for each, after in pairwise(args) if each == name]
     values += [each.partition("=")[2] for each in args if each.startswith(f"{name}=")]
-    what = "a whole number" if known.kind is int else "a number"
-    if known.least is not None:
-        what += f", {known.least:g} or more" if known.most is None else f" from {known.least:g} to {known.most:g}"
-    wrong = next((value for value in values if not _is_number(value, known)), None)
+    least, most = words.min, words.max
+    what = "a whole number" if number is int else "a number"
+    if least is not None:
+        what += f", {least:g} or more" if most is None else f" from {least:g} to {most:g}"
+    wrong = next((value for value in values if not _is_number(value, number, least, most)), None)
     return "" if wrong is None else f"{name} {wrong!r}: expected {what}"
 
 
-def _is_number(text: str, known: OptionName) -> bool:
+def _kinds(hint: Any) -> set[Any]:
+    """The types of one value: of `Annotated[list[int] | None, ...]` that is int."""
+    parts = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+    return {kind for part in parts for kind in _kinds(part)} if parts else {hint}
+
+
+def _is_number(text: str, number: type[float], least: float | None, most: float | None) -> bool:
     try:
-        number = known.kind(text)
+        value = number(text)
     except ValueError:
         return False
-    least, most = known.least, known.most
-    return (least is None or number >= least) and (most is None or number <= most)
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def _no_such_option(command: Any, name: str) -> str:

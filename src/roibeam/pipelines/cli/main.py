@@ -1,6 +1,6 @@
 """The command `roibeam`: bad input gives one line and a non-zero exit. Its commands are in commands.py.
 
-Little is imported here: the libraries of all commands take 0.6 GB of address space; a smaller limit is refused first.
+Little is imported here, so that a library that cannot be imported ends in that line too.
 """
 
 from __future__ import annotations

@@ -4,42 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roibeam.messages import plural
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import END_TO_END, TRAINING, argument, option
-from roibeam.pipelines.cli.options import (
-    CAPTION_COLUMN,
-    DROP_HELD_OUT,
-    HELD_OUT,
-    JSON,
-    NUMBERS_OF,
-    RESUME,
-    RESUME_FROM,
-    THREADS,
-    named_step,
-    origin_facts,
-    origin_lines,
-    precision_setting,
-    resume_choice,
-    run_folder_lines,
-)
 from roibeam.pipelines.common.compute import sleep_beside_others
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.data.compatibility import MIN_MATCH
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
+from roibeam.pipelines.common.console.request_options import TRAINING, Json, option
 from roibeam.pipelines.pretraining.request import (
     PretrainRequest,
-    RequestedData,
-    RequestedEncoder,
     RequestedModel,
-    RequestedTraining,
 )
-from roibeam.pipelines.training.model_files.encoder_settings import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.checked_request import RequestedStage
@@ -48,9 +25,9 @@ if TYPE_CHECKING:
 REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and runs nothing
 
 # Parameters of the whole command: how it runs and where it starts.
-_OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "as_json", "from_run")
+_OF_THE_WHOLE = ("out", "stage", "resume", "resume_from", "json", "from_run")
 # Parameters that change no result, so a stage that is done stays done.
-_FREE = frozenset({"resume", "resume_from", "as_json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb",
+_FREE = frozenset({"resume", "resume_from", "json", "inspect_batch", "threads", "device", "cache_dir", "cache_gb",
                    "checksums"})  # fmt: skip
 
 
@@ -94,9 +71,7 @@ def _stage(
         words = ["--recipe", recipe, *words]
     left_out = {*_OF_THE_WHOLE, *not_passed_on(number, recipe)}
     kept = {
-        name: value
-        for name, value in common.items()
-        if name not in left_out and (name not in named or name == "settings")
+        name: value for name, value in common.items() if name not in left_out and (name not in named or name == "set")
     }
     if recipe is None and "recipe" in named:
         recipe = str(values["recipe"])
@@ -142,7 +117,7 @@ def _decisive(context: typer.Context, arguments: Sequence[str]) -> Iterator[str]
         name, value = str(parameter.name), values.get(str(parameter.name))
         if value is None or name in _FREE:
             continue
-        if name == "settings":
+        if name == "set":
             yield from (f"--set {each}" for each in value if not is_free_on_resume(each.partition("=")[0].strip()))
         else:
             yield shlex.join(_words(parameter, value))
@@ -155,151 +130,14 @@ def _spelled(context: typer.Context, name: str) -> str:
 
 def pretrain_command(
     context: typer.Context,
-    out: Annotated[Path, argument("OUT", "Run folder to write.")],
-    store: Annotated[
-        list[str] | None,
-        option(
-            "store",
-            "With --cache-dir also a URL. Given again, stores of one kind are mixed. Not needed with --text-corpus.",
-        ),
-    ] = None,
-    captions: Annotated[
-        list[str] | None,
-        option(
-            "captions",
-            "One for each --store, or several for one; own means those of the store.",
-            default="the stores' own",
-        ),
-    ] = None,
-    validation_captions: Annotated[
-        str | None, option("validation-captions", "Of a Karpathy file its split val.")
-    ] = None,
-    validation_store: Annotated[
-        str | None, option("validation-store", default="the first --store", is_advanced=True)
-    ] = None,
-    store_weight: Annotated[
-        list[float] | None,
-        option("store-weight", "One for each --store.", default="every caption is as likely", is_advanced=True),
-    ] = None,
-    num_classes: Annotated[
-        int | None,
-        option(
-            "num-classes",
-            "For imported stores that do not tell; without it, region classes are not predicted.",
-            default="what the stores say",
-            is_advanced=True,
-        ),
-    ] = None,
-    task_text: Annotated[
-        list[Path] | None,
-        option("task-text", "For VisualBERT: files of VQA (both), VCR's train.jsonl or NLVR2's train.json."),
-    ] = None,
-    text_corpus: Annotated[
-        list[Path] | None,
-        option("text-corpus", "For VL-BERT. Without --store, train on text only.", is_advanced=True),
-    ] = None,
-    objects: Annotated[
-        list[str] | None,
-        option("objects", "For VisualBERT on VCR. Given again, for stores of several files.", is_advanced=True),
-    ] = None,
-    caption_column: Annotated[str, CAPTION_COLUMN] = "",
-    min_match: Annotated[float, option("min-match")] = MIN_MATCH,
-    held_out: Annotated[list[str] | None, HELD_OUT] = None,
-    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
-    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
-    cache_dir: Annotated[Path | None, option("cache-dir")] = None,
-    cache_gb: Annotated[float | None, option("cache-gb", default="no limit")] = None,
-    checksums: Annotated[str, option("checksums")] = "all",
-    system: Annotated[str | None, option("system", default=DEFAULT_SYSTEM)] = None,
-    model: Annotated[str | None, option("model", default="small")] = None,
-    recipe: Annotated[str | None, option("recipe")] = None,
-    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
-    from_bert: Annotated[
-        str | None, option("from-bert", "Its sizes replace those of --model.", default="the recipe's, else none")
-    ] = None,
-    from_run: Annotated[
-        str | None,
-        option(
-            "from-run", "Its configuration and tokenizer are taken over; the optimizer is new.", callback=named_step
-        ),
-    ] = None,
-    background: Annotated[
-        str | None, option("background", "With --from-run.", default="needed for a model that is no run's")
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        option("tokenizer", "Or captions: made from them.", default="that of --from-run or --from-bert, else captions"),
-    ] = None,
-    steps: Annotated[int | None, option("steps", default="1,000; where a run goes on, its own")] = None,
-    batch_size: Annotated[
-        int | None,
-        option("batch-size", "Here: captions.", default="32; with --recipe the largest divisor of its batch up to 32"),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        option(
-            "learning-rate",
-            "Not scaled by batch or processes. It falls by train.schedule: linear, cosine, constant, steps or plateau.",
-            default="0.0001",
-        ),
-    ] = None,
-    warmup_steps: Annotated[int | None, option("warmup-steps", default="0", is_advanced=True)] = None,
-    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
-    stage: Annotated[
-        list[str] | None,
-        option(
-            "stage",
-            "Such as --stage '--store web/' --stage '--store coco/ --steps 5000'. Each stage starts from the weights "
-            "of the one before; its folder is OUT/stage-N.",
-        ),
-    ] = None,
-    resume: Annotated[bool | None, RESUME] = None,
-    resume_from: Annotated[str | None, RESUME_FROM] = None,
-    settings: Annotated[
-        list[str] | None,
-        option(
-            "set",
-            "Sections: train, data, sampling, model; end to end also detector, encoder, photos, end_to_end; with "
-            "--labels also labelled, detection, detection_sampling, detection_losses. docs/train.md tells more.",
-            group=TRAINING,
-        ),
-    ] = None,
-    end_to_end: Annotated[bool, option("end-to-end")] = False,
-    photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
-    detector: Annotated[
-        str | None,
-        option("detector", default=f"that of the recipe, else {DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
-    ] = None,
-    weights: Annotated[
-        str | None, option("weights", default="those of the detector's folder", group=END_TO_END)
-    ] = None,
-    conventions: Annotated[
-        str | None,
-        option("conventions", default="those of the detector, else vlbert-e2e", group=END_TO_END),
-    ] = None,
-    skip_missing_photos: Annotated[bool, option("skip-missing-photos", is_advanced=True)] = False,
-    labels: Annotated[
-        str | None, option("labels", "With --end-to-end: the detector learns from them, too.", is_advanced=True)
-    ] = None,
-    labels_photos: Annotated[
-        str | None, option("labels-photos", default="the folder of the labels", is_advanced=True)
-    ] = None,
-    labels_vocab: Annotated[
-        str | None, option("labels-vocab", default="the folder of the labels", is_advanced=True)
-    ] = None,
-    judge_labels: Annotated[str | None, option("judge-labels", is_advanced=True)] = None,
-    judge_photos: Annotated[
-        str | None, option("judge-photos", default="the folder of the labels", is_advanced=True)
-    ] = None,
-    max_judge_images: Annotated[int | None, option("max-judge-images", default="all", is_advanced=True)] = None,
-    device: Annotated[str, option("device")] = "auto",
-    precision: Annotated[
-        str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
-    ] = None,
-    threads: Annotated[int | None, THREADS] = None,
-    inspect_batch: Annotated[int, option("inspect-batch", default="no page")] = 0,
-    as_json: Annotated[bool, JSON] = False,
-) -> PretrainRequest | None:
+    request: PretrainRequest,
+    stage: Annotated[tuple[str, ...], option(
+        "Options of one training stage; given again, stages run one after the other. Such as --stage '--store web/' "
+        "--stage '--store coco/ --steps 5000'. Each stage starts from the weights of the one before; its folder is "
+        "OUT/stage-N.", "OPTIONS", TRAINING, advanced=True,
+    )] = (),
+    json: Json = False,
+) -> PretrainRequest | None:  # fmt: skip
     """Trains a model on captions and the regions of a store.
 
     It learns to guess masked words and masked regions, and which captions and images match. torchrun starts it
@@ -311,37 +149,9 @@ def pretrain_command(
         roibeam pretrain run/ --store store/ --end-to-end --weights vg.pkl
         torchrun --no-python --nproc-per-node 8 roibeam pretrain run/ --store store/
     """
-    request = PretrainRequest(
-        out,
-        RequestedData(
-            stores=store or (), captions=captions or (), weights=store_weight or (), task_texts=task_text or (),
-            text_corpus=text_corpus or (), objects=objects or (), num_classes=num_classes,
-            min_match=min_match if "min_match" in options_given(context) else None,
-            validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
-            leave_out_held_out=drop_held_out, images_of=numbers_of, stage_to=cache_dir,
-            stage_gb=cache_gb, checksums=checksums, caption_column=caption_column,
-        ),
-        RequestedModel(
-            recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,
-            background=background, tokenizer=tokenizer,
-        ),
-        RequestedTraining(
-            steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
-            threads=threads, seed=seed,
-            settings=[*precision_setting(precision, settings or ()), *(settings or ())],
-            inspect_batch=inspect_batch, resume=resume_choice(resume, resume_from),
-        ),
-        end_to_end=end_to_end,
-        encoder=RequestedEncoder(
-            images=photos, detector=detector, weights=weights, conventions=conventions,
-            skip_missing_photos=skip_missing_photos, labels=labels, labels_images=labels_photos,
-            labels_vocab=labels_vocab, judge_labels=judge_labels, judge_images=judge_photos,
-            judge_photos=max_judge_images,
-        ),
-    )  # fmt: skip
     if context.obj is REQUEST_ALONE:
         return request
-    _run(request, stages_of(context, request.model, stage or []), as_json=as_json)
+    _run(request, stages_of(context, request.model, stage), as_json=json)
     return None
 
 
@@ -350,7 +160,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
     # Before torch is imported.
     from roibeam.pipelines.pretraining.checked_request import check_request, check_stages
 
-    resume = request.training.resume
+    resume = request.training.resume_choice
     if stages:
         if isinstance(resume, str):
             raise ValueError("--resume-from is for a run without stages; the stages before the last are done")
@@ -375,7 +185,7 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
 
 
 def _print_result(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
-    from roibeam.pipelines.cli.figure_table import figure_lines
+    from roibeam.pipelines.cli.figure_table import figure_lines, origin_facts, origin_lines, run_folder_lines
     from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME, change_rows, encoder_lines
 
     out = result.run_dir

@@ -11,8 +11,7 @@ import typer
 
 from roibeam.messages import name_hint
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import argument
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.common.console.request_options import Json, argument
 from roibeam.pipelines.data.mode_changes import (
     DATA,
     END_TO_END,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 def recipes_command(
     name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Json = False,
 ) -> None:
     """Lists the published training runs that can be repeated.
 

@@ -13,40 +13,66 @@ import typer
 from roibeam.messages import on_a_line, plural
 from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
-from roibeam.pipelines.cli.option_names import KEPT, OUTPUT, argument, option
-from roibeam.pipelines.cli.options import JSON, SCRATCH
+from roibeam.pipelines.cli.request_command import request_command
 from roibeam.pipelines.cli.store_exchange import diff_command, export_command, import_command
 from roibeam.pipelines.common.console.printable_streams import Unchanged
+from roibeam.pipelines.common.console.request_options import (
+    DETECTOR,
+    FAILURES,
+    INPUT,
+    KEPT,
+    QUESTION,
+    SPEED,
+    Json,
+    Scratch,
+    argument,
+    option,
+)
 
 
 def copy_command(
     sources: Annotated[list[str], argument("SOURCE", "Stores, or URLs of some, with features made in the same way.")],
     out: Annotated[str, argument("OUT", "Folder or URL to write the new store into.")],
-    ids: Annotated[Path | None, option("ids")] = None,
-    without_ids: Annotated[Path | None, option("without-ids")] = None,
-    split_file: Annotated[Path | None, option("split-file")] = None,
-    split: Annotated[str | None, option("split", "Several with commas between.")] = None,
-    dtype: Annotated[str | None, option("dtype", values="float16 or float32", default="as it is")] = None,
-    distribution: Annotated[
-        str | None,
-        option("distribution", "A copy cannot make them full.", default="as they are"),
-    ] = None,
-    min_score: Annotated[float, option("min-score")] = 0.0,
-    min_regions: Annotated[int, option("min-regions", "With --min-score.")] = 0,
-    max_regions: Annotated[int | None, option("max-regions", default="all")] = None,
-    vocab: Annotated[
-        str | None,
-        option("vocab", "For stores whose ids have no names.", group=KEPT, default="those of the store"),
-    ] = None,
-    shard_size: Annotated[int, option("shard-size", is_advanced=False)] = 4000,
-    shard_mb: Annotated[int | None, option("shard-mb", is_advanced=False, default="no such limit")] = None,
-    drop_damaged: Annotated[bool, option("drop-damaged", "They count as failures.")] = False,
-    max_failures: Annotated[
-        float, option("max-failures", "Ids that no source has count as failures.", is_advanced=False)
-    ] = 0.05,
-    scratch: Annotated[str | None, SCRATCH] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    ids: Annotated[Path | None, option(
+        "Use only these images: a file with one id on each line, or of `store ids --json`.", "FILE", INPUT,
+    )] = None,
+    without_ids: Annotated[Path | None, option("Leave these images out: a file as for --ids.", "FILE", INPUT)] = None,
+    split_file: Annotated[Path | None, option("Karpathy file that --split is of.", "FILE", INPUT)] = None,
+    split: Annotated[str | None, option(
+        "Use only this split, such as train, val or test. Several with commas between.", "NAME", INPUT,
+    )] = None,
+    dtype: Annotated[str | None, option(
+        "Number type of the stored features: float16 or float32.", "TYPE", KEPT, default="as it is",
+    )] = None,
+    distribution: Annotated[str | None, option(
+        "Class probabilities of each region that are stored: full, top-K or none. A copy cannot make them full.",
+        "KIND", KEPT, default="as they are",
+    )] = None,
+    min_score: Annotated[float, option("Keep only regions of at least this score.", "SHARE", KEPT, min=0, max=1)] = 0.0,
+    min_regions: Annotated[int, option(
+        "Keep at least N regions of an image, whatever their scores. With --min-score.", "N", KEPT, min=0,
+    )] = 0,
+    max_regions: Annotated[int | None, option(
+        "Use at most N regions of an image, those with the best scores.", "N", KEPT, min=1, default="all",
+    )] = None,
+    vocab: Annotated[str | None, option(
+        "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt. For stores whose ids "
+        "have no names.", "DIR", KEPT, default="those of the store",
+    )] = None,
+    shard_size: Annotated[int, option("Number of images in each new shard.", "N", KEPT, min=1)] = 4000,
+    shard_mb: Annotated[int | None, option(
+        "End a shard near this many MB (10^6 bytes).", "N", KEPT, min=1, default="no such limit",
+    )] = None,
+    drop_damaged: Annotated[bool, option(
+        "Leave damaged records out, instead of stopping. They count as failures.", "", FAILURES,
+    )] = False,
+    max_failures: Annotated[float, option(
+        "Exit with an error if more than this share fails. Ids that no source has count as failures.", "SHARE",
+        FAILURES, min=0, max=1,
+    )] = 0.05,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Copies stores into a new one: merged, cut anew, or in part.
 
     An image that several sources hold is copied once; it is an error if they differ. Captions and labels come along.
@@ -99,8 +125,8 @@ def copy_command(
 
 def plan_command(
     store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
-    ranks: Annotated[int, option("ranks")],
-    as_json: Annotated[bool, JSON] = False,
+    ranks: Annotated[int, option("Number of processes that share the store.", "N", QUESTION, min=1)],
+    as_json: Json = False,
 ) -> None:
     """Shows which shards each training process would read.
 
@@ -155,19 +181,26 @@ def _ranges(numbers: list[int]) -> str:
 
 def repair_command(
     store: Annotated[str, argument("STORE", "Folder or URL of the store that `roibeam extract` wrote.")],
-    photos: Annotated[
-        str | None,
-        option("photos", "Or a URL: where they are now, or the archives that hold them. Without it: only report."),
-    ] = None,
-    weights: Annotated[str | None, option("weights", default="where they were")] = None,
-    detector: Annotated[
-        str | None, option("detector", "Here: toy or a folder, if it has moved.", default="that of the store")
-    ] = None,
-    device: Annotated[str | None, option("device", default="that of the run that made the store")] = None,
-    retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
-    scratch: Annotated[str | None, SCRATCH] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    photos: Annotated[str | None, option(
+        "Folder of the photos. Or a URL: where they are now, or the archives that hold them. Without it: only report.",
+        "DIR", INPUT,
+    )] = None,
+    weights: Annotated[str | None, option(
+        "Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR,
+        default="where they were",
+    )] = None,
+    detector: Annotated[str | None, option(
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Here: toy "
+        "or a folder, if it has moved.", "NAME", DETECTOR, default="that of the store",
+    )] = None,
+    device: Annotated[str | None, option(
+        "Where to compute: auto (a GPU if there is one), cpu, cuda or cuda:N.", "DEVICE", SPEED,
+        default="that of the run that made the store",
+    )] = None,
+    retry_dead_letters: Annotated[bool, option("Try again what failed before.", "", FAILURES)] = False,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Lists broken images of a store, and extracts them again.
 
     Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
@@ -222,9 +255,10 @@ _STORE = argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")
 
 
 @store_app.command("info", cls=HelpedCommand)
+@request_command
 def info_command(
     store: Annotated[str, _STORE],
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Json = False,
 ) -> None:
     """Shows what is in a store, and how its features were made.
 
@@ -246,13 +280,17 @@ def info_command(
 
 
 @store_app.command("verify", cls=HelpedCommand)
+@request_command
 def verify_command(
     store: Annotated[str, _STORE],
-    deep: Annotated[bool, option("deep")] = False,
-    shards: Annotated[str | None, option("shards", "With --deep.", default="all")] = None,
-    scratch: Annotated[str | None, SCRATCH] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    deep: Annotated[bool, option("Read every record and compare its checksum.", "", QUESTION)] = False,
+    shards: Annotated[str | None, option(
+        "Read only these shards, such as 0-9, or 10- for all from 10 on. With --deep.", "FIRST-LAST", INPUT,
+        default="all",
+    )] = None,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Checks that a store is whole.
 
     Without --deep it checks manifests, sizes, indexes and captions, which takes seconds. The exit code is 1 if there is
@@ -285,17 +323,21 @@ def verify_command(
 
 
 @store_app.command("show", cls=HelpedCommand)
+@request_command
 def show_command(
     store: Annotated[Path, _STORE],
     image_id: Annotated[str | None, argument("IMAGE_ID", "Image to show [default: the first].")] = None,
-    max_regions: Annotated[int, option("max-regions")] = 10,
-    draw: Annotated[Path | None, option("draw", "It replaces an older picture of ours.")] = None,
-    photo: Annotated[
-        Path | None,
-        option("photo", "With --draw; none: a blank page.", group=OUTPUT, default="where the store says"),
-    ] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    max_regions: Annotated[int, option(
+        "Use at most N regions of an image, those with the best scores.", "N", KEPT, min=1,
+    )] = 10,
+    draw: Annotated[Path | None, option(
+        "Also draw the regions on the photo, into this .png file. It replaces an older picture of ours.", "FILE",
+    )] = None,
+    photo: Annotated[Path | None, option(
+        "File of one photo. With --draw; none: a blank page.", "FILE", default="where the store says",
+    )] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Shows one image of a store: its captions, regions and features.
 
     Examples:
@@ -319,7 +361,11 @@ def show_command(
 
 
 @store_app.command("ids", cls=HelpedCommand)
-def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
+@request_command
+def ids_command(
+    store: Annotated[str, _STORE],
+    as_json: Json = False,
+) -> None:
     """Lists the image ids of a store, one on each line.
 
     Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes. An id that a line cannot hold, as
@@ -352,7 +398,11 @@ def ids_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = 
 
 
 @store_app.command("dead-letters", cls=HelpedCommand)
-def dead_letters_command(store: Annotated[str, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
+@request_command
+def dead_letters_command(
+    store: Annotated[str, _STORE],
+    as_json: Json = False,
+) -> None:
     """Lists the images that gave no record, one on each line.
 
     A line has the image id, its location, stage, reason and detail, with tabs between. While a run is at work, those of
@@ -378,9 +428,9 @@ def _without_controls(text: str) -> str:
 
 
 # Below the others, so that `--help` lists those first.
-store_app.command("repair", cls=HelpedCommand)(repair_command)
-store_app.command("copy", cls=HelpedCommand)(copy_command)
-store_app.command("plan", cls=HelpedCommand)(plan_command)
-store_app.command("diff", cls=HelpedCommand)(diff_command)
-store_app.command("import", cls=HelpedCommand)(import_command)
-store_app.command("export", cls=HelpedCommand)(export_command)
+store_app.command("repair", cls=HelpedCommand)(request_command(repair_command))
+store_app.command("copy", cls=HelpedCommand)(request_command(copy_command))
+store_app.command("plan", cls=HelpedCommand)(request_command(plan_command))
+store_app.command("diff", cls=HelpedCommand)(request_command(diff_command))
+store_app.command("import", cls=HelpedCommand)(request_command(import_command))
+store_app.command("export", cls=HelpedCommand)(request_command(export_command))

@@ -12,10 +12,19 @@ import typer
 from roibeam.features.record.fingerprint import has_classes, num_classes_of
 from roibeam.messages import plural
 from roibeam.pipelines.cli.command_exit import error_line, json_line
-from roibeam.pipelines.cli.option_names import INPUT, OUTPUT, argument, option
-from roibeam.pipelines.cli.options import JSON, SCRATCH
 from roibeam.pipelines.common.console.command_files import check_named_files
 from roibeam.pipelines.common.console.progress import Progress
+from roibeam.pipelines.common.console.request_options import (
+    FAILURES,
+    INPUT,
+    KEPT,
+    OUTPUT,
+    QUESTION,
+    Json,
+    Scratch,
+    argument,
+    option,
+)
 from roibeam.pipelines.common.console.termination import failure_of
 
 logger = logging.getLogger(__name__)
@@ -23,43 +32,39 @@ _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
 
 
 def import_command(
-    source: Annotated[
-        str, argument("SOURCE", "Feature file or folder of another code base, or its URL; see docs/stores.md.")
-    ],
+    source: Annotated[str, argument(
+        "SOURCE", "Feature file or folder of another code base, or its URL; see docs/stores.md.",
+    )],
     out: Annotated[str, argument("OUT", "Folder or URL to write the store into.")],
-    format_name: Annotated[str | None, option("format", default="recognised by its content")] = None,
-    dtype: Annotated[str, option("dtype", values="float16, or float32 as in the file")] = "float16",
-    num_classes: Annotated[
-        int | None,
-        option(
-            "num-classes",
-            "1600 for Visual Genome. For a file with class ids and no probabilities: most systems need it in pretrain.",
-            default="not known",
-        ),
-    ] = None,
-    vocab: Annotated[str | None, option("vocab", "In place of --num-classes.", group=INPUT, default="none")] = None,
-    background: Annotated[
-        str | None,
-        option(
-            "background",
-            "In a file with class ids alone, first says that they count background as 0.",
-            group=INPUT,
-            default="as the format has it",
-        ),
-    ] = None,
-    feature_dtype: Annotated[
-        str | None,
-        option(
-            "feature-dtype",
-            values="float16, bfloat16, float32, float64, uint8 or big-endian-float32",
-            default="what the file says, else float32",
-        ),
-    ] = None,
-    shard_size: Annotated[int, option("shard-size")] = 4000,
-    max_failures: Annotated[float, option("max-failures")] = 0.05,
-    scratch: Annotated[str | None, SCRATCH] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    format_name: Annotated[str | None, option(
+        "Format of the feature file.", "FORMAT", INPUT, "--format", default="recognised by its content",
+    )] = None,
+    dtype: Annotated[str, option(
+        "Number type of the stored features: float16, or float32 as in the file.", "TYPE", KEPT,
+    )] = "float16",
+    num_classes: Annotated[int | None, option(
+        "Number of object classes of the detector behind the features. 1600 for Visual Genome. For a file with class "
+        "ids and no probabilities: most systems need it in pretrain.", "N", INPUT, min=1, default="not known",
+    )] = None,
+    vocab: Annotated[str | None, option(
+        "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt. In place of "
+        "--num-classes.", "DIR", INPUT, default="none",
+    )] = None,
+    background: Annotated[str | None, option(
+        "Where classes have background: first, last or none. In a file with class ids alone, first says that they "
+        "count background as 0.", "PLACE", INPUT, default="as the format has it", advanced=True,
+    )] = None,
+    feature_dtype: Annotated[str | None, option(
+        "Number type of the features in the file: float16, bfloat16, float32, float64, uint8 or big-endian-float32.",
+        "TYPE", INPUT, default="what the file says, else float32", advanced=True,
+    )] = None,
+    shard_size: Annotated[int, option("Number of images in each new shard.", "N", KEPT, min=1, advanced=True)] = 4000,
+    max_failures: Annotated[float, option(
+        "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1, advanced=True,
+    )] = 0.05,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Makes a store of a published feature file.
 
     It tells what was in the file. Entries that cannot be used are listed with the reason in OUT/dead_letters.parquet.
@@ -107,13 +112,16 @@ def import_command(
 def export_command(
     store: Annotated[str, argument("STORE", "Folder or URL of the store.")],
     out: Annotated[str, argument("OUT", "File or folder to write, or URL of a file. It must not exist yet.")],
-    format_name: Annotated[
-        str, option("format", "For example butd-tsv (bottom-up-attention, LXMERT); see docs/stores.md.", group=OUTPUT)
-    ],
-    layout: Annotated[str | None, option("layout", default="the first of the format")] = None,
-    scratch: Annotated[str | None, SCRATCH] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    format_name: Annotated[str, option(
+        "Format of the feature file. For example butd-tsv (bottom-up-attention, LXMERT); see docs/stores.md.",
+        "FORMAT", OUTPUT, "--format",
+    )],
+    layout: Annotated[str | None, option(
+        "Layout of the file, where its format has several.", "NAME", default="the first of the format",
+    )] = None,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Writes a store as a feature file that another code base reads.
 
     The file is checked by reading it back, and appears under its name when it is whole. What the format has no place
@@ -152,16 +160,20 @@ def export_command(
 def diff_command(
     left: Annotated[str, argument("LEFT", "Store, or feature file of another code base; either may be a URL.")],
     right: Annotated[str, argument("RIGHT", "Store or feature file to compare it with.")],
-    match_ids: Annotated[str, option("match-ids")] = "exact",
-    max_error: Annotated[float, option("max-error")] = 1e-3,
-    worst: Annotated[int, option("worst", "With --html.", group=OUTPUT)] = 8,
-    html: Annotated[Path | None, option("html")] = None,
-    photos: Annotated[
-        str | None, option("photos", "With --html; without it, boxes are drawn on a blank page.", group=OUTPUT)
-    ] = None,
-    scratch: Annotated[str | None, SCRATCH] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    match_ids: Annotated[str, option(
+        "When two ids mean the same image: exact, or number (the number they end in).", "RULE", INPUT,
+    )] = "exact",
+    max_error: Annotated[float, option(
+        "Differences up to this share of the largest value count as equal.", "SHARE", QUESTION, min=0, max=1,
+    )] = 1e-3,
+    worst: Annotated[int, option("Show the N images that differ most. With --html.", "N", min=0)] = 8,
+    html: Annotated[Path | None, option("Also write a page that shows the images side by side.", "FILE")] = None,
+    photos: Annotated[str | None, option(
+        "Folder of the photos. With --html; without it, boxes are drawn on a blank page.", "DIR",
+    )] = None,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Compares two stores, or a store with a published feature file.
 
     Compares images, boxes, features, classes and attributes. Regions are matched by the overlap of their boxes, in any

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.pipelines.cli.command_exit import json_line
-from roibeam.pipelines.cli.option_names import OUTPUT, argument, option
-from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.common.console.request_options import KEPT, PERFECT, SPEED, TRAINING, Json, argument, option
 
 if TYPE_CHECKING:
     from roibeam.pipelines.toyworld.perfect_store import Perception, WrittenStore
@@ -22,29 +21,51 @@ if TYPE_CHECKING:
 
 def toyworld_command(
     out: Annotated[Path, argument("OUT", "Folder to write.")],
-    num_images: Annotated[int, option("num-images", "Over all data sets and splits; at least 40.")] = 2000,
-    seed: Annotated[int, option("seed", "Each number gives another world.")] = 0,
-    workers: Annotated[int | None, option("workers", default="one for each core")] = None,
-    tasks: Annotated[str | None, option("tasks")] = None,
-    entities: Annotated[
-        str | None,
-        option(
-            "entities",
-            "Here: written too, captions with marked phrases, boxes and gold parses of the pictures.",
-            group=OUTPUT,
-        ),
-    ] = None,
-    web: Annotated[str | None, option("web")] = None,
-    pages: Annotated[int | None, option("pages", default="1000")] = None,
-    page_kb: Annotated[int | None, option("page-kb", default="6")] = None,
-    web_port: Annotated[int | None, option("web-port", default="8780")] = None,
-    perfect_store: Annotated[str | None, option("perfect-store")] = None,
-    noise: Annotated[float | None, option("noise", default="0.3")] = None,
-    missed: Annotated[float | None, option("missed", default="0")] = None,
-    doubled: Annotated[float | None, option("doubled", default="0")] = None,
-    box_jitter: Annotated[float | None, option("box-jitter", default="0")] = None,
-    as_json: Annotated[bool, JSON] = False,
-) -> None:
+    num_images: Annotated[int, option(
+        "Number of pictures to draw. Over all data sets and splits; at least 40.", "N", KEPT, min=40,
+    )] = 2000,
+    seed: Annotated[int, option(
+        "Number that every random choice follows from. Each number gives another world.", "N", TRAINING, min=0,
+    )] = 0,
+    workers: Annotated[int | None, option(
+        "Processes that work at the same time.", "N", SPEED, min=1, default="one for each core",
+    )] = None,
+    tasks: Annotated[str | None, option(
+        "Also write tasks about the pictures: VQA v2, VCR, RefCOCO+, NLVR2, GLUE.", "FOLDER",
+    )] = None,
+    entities: Annotated[str | None, option(
+        "Folder of Flickr30k Entities: Sentences, Annotations, lists of splits. Here: written too, captions with "
+        "marked phrases, boxes and gold parses of the pictures.", "FOLDER",
+    )] = None,
+    web: Annotated[str | None, option(
+        "Also write a web of pages and WARC files with pictures, all labelled.", "FOLDER",
+    )] = None,
+    pages: Annotated[int | None, option("Number of pages of --web.", "N", min=1, default="1000")] = None,
+    page_kb: Annotated[int | None, option(
+        "Median size of a page of --web, in kB (10^3 bytes).", "N", min=1, max=10000, default="6", advanced=True,
+    )] = None,
+    web_port: Annotated[int | None, option(
+        "Port of 127.0.0.1 at which the pictures of --web will be served.", "N", min=1, max=65535, default="8780",
+    )] = None,
+    perfect_store: Annotated[str | None, option(
+        "Also write a store of regions that are seen without a detector.", "STORE", PERFECT,
+    )] = None,
+    noise: Annotated[float | None, option(
+        "Standard deviation of what is added to the features, whose parts have 1.", "X", PERFECT, min=0, max=100,
+        default="0.3",
+    )] = None,
+    missed: Annotated[float | None, option(
+        "Share of the objects that no region shows.", "SHARE", PERFECT, min=0, max=1, default="0",
+    )] = None,
+    doubled: Annotated[float | None, option(
+        "Share of the objects that two regions show.", "SHARE", PERFECT, min=0, max=1, default="0",
+    )] = None,
+    box_jitter: Annotated[float | None, option(
+        "Standard deviation of the edges of a box, as a share of its sides.", "X", PERFECT, min=0, max=100,
+        default="0",
+    )] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Draws a small world of pictures with boxes, attributes and captions.
 
     Writes them in the file formats of COCO, Visual Genome, Conceptual Captions, SBU and Flickr30k, about 20 kB for a

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import apache_beam as beam
@@ -25,25 +25,21 @@ from roibeam.messages import printable
 from roibeam.pipelines.collection.page_process import PageProcess
 from roibeam.pipelines.collection.page_steps import PageOutcome
 from roibeam.pipelines.collection.page_units import PageUnit
-from roibeam.pipelines.collection.pairs import BrokenPage, Page
-from roibeam.pipelines.collection.part import Counts, FinishedParts, PartWriter, is_done
+from roibeam.pipelines.collection.pairs import BrokenPage, Page, PageCandidate
+from roibeam.pipelines.collection.part import Counts, FinishedParts, UnitJob
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.common.console.progress import Progress, Unit
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
+from roibeam.pipelines.extract.request import RunnerChoice
+from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.process_setup import running_shard, shards_must_stop
 
 RULES_VERSION = 1  # of the rules of steps 1 to 4; parts of another version are made again
 
 
 @dataclass(frozen=True)
-class PageJob:
-    """Job of steps 1 to 4 on a unit; plain and picklable, travels to the workers.
+class PageJob(UnitJob):
+    """Steps 1 to 4 on a unit."""
 
-    Attributes:
-        folder: where parts go; seen by all workers.
-    """
-
-    folder: str
     thresholds: Thresholds
 
     def fingerprint(self, unit: PageUnit) -> str:
@@ -51,20 +47,12 @@ class PageJob:
         settings = [asdict(each) for each in (limits.page, limits.language, limits.image, limits.text)]
         return json.dumps([RULES_VERSION, unit.state, settings], sort_keys=True)
 
-    def is_done(self, unit: PageUnit) -> bool:
-        return is_done(Path(self.folder), unit.number, self.fingerprint(unit))
-
-    def do(self, unit: PageUnit) -> None:
-        counts = Counts()
-        with (
-            PartWriter(Path(self.folder), unit.number, self.fingerprint(unit)) as part,
-            PageProcess(self.thresholds) as process,
-        ):
+    def rows(self, unit: PageUnit, counts: Counts) -> Iterator[PageCandidate]:
+        with PageProcess(self.thresholds) as process:
             for outcome in self._outcomes(unit, process):
                 _count(outcome, counts)
                 if outcome.candidate is not None:
-                    part.write(asdict(outcome.candidate))
-            part.finish(counts)
+                    yield outcome.candidate
 
     def _outcomes(self, unit: PageUnit, process: PageProcess) -> Iterator[PageOutcome]:
         """Yields one for each page or broken record; broken ones come before the pages read ahead with them."""
@@ -94,9 +82,8 @@ def _count(outcome: PageOutcome, counts: Counts) -> None:
     is_kept = outcome.candidate is not None
     counts.kept += is_kept
     if outcome.reason is not None:
-        counts.reasons[outcome.reason.value] += 1
         example = {"page": printable(outcome.page_url, 300), "detail": printable(outcome.detail, 200)}
-        counts.add_example(outcome.reason.value, example)
+        counts.drop(outcome.reason.value, example)
     for text in outcome.dropped_texts:
         counts.text_reasons[text.reason.value] += 1
         example = {
@@ -109,7 +96,7 @@ def _count(outcome: PageOutcome, counts: Counts) -> None:
         for kept in outcome.candidate.image.texts:
             counts.words[len(kept.text.split())] += 1
     if host := urlsplit(outcome.page_url).hostname:
-        counts.count_host(host, is_kept=is_kept)
+        counts.count_host(host, 1, is_kept)
 
 
 PIPELINE = __name__  # for workers to import before they have threads
@@ -118,32 +105,10 @@ UNITS = Unit("unit", "units")
 _LOOK_SECONDS = 2.0
 
 
-class WorkUnit(Protocol):
-    """A unit of pages or of pictures: a number from 0, which names its part."""
-
-    @property
-    def number(self) -> int: ...
-
-
-U = TypeVar("U", bound=WorkUnit, contravariant=True)
-V = TypeVar("V", bound=WorkUnit)
-
-
-class UnitJob(Protocol[U]):
-    """Work on a unit; picklable. Doing a finished one again costs nothing."""
-
-    @property
-    def folder(self) -> str: ...
-
-    def is_done(self, unit: U) -> bool: ...
-
-    def do(self, unit: U) -> None: ...
-
-
 class DoUnits(beam.DoFn):
     """Does a unit; gives 1 once its part is written."""
 
-    def __init__(self, job: UnitJob[Any]) -> None:
+    def __init__(self, job: UnitJob) -> None:
         self._job = job
 
     def process(self, unit: object) -> Iterator[int]:
@@ -161,15 +126,8 @@ def check_units_runner(choice: RunnerChoice) -> None:
     check_runner(choice, preload=PIPELINE, device="cpu")
 
 
-def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
-    """Does all units that are not done, on the requested runner.
-
-    Args:
-        what: name of the work, for the progress line.
-        as_json: that line as JSON on standard output.
-    Raises:
-        ValueError, OSError, RuntimeError: the error that stopped a worker.
-    """
+def run_units(job: UnitJob, units: Sequence[Any], choice: RunnerChoice, *, what: str, as_json: bool = False) -> None:
+    """Does all units that are not done, on the requested runner."""
     missing = [unit for unit in units if not job.is_done(unit)]
     if not missing:
         return
@@ -182,7 +140,7 @@ def run_units(job: UnitJob[V], units: Sequence[V], choice: RunnerChoice, *, what
 
 
 def _pipeline(
-    job: UnitJob[Any], units: Sequence[object], options: PipelineOptions, runner: PipelineRunner | None
+    job: UnitJob, units: Sequence[Any], options: PipelineOptions, runner: PipelineRunner | None
 ) -> beam.Pipeline:
     pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (

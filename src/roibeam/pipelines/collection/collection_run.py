@@ -40,7 +40,7 @@ from roibeam.pipelines.collection.same_images import EvaluationImages
 from roibeam.pipelines.collection.thresholds import KEEPS_RACY, PictureThresholds, Thresholds
 from roibeam.pipelines.data.datasets.photo_folders import COLLECTION_NAME, DRAWN_WORLD, are_toy_photos
 from roibeam.pipelines.data.held_out import HeldOut
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice
+from roibeam.pipelines.extract.request import RunnerChoice
 
 log = logging.getLogger(__name__)
 STATE_NAME, WORK_NAME = "state.json", "work"
@@ -87,7 +87,7 @@ def run_collection(
         if (
             racy_stay
             and request.looks_for_porn
-            and not any(each.strip().startswith("picture.max_racy") for each in request.settings)
+            and not any(each.strip().startswith("picture.max_racy") for each in request.set)
         ):
             thresholds = replace(thresholds, picture=replace(thresholds.picture, max_racy=KEEPS_RACY))
             notes = (*notes, RACY_STAY)
@@ -95,7 +95,7 @@ def run_collection(
             tell(note)
         tell(f"pages in {plural(len(units), 'unit')} of work")
         job = PageJob(str(out / WORK_NAME / PAGES_NAME), thresholds)
-        run_units(job, units, choice, what="looking into pages", as_json=request.as_json)
+        run_units(job, units, choice, what="looking into pages", as_json=request.json)
         pages = read_counts(out / WORK_NAME / PAGES_NAME, len(units))
         fetch = gather(out / WORK_NAME, out / WORK_NAME / PAGES_NAME, len(units))
         fetched, pictures, pairs = _pictures(request, thresholds, fetch, choice, tell)
@@ -127,20 +127,17 @@ def _pictures(
         tell(f"{plural(num_taken, 'image')} taken from {request.images_from}")
     units, fetched = picture_units(fetch, larger_than_px=thresholds.picture.larger_than_px)
     folder = request.out / WORK_NAME / PICTURES_NAME
+    state = request.judges_state()
     job = PictureJob(
-        str(folder), thresholds.picture, request.judges, request.judges_state, request.looks_for_porn,
-        request.limits.max_pixels,
+        str(folder), thresholds.picture, request.judge_files() if state else None, state, request.looks_for_porn,
+        request.max_pixels,
     )  # fmt: skip
-    run_units(job, units, choice, what="looking at pictures", as_json=request.as_json)
+    run_units(job, units, choice, what="looking at pictures", as_json=request.json)
     return fetched, read_counts(folder, len(units)), map(pair_from_json, read_rows(folder, len(units)))
 
 
 def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
-    """Returns the units of a run and the bytes of those on this machine; nothing is written.
-
-    Raises:
-        ValueError: as of `run_collection`.
-    """
+    """Returns the units of a run and the bytes of those on this machine; nothing is written."""
     request.check()
     HeldOut(request.held_out)
     units = request.units()
@@ -150,12 +147,11 @@ def dry_run(request: CollectRequest) -> tuple[list[PageUnit], int]:
 
 
 def _notes(request: CollectRequest) -> tuple[str, ...]:
-    judges = request.judges
     off = [
-        (OFF_NSFW, not request.is_nsfw_checked),
-        (OFF_NUDENET, request.is_nsfw_checked and not request.looks_for_porn),
-        (OFF_PICTURES, judges is None or not judges.has_picture_judge),
-        (OFF_PAIRS, judges is None or not judges.has_pair_judge),
+        (OFF_NSFW, not request.nsfw),
+        (OFF_NUDENET, request.nsfw and not request.looks_for_porn),
+        (OFF_PICTURES, request.picture_judge is None),
+        (OFF_PAIRS, request.pair_judge is None),
         (OFF_EVALUATION, not request.held_out and not request.held_out_images),
     ]
     return tuple(note for note, is_off in off if is_off)

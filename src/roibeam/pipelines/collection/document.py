@@ -63,21 +63,7 @@ def _known(label: str | None) -> str | None:
     return _READ_AS.get(info.name, info.name)
 
 
-_HIDDEN = [
-    "script",
-    "style",
-    "template",
-    "svg",
-    "math",
-    "iframe",
-    "object",
-    "embed",
-    "canvas",
-    "select",
-    "textarea",
-    "video",
-    "audio",
-]
+_HIDDEN = "script style template svg math iframe object embed canvas select textarea video audio".split()
 _BLOCKS = frozenset(
     "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure "
     "footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre section summary table tbody td tfoot th thead tr ul "
@@ -234,11 +220,7 @@ def parse_document(html: str, url: str) -> Document:
 
 
 def _strip_noscripts(tree: Any) -> bool:
-    """Keeps only the images of <noscript>: for a lazy image, that one may be the only real one.
-
-    Returns:
-        Whether there is any.
-    """
+    """Keeps only the images of <noscript>: for a lazy image, that one may be the only one. Whether there is any."""
     has_images = False
     for noscript in reversed(tree.css("noscript")):  # one may stand in another
         if noscript.css_first("img") is None:

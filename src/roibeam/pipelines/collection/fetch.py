@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from roibeam.features.folders.durable_files import fsync_folder, write_bytes_atomically
 from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.features.folders.kept_work import KeptFile
 from roibeam.pipelines.collection.pairs import Reason
 from roibeam.pipelines.collection.part import Counts, read_rows
 from roibeam.pipelines.collection.picture_job import FetchedFile, PictureUnit, unit_state
@@ -77,18 +79,18 @@ def take_images(earlier: Path, work: Path, limits: DownloadLimits) -> int:
     url_list, out = UrlList(str(work / LIST_NAME)), work / FETCH_NAME
     out.mkdir(exist_ok=True)
     count = 0
-    with store_lock(earlier, held="another run is writing the collection of --images-from"), store_lock(out):
-        journal = _journal(out, url_list, limits.min_side)
+    with (
+        store_lock(earlier, held="another run is writing the collection of --images-from"),
+        store_lock(out),
+        closing(_journal(out, url_list, limits.min_side)) as journal,
+    ):
         files = ImageFiles(out, max_pixels=limits.max_pixels, min_side=limits.min_side)
         files.start()
-        try:
-            rows = _taken(_earlier_outcomes(earlier / WORK_NAME, limits.min_side), url_list, journal, files)
-            while batch := list(islice(rows, _ROWS_AT_ONCE)):
-                files.sync()
-                journal.append(batch)
-                count += sum(isinstance(outcome, StoredImage) for _, outcome in batch)
-        finally:
-            journal.close()
+        rows = _taken(_earlier_outcomes(earlier / WORK_NAME, limits.min_side), url_list, journal, files)
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
+            files.sync()
+            journal.append(batch)
+            count += sum(isinstance(outcome, StoredImage) for _, outcome in batch)
         files.finish()
         fsync_folder(out)
     return count
@@ -106,8 +108,7 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Pa
     """
     url_list, folder = UrlList(str(work / LIST_NAME)), work / FETCH_NAME
     old_side = least_side(folder / JOURNAL_NAME)
-    journal = _journal(folder, url_list, old_side)
-    try:
+    with closing(_journal(folder, url_list, old_side)) as journal:
         for row, entry in url_list.rows():
             outcome: RowOutcome | None = journal.outcome(row) if isinstance(entry, UrlRow) else None
             if not isinstance(entry, UrlRow) or outcome is None:
@@ -116,8 +117,6 @@ def _earlier_outcomes(work: Path, min_side: int) -> Iterator[tuple[str, tuple[Pa
                 yield entry.url, (folder / outcome.path, outcome.sha256)
             elif outcome.reason != "too small" or min_side >= old_side:
                 yield entry.url, outcome
-    finally:
-        journal.close()
 
 
 def _taken(
@@ -212,15 +211,12 @@ def fetch_images(
         earlier: folder of a collection whose images are taken first.
     Returns:
         Number of images taken from there in this run; None without such a folder.
-    Raises:
-        ValueError, LocalFaultError: as of `run_download` and `take_images`.
     """
     path = fetch.work / LIST_NAME
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with aside.open("w", encoding="utf-8", newline="\n") as file:
+    with KeptFile(path) as file:
         for url, candidates in fetch.images():
-            file.write(f"{candidates[0]['image']['texts'][0]['text']}\t{url}\n")
-    os.replace(aside, path)
+            file.write(f"{candidates[0]['image']['texts'][0]['text']}\t{url}\n".encode())
+        file.finish()
     limits = replace(options.limits, min_side=larger_than_px + 1)
     num_taken = None if earlier is None else take_images(earlier, fetch.work, limits)
     run_download(str(path), fetch.work / FETCH_NAME, replace(options, limits=limits))
@@ -245,10 +241,7 @@ def picture_units(fetch: Fetch, *, larger_than_px: int) -> tuple[list[PictureUni
 def _fetched(fetch: Fetch, counts: Counts, least_side: int) -> Iterator[dict[str, Any]]:
     folder = fetch.work / FETCH_NAME
     url_list = UrlList(str(fetch.work / LIST_NAME))
-    journal = Journal(
-        folder / JOURNAL_NAME, list_sha256=url_list.state, num_rows=url_list.last_row + 1, min_side=least_side
-    )
-    try:
+    with closing(_journal(folder, url_list, least_side)) as journal:
         for row, (url, candidates) in enumerate(fetch.images()):
             outcome = journal.outcome(url_list.first_row(row))
             counts.taken += 1
@@ -258,9 +251,6 @@ def _fetched(fetch: Fetch, counts: Counts, least_side: int) -> Iterator[dict[str
                 yield {"file": asdict(file), "candidates": candidates}
             elif isinstance(outcome, FailedRow):
                 reason = _REASONS.get(outcome.reason, Reason.NOT_FETCHED)
-                counts.reasons[reason.value] += 1
                 detail = f"{outcome.reason}: {outcome.detail}"
                 text = candidates[0]["image"]["texts"][0]["text"]
-                counts.add_example(reason.value, {"image": url[:300], "text": text[:200], "detail": detail[:300]})
-    finally:
-        journal.close()
+                counts.drop(reason.value, {"image": url[:300], "text": text[:200], "detail": detail[:300]})

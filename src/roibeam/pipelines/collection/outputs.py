@@ -15,7 +15,6 @@ import re
 import shutil
 from collections.abc import Collection as SomeOf
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +23,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
+from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.pipelines.collection.aggregation import Aggregated
 from roibeam.pipelines.collection.pairs import Pair
 
@@ -53,10 +53,11 @@ def photo_name(pair: Pair) -> str:
 def write_pairs(out: Path, pairs: Aggregated) -> None:
     """Writes all of the above in place of an earlier run's files. Few pairs are in memory at a time."""
     _remove_other_photos(out, pairs)
+    folder = output_folder(out)
     with (
-        _aside(out / PAIRS_NAME) as table,
-        _aside(out / LIST_NAME) as addresses,
-        _aside(out / LOCAL_NAME) as local,
+        folder.atomic_path(PAIRS_NAME) as table,
+        folder.atomic_path(LIST_NAME) as addresses,
+        folder.atomic_path(LOCAL_NAME) as local,
         pq.ParquetWriter(table, _SCHEMA) as writer,
         addresses.open("w", encoding="utf-8", newline="\n") as addresses_file,
         local.open("w", encoding="utf-8", newline="\n") as local_file,
@@ -69,24 +70,11 @@ def write_pairs(out: Path, pairs: Aggregated) -> None:
                 addresses_file.write(f"{text}\t{pair.picture.url}\n")
                 local_file.write(f"{text}\t{name}\n")
             writer.write_table(pa.Table.from_pylist(list(map(_row, batch, names)), _SCHEMA))
-    with _aside(out / DROPPED_NAME) as table, pq.ParquetWriter(table, _DROPPED_SCHEMA) as writer:
+    with folder.atomic_path(DROPPED_NAME) as table, pq.ParquetWriter(table, _DROPPED_SCHEMA) as writer:
         for dropped in _batches(pairs.dropped()):
             rows = [_row(each.pair, "") | {"reason": each.reason.value, "detail": each.detail} for each in dropped]
             writer.write_table(pa.Table.from_pylist(rows, _DROPPED_SCHEMA))
     fsync_folder(out)
-
-
-@contextmanager
-def _aside(place: Path) -> Iterator[Path]:
-    """Gives a name to write under; the file gets its place when all went well."""
-    aside = place.with_name(f".{place.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    try:
-        yield aside
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _row(pair: Pair, image: str) -> dict[str, object]:
@@ -136,5 +124,7 @@ def _link(source: str, place: Path) -> None:
     try:
         os.link(source, place)
     except OSError:
-        with _aside(place) as aside:  # a run that is killed here leaves no half of a picture
+        with output_folder(place.parent).atomic_path(
+            place.name
+        ) as aside:  # a run that is killed here leaves no half of a picture
             shutil.copyfile(source, aside)

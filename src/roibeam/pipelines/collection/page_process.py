@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +25,7 @@ from selectolax.lexbor import SelectolaxError
 
 from roibeam.features.folders.durable_files import with_place
 from roibeam.messages import on_a_line
-from roibeam.pipelines.collection.page_steps import PageOutcome, look_into, outcome_from_json, outcome_to_json
+from roibeam.pipelines.collection.page_steps import PageOutcome, look_into, outcome_from_json
 from roibeam.pipelines.collection.pairs import Page, Reason
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.common.console.termination import failure_of
@@ -126,12 +127,7 @@ def _write(file: IO[bytes], data: bytes) -> None:
 
 
 def _read_within(file: IO[bytes], seconds: float) -> bytes:
-    """Reads one message.
-
-    Raises:
-        TimeoutError: if it is not there in time.
-        EOFError: if the other side has gone.
-    """
+    """Reads one message. Raises TimeoutError if it is not there in time, EOFError if the other side has gone."""
     ends = time.monotonic() + seconds
     data = bytearray()
     wanted = _LENGTH.size
@@ -179,7 +175,7 @@ def main() -> None:
     _limit_memory(thresholds.page.max_memory_mb * 1_000_000)
     _write(answers, b"ready")
     while (data := _read(source)) is not None:
-        outcomes = [outcome_to_json(_outcome(page, thresholds)) for page in pickle.loads(data)]
+        outcomes = [asdict(_outcome(page, thresholds)) for page in pickle.loads(data)]
         _write(answers, json.dumps(outcomes).encode())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -364,12 +364,8 @@ def _dropped(page: Page, reason: Reason, detail: str) -> PageOutcome:
     return PageOutcome(page.url, None, reason, detail)
 
 
-def outcome_to_json(outcome: PageOutcome) -> dict[str, Any]:
-    """Converts an outcome to plain data; `outcome_from_json` is the way back."""
-    return asdict(outcome)
-
-
 def outcome_from_json(data: dict[str, Any]) -> PageOutcome:
+    """Reverses `dataclasses.asdict`."""
     found = data["candidate"]
     return PageOutcome(
         data["page_url"],

@@ -80,8 +80,6 @@ def plan_units(pages: str, *, base_url: str, allow_private: tuple[str, ...] = ()
             below its folder, or URLs of http, https and s3.
         base_url: prefix of the path of an HTML file; http or https, ends in "/".
         allow_private: networks that lines of a list may name, although they are not public.
-    Raises:
-        ValueError: if `pages` is none of these, or holds no page.
     """
     warcs, root, html = _found(pages)
     groups: list[tuple[str, tuple[str, ...]]] = [("", (place,)) for place in warcs]

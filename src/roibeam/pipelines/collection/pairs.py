@@ -189,7 +189,7 @@ class FetchedPicture:
         width, height: pixels, as decoded.
         num_bytes: of its file.
         nsfw, racy: the classifier's scores 0..1; None where it did not run.
-        natural: a `PictureJudge`'s score 0..1; None without one.
+        natural: a `TrainedPictureJudge`'s score 0..1; None without one.
     """
 
     url: str
@@ -210,7 +210,7 @@ class Pair:
 
     Attributes:
         pair_id: `pair_id(...)` of the picture's digest; the same in every rerun.
-        score: a `PairJudge`'s, 0..1; None without one.
+        score: a `TrainedPairJudge`'s, 0..1; None without one.
     """
 
     pair_id: str

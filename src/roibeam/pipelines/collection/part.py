@@ -9,9 +9,10 @@ A rerun skips a unit whose file names the same fingerprint. Two workers that do 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,17 @@ class Counts:
     hosts: dict[str, list[int]] = field(default_factory=dict)
     examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
-    def count_host(self, host: str, *, is_kept: bool) -> None:
-        if host not in self.hosts and len(self.hosts) >= MOST_HOSTS:
+    def count_host(self, host: str, taken: int, kept: int, *, most: int = MOST_HOSTS) -> None:
+        if host not in self.hosts and len(self.hosts) >= most:
             host = OTHER_HOSTS
         both = self.hosts.setdefault(host, [0, 0])
-        both[0] += 1
-        both[1] += is_kept
+        both[0] += taken
+        both[1] += kept
+
+    def drop(self, reason: str, example: dict[str, str]) -> None:
+        """Counts a dropped one, and keeps the first few examples."""
+        self.reasons[reason] += 1
+        self.add_example(reason, example)
 
     def add_example(self, reason: str, example: dict[str, str]) -> None:
         examples = self.examples.setdefault(reason, [])
@@ -66,11 +72,7 @@ class Counts:
         self.text_reasons.update(other.text_reasons)
         self.words.update(other.words)
         for host, (taken, kept) in other.hosts.items():
-            if host not in self.hosts and len(self.hosts) >= MOST_HOSTS_IN_ALL:
-                host = OTHER_HOSTS
-            both = self.hosts.setdefault(host, [0, 0])
-            both[0] += taken
-            both[1] += kept
+            self.count_host(host, taken, kept, most=MOST_HOSTS_IN_ALL)
         for reason, examples in other.examples.items():
             for example in examples:
                 self.add_example(reason, example)
@@ -95,11 +97,6 @@ def _mark(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
-def is_done(folder: Path, number: int, fingerprint: str) -> bool:
-    """Whether this unit was done with these settings, and its rows are there."""
-    return kept_work(_mark(folder, number), fingerprint) is not None
-
-
 class FinishedParts:
     """Number of units finished since this was made; for a progress line.
 
@@ -122,27 +119,37 @@ def _written(path: Path) -> int:
         return 0
 
 
-class PartWriter:
-    """Writes a unit; a context manager. Without `finish`, nothing of it counts."""
+@dataclass(frozen=True)
+class UnitJob(ABC):
+    """Work on units, which have a number from 0; plain and picklable, travels to the workers.
 
-    def __init__(self, folder: Path, number: int, fingerprint: str) -> None:
-        self._mark, self._fingerprint = _mark(folder, number), fingerprint
-        folder.mkdir(parents=True, exist_ok=True)
-        self._rows = KeptFile(self._mark.with_suffix(".jsonl"))
+    Attributes:
+        folder: where parts go; seen by all workers.
+    """
 
-    def __enter__(self) -> PartWriter:
-        self._rows.__enter__()
-        return self
+    folder: str
 
-    def __exit__(self, *error: Any) -> None:
-        self._rows.__exit__(*error)
+    @abstractmethod
+    def fingerprint(self, unit: Any) -> str:
+        """All that decides the rows of a unit."""
 
-    def write(self, row: dict[str, Any]) -> None:
-        self._rows.write(json.dumps(row, ensure_ascii=True, sort_keys=True).encode("ascii") + b"\n")
+    @abstractmethod
+    def rows(self, unit: Any, counts: Counts) -> Iterator[Any]:
+        """Dataclasses; when the last was taken, the counts are those of the unit."""
 
-    def finish(self, counts: Counts) -> None:
-        self._rows.finish()
-        write_mark(self._mark, self._fingerprint, [self._rows], counts=counts.to_json())
+    def is_done(self, unit: Any) -> bool:
+        """Whether the unit was done with these settings, and its rows are there."""
+        return kept_work(_mark(Path(self.folder), unit.number), self.fingerprint(unit)) is not None
+
+    def do(self, unit: Any) -> None:
+        """Writes a unit. Until all of it is there, nothing of it counts."""
+        mark, counts = _mark(Path(self.folder), unit.number), Counts()
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        with KeptFile(mark.with_suffix(".jsonl")) as file:
+            for row in self.rows(unit, counts):
+                file.write(json.dumps(asdict(row), ensure_ascii=True, sort_keys=True).encode("ascii") + b"\n")
+            file.finish()
+            write_mark(mark, self.fingerprint(unit), [file], counts=counts.to_json())
 
 
 def read_counts(folder: Path, num_units: int) -> Counts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.messages import printable
-from roibeam.pipelines.collection.judging.judges import Judges, PairJudge
+from roibeam.pipelines.collection.judging.judges import JudgeFiles
+from roibeam.pipelines.collection.judging.pair_judge import TrainedPairJudge
 from roibeam.pipelines.collection.page_steps import candidate_from_json
 from roibeam.pipelines.collection.pairs import FetchedPicture, PageCandidate, Pair, Reason, pair_id
-from roibeam.pipelines.collection.part import Counts, PartWriter, is_done
+from roibeam.pipelines.collection.part import Counts, UnitJob
 from roibeam.pipelines.collection.same_images import perceptual_hash
 from roibeam.pipelines.collection.thresholds import PictureThresholds
 
@@ -113,20 +114,18 @@ class PictureUnit:
 
 
 @dataclass(frozen=True)
-class PictureJob:
-    """Job of steps 5 and 6 on a unit; plain and picklable, travels to the workers, which open the judges.
+class PictureJob(UnitJob):
+    """Steps 5 and 6 on a unit; workers open the judges.
 
-    Attributes:
-        folder: where parts go; seen by all workers.
+    Attributes, beside those of `UnitJob`:
         judges: None for none.
         judges_state: digest of the judges' files.
         is_nsfw_checked: whether to look for porn.
         max_pixels: pictures of more are not decoded.
     """
 
-    folder: str
     limits: PictureThresholds
-    judges: Judges | None
+    judges: JudgeFiles | None
     judges_state: str
     is_nsfw_checked: bool
     max_pixels: int
@@ -135,35 +134,29 @@ class PictureJob:
         settings = [RULES_VERSION, asdict(self.limits), self.judges_state, self.is_nsfw_checked, self.max_pixels]
         return json.dumps([unit.state, settings], sort_keys=True)
 
-    def is_done(self, unit: PictureUnit) -> bool:
-        return is_done(Path(self.folder), unit.number, self.fingerprint(unit))
-
-    def do(self, unit: PictureUnit) -> None:
-        counts = Counts()
+    def rows(self, unit: PictureUnit, counts: Counts) -> Iterator[Pair]:
         rows = [json.loads(line) for line in Path(unit.path).read_text("utf-8").splitlines()]
-        with PartWriter(Path(self.folder), unit.number, self.fingerprint(unit)) as part:
-            pictures = self._natural([self._picture(row, counts) for row in rows], counts)
-            pairs = [
-                pair
-                for row, picture in zip(rows, pictures, strict=True)
-                if picture is not None
-                for pair in pairs_of(picture, map(candidate_from_json, row["candidates"]))
-            ]
-            judge = None if self.judges is None else self.judges.pair_judge()
-            passed = pairs if judge is None else _scored(pairs, judge, counts)
-            for pair in passed:
-                part.write(asdict(pair))
-            counts.taken = len(rows)
-            counts.kept = len({pair.picture.url for pair in passed})
-            part.finish(counts)
+        pictures = self._natural([self._picture(row, counts) for row in rows], counts)
+        pairs = [
+            pair
+            for row, picture in zip(rows, pictures, strict=True)
+            if picture is not None
+            for pair in pairs_of(picture, map(candidate_from_json, row["candidates"]))
+        ]
+        judge = None if self.judges is None else self.judges.pair_judge()
+        passed = pairs if judge is None else _scored(pairs, judge, counts)
+        counts.taken = len(rows)
+        counts.kept = len({pair.picture.url for pair in passed})
+        yield from passed
 
     def _picture(self, row: dict[str, Any], counts: Counts) -> FetchedPicture | None:
         file = FetchedFile(**row["file"])
         found = look_at(file, self.limits, is_nsfw_checked=self.is_nsfw_checked, max_pixels=self.max_pixels)
         if not isinstance(found, DroppedPicture):
             return found
-        counts.reasons[found.reason.value] += 1
-        counts.add_example(found.reason.value, _example(file.url, found.detail, row["candidates"]))
+        text = row["candidates"][0]["image"]["texts"][0]["text"]
+        example = {"image": printable(file.url, 300), "text": printable(text, 200), "detail": found.detail}
+        counts.drop(found.reason.value, example)
         return None
 
     def _natural(self, pictures: list[FetchedPicture | None], counts: Counts) -> list[FetchedPicture | None]:
@@ -182,9 +175,8 @@ class PictureJob:
             is_natural = score >= judge.threshold
             judged.append(replace(picture, natural=score) if is_natural else None)
             if not is_natural:
-                counts.reasons[Reason.NOT_NATURAL.value] += 1
                 example = {"image": printable(picture.url, 300), "detail": f"score {score:.3f}", "path": picture.path}
-                counts.add_example(Reason.NOT_NATURAL.value, example)
+                counts.drop(Reason.NOT_NATURAL.value, example)
         return judged
 
 
@@ -201,7 +193,7 @@ def pairs_of(picture: FetchedPicture, candidates: Iterable[PageCandidate]) -> li
     return sorted(pairs, key=lambda pair: (pair.page_url, pair.place, pair.text.source.value, pair.text.text))
 
 
-def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pair]:
+def _scored(pairs: Sequence[Pair], judge: TrainedPairJudge, counts: Counts) -> list[Pair]:
     """Returns the pairs that pass, with their scores; a picture without one is dropped."""
     scores = [round(float(score), 6) for score in judge.score(pairs)]
     passed = [replace(pair, score=score) for pair, score in zip(pairs, scores, strict=True) if score >= judge.threshold]
@@ -211,17 +203,9 @@ def _scored(pairs: Sequence[Pair], judge: PairJudge, counts: Counts) -> list[Pai
         if pair.picture.url not in left and score > lost.get(pair.picture.url, (-1.0, pair))[0]:
             lost[pair.picture.url] = (score, pair)
     for score, pair in lost.values():
-        counts.reasons[Reason.LOW_SCORE.value] += 1
         example = {"image": printable(pair.picture.url, 300), "text": printable(pair.text.text, 200)}
-        counts.add_example(
-            Reason.LOW_SCORE.value, example | {"detail": f"score {score:.3f}", "path": pair.picture.path}
-        )
+        counts.drop(Reason.LOW_SCORE.value, example | {"detail": f"score {score:.3f}", "path": pair.picture.path})
     return passed
-
-
-def _example(url: str, detail: str, candidates: list[dict[str, Any]]) -> dict[str, str]:
-    text = candidates[0]["image"]["texts"][0]["text"]
-    return {"image": printable(url, 300), "text": printable(text, 200), "detail": detail}
 
 
 def unit_state(data: bytes) -> str:

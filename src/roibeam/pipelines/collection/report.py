@@ -64,12 +64,7 @@ def paper_mean_words() -> str:
 
 
 def figures_of(found: Aggregated, *, hosts: SomeOf[str], num_examples: int) -> KeptFigures:
-    """Counts the kept pairs.
-
-    Args:
-        hosts: to be counted.
-        num_examples: at most.
-    """
+    """Counts the kept pairs."""
     figures = KeptFigures()
     digest = hashlib.sha256()
     every = max(found.num_kept // num_examples, 1)

@@ -1,4 +1,4 @@
-"""Request of a collection: checked before anything heavy is imported, or written."""
+"""Request of a collection, which is `roibeam collect run`: checked before anything heavy is imported, or written."""
 
 from __future__ import annotations
 
@@ -6,90 +6,142 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from roibeam.pipelines.collection.fetch import check_earlier
-from roibeam.pipelines.collection.judging.judges import Judges
-from roibeam.pipelines.collection.page_units import PageUnit, plan_units
+from roibeam.messages import check_lists
 from roibeam.pipelines.collection.pairs import NOWHERE
 from roibeam.pipelines.collection.thresholds import Thresholds
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides
-from roibeam.pipelines.data.download.download_run import DownloadOptions
-from roibeam.pipelines.data.download.limits import DownloadLimits
+from roibeam.pipelines.common.console.request_options import (
+    DETECTOR,
+    FAILURES,
+    INPUT,
+    KEPT,
+    MODEL,
+    NETWORK,
+    AllowPrivate,
+    Device,
+    Json,
+    MaxBytes,
+    MaxPixels,
+    UserAgent,
+    argument,
+    option,
+    renamed,
+)
+from roibeam.pipelines.data.compatibility import HeldOutRules
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.collection.judging.judges import JudgeFiles
+    from roibeam.pipelines.collection.page_units import PageUnit
+    from roibeam.pipelines.data.download.download_run import DownloadOptions
 
 # Packages of the extra `collect`: the imported module, and its use.
 _READING = {"selectolax": "pages", "fastwarc": "WARC files", "py3langid": "languages", "wordfreq": "known words"}
 _NSFW = {"nudenet": "porn and racy pictures", "onnxruntime": "porn and racy pictures"}
 
 
+@renamed(
+    settings="set", is_nsfw_checked="nsfw", reads_robots_txt="robots_txt", as_json="json",
+    limits="fields of its own: connections, per_host, max_bytes and max_pixels",
+    judges="picture_judge, pair_judge, detector and match_model",
+)  # fmt: skip
 @dataclass(frozen=True)
 class CollectRequest:
-    """
-    Attributes:
-        pages: as of `plan_units`.
-        out: folder of this machine, or one that all workers see.
-        base_url: prefix of the path of an HTML file.
-        settings: "section.field=value" each, of `Thresholds`.
-        held_out: RULE=FILE each, see `HeldOut`.
-        held_out_images: folders of evaluation images.
-        judges: of pictures and pairs; None for none.
-        judges_state: digest of the judges' files, see `files_state`.
-        images_from: folder of an earlier collection whose fetched images are taken along.
-        is_nsfw_checked: whether porn and racy pictures are looked for where that is possible, see `looks_for_porn`.
-        limits: of the download; `min_side` is set by the thresholds.
-        allow_private, user_agent, retry_dead_letters, `reads_robots_txt`: of the download.
-        as_json: progress as JSON lines on standard output.
-    """
+    """A collection of image-text pairs from web pages, see `run_collection`."""
 
-    pages: str
-    out: Path
-    base_url: str = NOWHERE
-    settings: tuple[str, ...] = ()
-    held_out: tuple[str, ...] = ()
-    held_out_images: tuple[str, ...] = ()
-    judges: Judges | None = None
-    judges_state: str = ""
-    images_from: Path | None = None
-    is_nsfw_checked: bool = True
-    limits: DownloadLimits = field(default_factory=DownloadLimits)
-    allow_private: tuple[str, ...] = ()
-    user_agent: str | None = None
-    retry_dead_letters: bool = False
-    reads_robots_txt: bool = True
-    as_json: bool = False
+    pages: Annotated[str, argument(
+        "PAGES", "A .warc or .warc.gz, here or at a URL; a folder of them or of HTML; a list (.paths).",
+    )]  # fmt: skip
+    out: Annotated[Path, argument("OUT", "Folder to write, of this machine or one that all workers see.")]
+    base_url: Annotated[str, option(
+        "Address that the path of an HTML file follows, to its images.", "URL", INPUT,
+        default="none; images must have whole addresses",
+    )] = NOWHERE  # fmt: skip
+    held_out: HeldOutRules = ()
+    held_out_images: Annotated[tuple[str, ...], option(
+        "Folder of images that must not be inside, known by their pixels; may be given again.", "FOLDER", INPUT,
+    )] = ()  # fmt: skip
+    images_from: Annotated[Path | None, option(
+        "Earlier collection whose images are taken along, not fetched again.", "FOLDER", INPUT,
+    )] = None  # fmt: skip
+    picture_judge: Annotated[Path | None, option(
+        "Judge of pictures: a file of `roibeam collect train-images`.", "FILE", MODEL, default="none: the step is off",
+    )] = None  # fmt: skip
+    pair_judge: Annotated[Path | None, option(
+        "Judge of pairs: a file of `roibeam collect train-pairs`.", "FILE", MODEL, default="none: the step is off",
+    )] = None  # fmt: skip
+    detector: Annotated[str | None, option(
+        "The judges' own: toy, or a folder of `roibeam detector train`.", "NAME", DETECTOR, default="none",
+    )] = None  # fmt: skip
+    match_model: Annotated[str | None, option(
+        "Pre-trained model that is asked whether text and image match.", "MODEL", MODEL, default="none",
+    )] = None  # fmt: skip
+    device: Device = "auto"
+    nsfw: Annotated[bool, option("Look for porn and racy pictures, and drop them.", "", KEPT)] = True
+    set: Annotated[tuple[str, ...], option(
+        "Change one setting, as section.field=value; may be given again. Sections: page, language, image, text, "
+        "picture, aggregation.", "FIELD=VALUE", KEPT, advanced=True,
+    )] = ()  # fmt: skip
+    connections: Annotated[int, option("Connections that are open at once.", "N", NETWORK, min=1)] = 64
+    per_host: Annotated[int, option("Connections to one host that are open at once.", "N", NETWORK, min=1)] = 8
+    allow_private: AllowPrivate = ()
+    user_agent: UserAgent = None
+    robots_txt: Annotated[bool, option(
+        "Ask each host's robots.txt, and leave out what it forbids.", "", NETWORK,
+    )] = True  # fmt: skip
+    retry_dead_letters: Annotated[bool, option("Try again what failed before.", "", FAILURES, advanced=True)] = False
+    max_bytes: MaxBytes = 20_000_000
+    max_pixels: MaxPixels = 120_000_000
+    json: Json = False
 
-    def with_judges(self, judges: Judges, state: str) -> CollectRequest:
-        """Returns this request with judges; `state` is the digest of their files."""
-        return replace(self, judges=judges, judges_state=state)
+    def __post_init__(self) -> None:
+        check_lists(self, "held_out", "held_out_images", "set", "allow_private")
+
+    def judge_files(self) -> JudgeFiles:
+        """Returns the files of the judges, and what they look with."""
+        from roibeam.pipelines.collection.judging.judges import JudgeFiles
+
+        return JudgeFiles(self.picture_judge, self.pair_judge, self.detector, self.match_model, self.device)
+
+    def judges_state(self) -> str:
+        """Digest of the judges' files; "" for none."""
+        if self.picture_judge is None and self.pair_judge is None:
+            return ""
+        return files_state([self.picture_judge, self.pair_judge], [self.detector, self.match_model])
 
     def thresholds(self) -> Thresholds:
-        """Returns the default thresholds, with `settings` applied.
-
-        Raises:
-            ValueError: for a setting that does not exist, or of another kind.
-        """
+        """Returns the default thresholds, with `set` applied. Raises ValueError for a wrong setting."""
         plain = Thresholds()
         sections = {each.name: getattr(plain, each.name) for each in fields(plain)}
-        return replace(plain, **apply_overrides(sections, self.settings))
+        return replace(plain, **apply_overrides(sections, self.set))
 
     @property
     def looks_for_porn(self) -> bool:
         """Whether porn and racy pictures are looked for: it is wanted, and the packages are installed."""
-        return self.is_nsfw_checked and not missing_packages(_NSFW)
+        return self.nsfw and not missing_packages(_NSFW)
 
     def download_options(self) -> DownloadOptions:
         """Returns the options of the download; ValueError for an invalid address or name."""
+        from roibeam.pipelines.data.download.download_run import DownloadOptions
+        from roibeam.pipelines.data.download.limits import DownloadLimits
+
+        limits = DownloadLimits(
+            connections=self.connections, per_host=self.per_host, max_bytes=self.max_bytes, max_pixels=self.max_pixels
+        )
         return DownloadOptions(
-            self.limits, self.allow_private, self.retry_dead_letters, 0, self.user_agent, self.as_json,
-            self.reads_robots_txt,
-        )  # fmt: skip
+            limits, self.allow_private, self.retry_dead_letters, 0, self.user_agent, self.json, self.robots_txt
+        )
 
     def check(self) -> Thresholds:
         """Checks the request; ValueError has one line with all that is wrong: files, settings, missing packages."""
+        from roibeam.pipelines.collection.fetch import check_earlier
+
         need_packages(_READING)
         named = NamedFiles()
         if "://" not in self.pages:
@@ -109,11 +161,9 @@ class CollectRequest:
         return thresholds
 
     def units(self) -> list[PageUnit]:
-        """Cuts the pages into units.
+        """Cuts the pages into units. Raises ValueError as of `plan_units`."""
+        from roibeam.pipelines.collection.page_units import plan_units
 
-        Raises:
-            ValueError: as of `plan_units`.
-        """
         return plan_units(self.pages, base_url=self.base_url, allow_private=self.allow_private)
 
     def _check_base_url(self) -> None:
@@ -123,8 +173,8 @@ class CollectRequest:
 
     def _check_porn_settings(self) -> None:
         """Raises ValueError for a setting of a step that is off."""
-        given = [each for each in self.settings if each.strip().startswith(("picture.max_nsfw", "picture.max_racy"))]
-        if given and not self.is_nsfw_checked:
+        given = [each for each in self.set if each.strip().startswith(("picture.max_nsfw", "picture.max_racy"))]
+        if given and not self.nsfw:
             raise ValueError(f"--set {given[0]} is of a step that --no-nsfw leaves out; take one of them away")
         if given:
             need_packages(_NSFW)

@@ -127,8 +127,6 @@ class EvaluationImages:
         folders: of images (COCO's or Flickr30k's test folder): by bytes and by perceptual hash.
         max_bits: hashes that differ in at most so many of 64 bits are one image. Even pictures, whose hash tells
             nothing, are known by their bytes alone.
-    Raises:
-        ValueError: if a file is no such file, or a folder holds no image.
     """
 
     def __init__(self, rules: Sequence[str], folders: Sequence[str], *, max_bits: int) -> None:

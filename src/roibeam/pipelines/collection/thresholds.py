@@ -15,10 +15,10 @@ LANGUAGES = (
 )
 
 
-def _check_within(least: float, most: float, **values: float) -> None:
+def _check_at_most(most: float, **values: float) -> None:
     for name, value in values.items():
-        if not least <= value <= most:  # NaN, too
-            raise ValueError(f"{name} must be {least:g} to {most:g}, got {value:g}")
+        if not 0 <= value <= most:  # NaN, too
+            raise ValueError(f"{name} must be 0 to {most:g}, got {value:g}")
 
 
 def _check_not_negative(**values: float) -> None:
@@ -53,7 +53,7 @@ class LanguageThresholds:
     read_chars: int = 1000
 
     def __post_init__(self) -> None:
-        _check_within(0, 1, min_score=self.min_score)
+        _check_at_most(1, min_score=self.min_score)
         _check_not_negative(min_chars=self.min_chars, read_chars=self.read_chars)
         if self.language not in LANGUAGES:
             raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, got {self.language!r}")
@@ -93,8 +93,8 @@ class TextThresholds:
     unknown_zipf: float = 1.5  # a word of a lower Zipf frequency (wordfreq) is unknown
 
     def __post_init__(self) -> None:
-        _check_within(
-            0, 1, min_letter_share=self.min_letter_share, max_number_share=self.max_number_share,
+        _check_at_most(
+            1, min_letter_share=self.min_letter_share, max_number_share=self.max_number_share,
             max_repeat_share=self.max_repeat_share, max_unknown_share=self.max_unknown_share,
         )  # fmt: skip
         _check_not_negative(min_words=self.min_words, min_chars=self.min_chars, unknown_zipf=self.unknown_zipf)
@@ -117,7 +117,7 @@ class PictureThresholds:
     max_racy: float = 0.7
 
     def __post_init__(self) -> None:
-        _check_within(0, KEEPS_RACY, max_nsfw=self.max_nsfw, max_racy=self.max_racy)
+        _check_at_most(KEEPS_RACY, max_nsfw=self.max_nsfw, max_racy=self.max_racy)
         _check_not_negative(larger_than_px=self.larger_than_px)
 
     def is_unfit(self, nsfw: float, racy: float) -> bool:
@@ -134,7 +134,7 @@ class AggregationThresholds:
     max_phash_bits: int = 4
 
     def __post_init__(self) -> None:
-        _check_within(0, 16, max_phash_bits=self.max_phash_bits)  # photos of two things differ in 32, give or take 6
+        _check_at_most(16, max_phash_bits=self.max_phash_bits)  # photos of two things differ in 32, give or take 6
         if self.max_images_per_text < 1:
             raise ValueError(f"max_images_per_text must be 1 or more, got {self.max_images_per_text}")
 

@@ -34,14 +34,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class DrawnRegion:
-    """One region as it is drawn.
-
-    Attributes:
-        box: x1, y1, x2, y2 in photo pixels.
-        class_id: decides the colour.
-        name: "red car", or a substitute when there are no names.
-        score: class score, 0..1.
-    """
+    """One region as it is drawn: x1, y1, x2, y2 in photo pixels, its class, which decides the colour, "red car" or a
+    substitute, and its score, 0..1."""
 
     box: tuple[float, float, float, float]
     class_id: int
@@ -79,10 +73,9 @@ def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars:
 
 
 def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str, title: str) -> str:
-    """A histogram that keeps its height and its letters at every page width.
+    """A histogram of bars of equal width that keeps its height and its letters at every page width.
 
     Args:
-        bars: of equal width, at least one.
         noun: what is counted ("image"), for the tooltips and the upright axis.
         ticks: (fraction of the width 0..1, text), left to right.
         label: read out in place of the picture.
@@ -100,7 +93,8 @@ def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, st
             f'height="{_number(height)}"/></g>'
         )
     tick_marks = "".join(
-        f'<span class="{_tick_side(fraction)}" style="left:{_number(100 * fraction)}%">{escaped(text)}</span>'
+        f'<span class="{"first" if fraction <= 0 else "last" if fraction >= 1 else "inner"}" '
+        f'style="left:{_number(100 * fraction)}%">{escaped(text)}</span>'
         for fraction, text in ticks
     )
     return (
@@ -215,10 +209,6 @@ def _clipped(box: tuple[float, float, float, float], width: int, height: int) ->
     return min(max(x1, 0), width), min(max(y1, 0), height), min(max(x2, 0), width), min(max(y2, 0), height)
 
 
-def _tick_side(fraction: float) -> str:
-    return "first" if fraction <= 0 else "last" if fraction >= 1 else "inner"
-
-
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
@@ -284,12 +274,12 @@ def box_canvas(
             f'<image width="{width:g}" height="{height:g}" preserveAspectRatio="none" '
             f'href="data:image/jpeg;base64,{data}"/>'
         )
-    for each in reversed(boxes):
-        parts.append(_box(each))
+    parts += map(_box, reversed(boxes))
     unit = 1 / min(_NARROWEST_CSS_PX / width, _TALLEST_CSS_PX / height)  # photo pixels for a CSS pixel
     labelled = [each for each in boxes if each.label]
     # A label never leaves the picture: on a very narrow one it is pressed.
-    sizes = [(min(_label_width(each.label) * unit, width), min(14 * unit, height)) for each in labelled]
+    widths = [text_width_em(printable(each.label, 40)) * _FONT_CSS_PX + 7 for each in labelled]
+    sizes = [(min(label_width * unit, width), min(14 * unit, height)) for label_width in widths]
     frame = Rectangle(0, 0, width, height)
     places = place_labels([each.box for each in labelled], sizes, frame=frame, line=unit)
     for each, place in reversed(list(zip(labelled, places, strict=True))):
@@ -306,10 +296,6 @@ def _box(each: DrawnBox) -> str:
         return box
     under = f'<rect class="under" {place} stroke="{text_colour_on(each.colour)}"/>'
     return f"<g><title>{escaped(each.tooltip or each.label)}</title>{under}{box}</g>"
-
-
-def _label_width(text: str) -> float:
-    return text_width_em(printable(text, 40)) * _FONT_CSS_PX + 7
 
 
 def _box_label(each: DrawnBox, place: Rectangle, unit: float) -> str:

@@ -5,7 +5,7 @@ seconds that torch takes. Of the processes of a launcher the first one logs; err
 
 An OpenMP thread that waits for work spins for about a millisecond. On free cores that is fastest: small models train
 1.3 to 2.6 times as fast as with threads that sleep at once. Beside other programs they then train up to 10 times as
-slowly (`python bench/thread_waiting.py`). So it is decided when a training begins. Results are the same bit for bit.
+slowly (BENCHMARKS.md). So it is decided when a training begins. Results are the same bit for bit.
 """
 
 from __future__ import annotations
@@ -64,11 +64,7 @@ def most_gpus(
     platform: str = sys.platform,
     driver_loads: Callable[[], bool] = _driver_loads,
 ) -> int | None:
-    """Upper bound of torch's count of GPUs; None where it is not certain.
-
-    Args:
-        root: of the file system.
-    """
+    """Upper bound of torch's count of GPUs; None where it is not certain. `root` is that of the file system."""
     if platform != "linux" or any((root / way).exists() for way in _OTHER_WAYS):
         return None
     limits = [_named(environment.get("CUDA_VISIBLE_DEVICES")), _there(root, environment, driver_loads)]
@@ -117,9 +113,7 @@ def check_device_name(device: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raises ValueError for an unknown device name, and for a GPU that this machine surely lacks, without torch;
-    `choose_device` uses torch.
-    """
+    """Raises ValueError for an unknown device name, and for a GPU that this machine surely lacks, without torch."""
     check_device_name(device)
     most = most_gpus() if device.startswith("cuda") else None
     if most is not None and _number(device) >= most:
@@ -137,8 +131,6 @@ def choose_device(
         processes: that compute at once.
         spreads: whether they share out several GPUs among themselves.
         to_plan: nothing is computed but an estimate: a GPU that this machine lacks is no error.
-    Raises:
-        ValueError: for another device, or one that this machine does not have.
     """
     check_device_name(device)
     import torch
@@ -147,7 +139,8 @@ def choose_device(
     if device == "cpu" or (device == "auto" and not count):
         gpu = "a GPU" if count > 1 else "the GPU"
         cure = f"; --device cuda takes {gpu} ({torch.cuda.get_device_name(0)})" if count else ""
-        return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
+        several = "" if processes == 1 else f"{processes} processes of "
+        return DeviceChoice("cpu", f"on the CPU, {several}{plural(threads or torch.get_num_threads(), 'thread')}{cure}")
     kind, _, number = device.replace("auto", "cuda").partition(":")
     if _number(device) >= count:
         sees = plural(count, "GPU") if count else "no GPU"
@@ -178,13 +171,6 @@ def _number(device: str) -> int:
 
 def _lacking(device: str, sees: str) -> str:
     return f"--device {device}: torch sees {sees} here; --device cpu takes the CPU"
-
-
-def _cpu_words(threads: int | None, processes: int) -> str:
-    import torch
-
-    each = plural(threads or torch.get_num_threads(), "thread")
-    return each if processes == 1 else f"{processes} processes of {each}"
 
 
 logger = logging.getLogger(__name__)

@@ -48,12 +48,7 @@ def dead_letters_file(store: OutputFolder) -> Iterator[BinaryIO]:
 
 
 def read_letters(store: OutputFolder) -> Iterator[DeadLetter]:
-    """The dead letters of all shards that are finished, by shard, also while a run is at work.
-
-    Raises:
-        ValueError: where no store is, or a shard manifest is damaged.
-        OSError: when a manifest cannot be read.
-    """
+    """The dead letters of all shards that are finished, by shard, also while a run is at work."""
     found = [name for name in store.listing("part-") if re.fullmatch(r"part-\d{5,}\.json", name)]
     if not found and store.num_bytes(STORE_MANIFEST_NAME) is None and store.num_bytes(PLAN_NAME) is None:
         raise ValueError(f"{store}: no feature store: it has no {STORE_MANIFEST_NAME}, no {PLAN_NAME} and no shard")

@@ -27,9 +27,6 @@ def image_id_of(relative_path: str, *, id_rule: str = "no-extension") -> str:
     "no-extension" drops an image extension ("train2014/COCO_1.jpg" -> "train2014/COCO_1"; ".jpg", "a." and "scene.1"
     have none), so that captions that name the image join whatever format it was saved in; "with-extension" keeps the
     path as it is.
-
-    Raises:
-        ValueError: on an unknown rule.
     """
     if id_rule not in ID_RULES:
         raise ValueError(f"id rule {id_rule!r}: choose one of {', '.join(ID_RULES)}")

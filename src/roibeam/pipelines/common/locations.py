@@ -46,13 +46,8 @@ NEAR_BYTES = 128 * 2**10
 
 
 class RangedFile(io.RawIOBase):
-    """A file to read from and seek in, by as few bytes and requests as its reader's places allow.
-
-    Args:
-        fetch: bytes from a start to a stop; both lie in the file.
-        length: of the file, in bytes.
-        close: called once.
-    """
+    """A file to read from and seek in, by as few bytes and requests as its reader's places allow; `fetch` gives the
+    bytes from a start to a stop, both in the file."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], length: int, close: Callable[[], None]) -> None:
         self._fetch, self._length, self._close_file = fetch, length, close
@@ -102,12 +97,7 @@ class RangedFile(io.RawIOBase):
 
 
 def open_ranged(url: str) -> BinaryIO:
-    """Opens a file at a URL, for a reader of few places in it. Failed reads are tried again, as by `with_retries`.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL; so does reading.
-        ValueError: when the driver is missing.
-    """
+    """Opens a file at a URL, for a reader of few places in it. Failed reads are tried again, as by `with_retries`."""
     found = s3_object(url)
     if found is not None:
         length, fetch = found
@@ -180,11 +170,7 @@ class ZipPlace:
 
 
 def parse_location(location: str) -> TarRange | ZipPlace | None:
-    """Parses the location of a member of an archive; None for any other location.
-
-    Raises:
-        ValueError: for a member of a tar without its range, or of a zip without its archive.
-    """
+    """Parses the location of a member of an archive; None for any other location."""
     if location.startswith("tar://"):
         match = _TAR_LOCATION.fullmatch(location)
         if match is None:
@@ -205,9 +191,6 @@ def list_members(archive: str, left_out: Counter[str]) -> Iterator[Member]:
         archive: absolute path or URL of a .tar or .zip.
         left_out: counts, by reason, members that are none: links, devices, paths that leave the archive, names that are
             not UTF-8.
-    Raises:
-        ValueError: if it is no such archive, damaged or cut short.
-        OSError: if it cannot be read.
     """
     if "::" in archive or "#" in archive:
         raise ValueError(f"{archive!r}: '::' and '#' part an archive from its members; rename the file or its folder")
@@ -216,16 +199,8 @@ def list_members(archive: str, left_out: Counter[str]) -> Iterator[Member]:
         yield from (_zip_members if is_zip else _tar_members)(archive, file, left_out)
 
 
-def open_archive(archive: str) -> BinaryIO:
-    return open_url(archive) if is_url(archive) else open(archive, "rb")
-
-
 def tar_member(chunk: bytes, name: str) -> bytes:
-    """Returns the data of a member, from its range of the archive.
-
-    Raises:
-        ChangedError: if headers of another member are there, or none.
-    """
+    """Returns the data of a member, from its range of the archive; ChangedError if it is not there."""
     try:
         # In memory a header that lies about its length can have no more than there is.
         with _opened_tar(io.BytesIO(chunk)) as tar:
@@ -245,12 +220,7 @@ class ChangedError(Exception):
 
 
 def zip_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Returns the data of a member.
-
-    Raises:
-        FileNotFoundError: if the zip has no such member.
-        OSError: if it is damaged, encrypted, packed in a way that is not read, or too large.
-    """
+    """Returns the data of a member; FileNotFoundError without it, OSError if it is damaged, unusual or too large."""
     try:
         info = archive.getinfo(name)
     except KeyError:
@@ -267,10 +237,7 @@ def zip_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def open_zip(file: BinaryIO, archive: str) -> zipfile.ZipFile:
-    """
-    Raises:
-        ValueError: if the file is no zip, or its directory is too large for the memory.
-    """
+    """Raises ValueError if the file is no zip, or its directory is too large for the memory."""
     try:
         return zipfile.ZipFile(_BoundedReads(file, MAX_DIRECTORY_BYTES))
     except _TooLongError:
@@ -423,12 +390,8 @@ class SourceGoneError(RuntimeError):
 
 
 def read_image(image_root: str, location: str) -> bytes:
-    """Reads an image; where the whole image folder has gone (unmounted, moved) the run stops instead of the image.
-
-    Raises:
-        SourceGoneError: when nothing is left at `image_root`.
-        OSError: as `read_location`.
-    """
+    """Reads an image as `read_location`; SourceGoneError where the whole image folder has gone (unmounted, moved): then
+    the run stops instead of the image."""
     try:
         return read_location(location)
     except OSError as error:
@@ -590,7 +553,7 @@ class _Archives:
             if key in self._open:
                 self._open.move_to_end(key)
                 return key, self._open[key]
-        opened = _OpenArchive(open_archive(archive))
+        opened = _OpenArchive(open_url(archive) if is_url(archive) else open(archive, "rb"))
         surplus = []
         with self._lock:
             current = self._open.setdefault(key, opened)

@@ -46,9 +46,8 @@ def page_start(title: str, summary: str, *more: str, style: str = "") -> str:
     """Returns a page up to its first section.
 
     Args:
-        title: plain text.
-        summary: plain text, one sentence on the content.
-        more: plain texts under it, such as how good the results are.
+        summary: one sentence on the content.
+        more: texts under it, such as how good the results are.
         style: CSS of this page alone.
     """
     sentences = "".join(f'<p class="summary">{escaped(each, 2000)}</p>\n' for each in (summary, *more) if each)
@@ -107,12 +106,8 @@ def interval_bar(
     *,
     label: str,
 ) -> str:
-    """Markup: a share on a line from 0 to 1, with its interval and the levels that it is compared with.
-
-    Args:
-        value, low, high, level, second_level: 0..1; None draws nothing.
-        label: read out in place of the picture.
-    """
+    """Markup: a share on a line from 0 to 1, with its interval and the levels that it is compared with, all 0..1 or
+    None; `label` is read out in place of the picture."""
     marks = []
     if low is not None and high is not None:
         marks.append(f'<i class="range" style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></i>')
@@ -283,21 +278,13 @@ _START = PAGE_HEAD.partition("{")[0].encode("utf-8")
 
 
 def check_page_file(option: str, path: Path) -> None:
-    """Checks the path of a page; to be called before long work.
-
-    Args:
-        option: that names the page, for the message.
-    Raises:
-        ValueError: for a folder, a file that is no page of roibeam, or a place in a folder that is not there.
-    """
+    """Checks the path of a page, which `option` names; to be called before long work."""
     if path.is_dir():
         raise ValueError(f"{option} {path}: is a folder; name a file, such as {path / 'page.html'}")
     if not path.parent.is_dir():
         raise ValueError(f"{option} {path}: there is no folder {path.parent}; make it, or name a file in another one")
-    if path.exists() and not _is_roibeam_page(path):
-        raise ValueError(f"{option} {path}: is there already, and roibeam did not write it; name another file")
-
-
-def _is_roibeam_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_START)) == _START
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(len(_START))
+        if start != _START:
+            raise ValueError(f"{option} {path}: is there already, and roibeam did not write it; name another file")

@@ -9,19 +9,22 @@ dark. The same numbers give the same text. matplotlib is imported when the first
 
 from __future__ import annotations
 
+import base64
 import html
 import io
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
+
+from roibeam.features.folders.durable_files import write_bytes_atomically
 
 WIDTH_PX = 360
 _LETTERS_PX = 12
@@ -86,13 +89,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """A value to compare with, such as chance: a dashed line over the whole width.
-
-    Attributes:
-        name: in the legend.
-        value: of the y axis.
-        colour: 0..5, or None for that of quiet text.
-    """
+    """A value to compare with, such as chance: a dashed line over the whole width; colour 0..5, or that of
+    quiet text."""
 
     name: str
     value: float
@@ -125,17 +123,16 @@ class Plot:
 
 
 def plot_svg(plot: Plot, key: str) -> str:
-    """Draws the plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`.
-
-    Args:
-        key: no two plots of a page have the same; letters, digits and "-".
-    """
+    """Draws the plot as an `<svg>` element for a page that has the style `PLOT_COLOURS`; no two of a page have one
+    `key`."""
     with _settings(_COLOUR_OF):
-        figure = _drawn(plot, _COLOUR_OF)
-        return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
+        text = io.StringIO()
+        hidden = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        _drawn(plot, _COLOUR_OF).savefig(text, format="svg", metadata=hidden)
+        return _element(text.getvalue(), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
 
 
-def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
+def png_file(plots: Sequence[Plot]) -> bytes:
     """Draws plots in one PNG picture, light, three pixels a unit; the same bytes for the same numbers and library."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
@@ -148,7 +145,7 @@ def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
             drawn.append(Image.fromarray(np.asarray(canvas.buffer_rgba())))
-    columns = max(min(columns, len(drawn)), 1)
+    columns = max(min(3, len(drawn)), 1)
     rows = [drawn[start : start + columns] for start in range(0, len(drawn), columns)]
     heights = [max(each.height for each in row) for row in rows]
     page = Image.new("RGB", (columns * WIDTH_PX * _PNG_SCALE, sum(heights)), "white")
@@ -161,22 +158,14 @@ def png_file(plots: Sequence[Plot], *, columns: int = 3) -> bytes:
 
 
 def _drawn(plot: Plot, colours: Mapping[str, str]) -> Any:
-    """Args:
-    colours: by role; those of `_settings`.
-    """
     named = [name for name in (*(each.name for each in plot.series), *(each.name for each in plot.levels)) if name]
     columns = _legend_columns(named)
     rows = -(-len(named) // columns)
     height = _ABOVE + rows * _LEGEND_ROW + _AXES_HEIGHT + _BELOW
     figure = _figure(height)
-    _heading(figure, plot.title, height)
-    place = (
-        _LEFT / WIDTH_PX,
-        _BELOW / height,
-        (WIDTH_PX - _LEFT - _RIGHT) / WIDTH_PX,
-        _AXES_HEIGHT / height,
-    )
-    axes = figure.add_axes(place)
+    figure.text(6 / WIDTH_PX, 1 - 16 / height, plot.title, fontweight="bold", va="baseline")
+    size = (WIDTH_PX - _LEFT - _RIGHT) / WIDTH_PX, _AXES_HEIGHT / height
+    axes = figure.add_axes((_LEFT / WIDTH_PX, _BELOW / height, *size))
     _axes_look(axes, colours)
     scale = _PERCENT if plot.percent else 1.0
     _draw_series(axes, plot, scale, colours)
@@ -218,6 +207,50 @@ def svg_file(plots: Sequence[str], *, columns: int = 3) -> str:
     )
 
 
+class Drawn(Protocol):
+    """A picture: the figure, and the part of it that is filled, a `Bbox` in inches."""
+
+    figure: Any
+
+    @property
+    def part(self) -> Any: ...
+
+
+def picture_svg(draw: Callable[[Mapping[str, str]], Drawn], *, label: str) -> str:
+    """Draws a picture as an SVG file that stands for itself, light or dark, and grows with its place.
+
+    Args:
+        draw: colours by role -> the picture.
+    """
+    with _settings(_COLOUR_OF):
+        element = _element(_saved(draw(_COLOUR_OF), "svg").decode(), "picture", label=label)
+    style = f"{_OWN_COLOURS}{PLOT_COLOURS}".replace(":root", ".picture")
+    start, _, rest = element.partition(">")
+    start = start.replace('class="plot"', 'class="plot picture" width="100%" xmlns="http://www.w3.org/2000/svg"')
+    start = start.replace('style="', 'style="max-width: 720px; margin: 0 auto; background: var(--page); ')
+    return re.sub(r"data:image/png;base64,([^\"]+)", _as_jpeg, f"{start}><style>{style}</style>{rest}\n")
+
+
+def picture_png(draw: Callable[[Mapping[str, str]], Drawn]) -> bytes:
+    """Draws a picture, see `picture_svg`, as PNG, light, three pixels a unit."""
+    with _settings(_LIGHT):
+        return _saved(draw(_LIGHT), "png", facecolor="white", dpi=_PX * _PNG_SCALE, metadata={_KEY: _MARK})
+
+
+def _saved(picture: Drawn, kind: str, **look: Any) -> bytes:
+    content = io.BytesIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    picture.figure.savefig(content, format=kind, bbox_inches=picture.part, **{"metadata": metadata, **look})
+    return content.getvalue()
+
+
+def _as_jpeg(found: re.Match[str]) -> str:
+    """A photo of an SVG file in a tenth of the bytes."""
+    content = io.BytesIO()
+    Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB").save(content, "JPEG", quality=90)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
 def _settings(colours: Mapping[str, str]) -> Any:
     """Context of matplotlib's own defaults, without a user's file, but for these settings."""
     import matplotlib
@@ -240,21 +273,7 @@ def _settings(colours: Mapping[str, str]) -> Any:
     )
 
 
-_OWN_SETTINGS = (
-    "axes",
-    "figure",
-    "font",
-    "grid",
-    "legend",
-    "lines",
-    "path",
-    "patch",
-    "savefig",
-    "svg",
-    "text",
-    "xtick",
-    "ytick",
-)
+_OWN_SETTINGS = tuple("axes figure font grid legend lines path patch savefig svg text xtick ytick".split())
 
 
 def _figure(height: float) -> Any:
@@ -265,10 +284,6 @@ def _figure(height: float) -> Any:
     FigureCanvasSVG(figure)
     figure.patch.set_visible(False)
     return figure
-
-
-def _heading(figure: Any, title: str, height: float) -> None:
-    figure.text(6 / WIDTH_PX, 1 - 16 / height, title, fontweight="bold", va="baseline")
 
 
 def _axes_look(axes: Any, colours: Mapping[str, str]) -> None:
@@ -325,12 +340,6 @@ def _y_range(plot: Plot) -> tuple[float, float]:
     return lowest - (room if lowest < 0 else 0.0), highest + room
 
 
-def _markup(figure: Any) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return text.getvalue()
-
-
 def _element(markup: str, key: str, *, label: str) -> str:
     """Returns the picture of an SVG file as an element of a page: names within it are of this plot alone."""
     view_box = _attribute(markup, "viewBox")
@@ -342,17 +351,13 @@ def _element(markup: str, key: str, *, label: str) -> str:
     inner = re.sub(r" font-family: [^;\"]+;?", "", inner)
     inner = re.sub(r"\bfont: (\w+) (\w+) [^;\"]+", r"font-weight: \1; font-size: \2", inner)
     inner = re.sub(r' transform="rotate\(-0 [^"]*"', "", inner)
-    inner = re.sub(r"#[0-9a-f]{6}\b", lambda found: _variable(found[0]), inner)
+    for colour, name in _VARIABLES.items():
+        inner = re.sub(rf"{colour}\b", f"var(--{name})", inner)
     inner = re.sub(r"\s*\n\s*", " ", inner)
     return (
         f'<svg class="plot" viewBox="{view_box}" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{html.escape(label)}" style="stroke-linejoin: round; stroke-linecap: butt">{inner}</svg>'
     )
-
-
-def _variable(colour: str) -> str:
-    name = _VARIABLES.get(colour)
-    return colour if name is None else f"var(--{name})"
 
 
 def _attribute(markup: str, name: str) -> str:
@@ -375,25 +380,13 @@ def check_picture_path(path: Path) -> None:
 
 
 def write_picture(path: Path, pixels: np.ndarray) -> None:
-    """Writes a picture aside and renames it.
-
-    Args:
-        path: a .png file; one that is there must be a picture of roibeam.
-        pixels: (height, width, 3) uint8, channel order B, G, R.
-    Raises:
-        ValueError: as `check_picture_path`.
-    """
+    """Writes a .png file whole or not at all; `pixels` is (height, width, 3) uint8, channel order B, G, R."""
     check_picture_path(path)
     info = PngInfo()
     info.add_text(_KEY, _MARK)
     content = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels[:, :, ::-1])).save(content, "PNG", pnginfo=info)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_bytes(content.getvalue())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_bytes_atomically(path, content.getvalue())
 
 
 def _is_roibeam_picture(path: Path) -> bool:

@@ -62,12 +62,7 @@ def use_beam_options(arguments: Sequence[str]) -> None:
 
 
 def open_url(url: str) -> BinaryIO:
-    """Opens a file to read from, which can seek.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL.
-        ValueError: when the driver is missing.
-    """
+    """Opens a file to read from, which can seek; an OSError names the URL."""
     from apache_beam.io.filesystem import CompressionTypes
 
     filesystems = beam_filesystems()
@@ -84,12 +79,7 @@ def open_url(url: str) -> BinaryIO:
 
 
 def s3_object(url: str) -> tuple[int, Callable[[int, int], bytes]] | None:
-    """Size of an object of S3, and a function that reads a range of it, from any thread; None at other URLs.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL.
-        ValueError: when the driver is missing.
-    """
+    """Size of an object of S3, and a function that reads a range of it, from any thread; None at other URLs."""
     if not _is_s3(url):
         return None
     bucket, _, key = url.partition("://")[2].partition("/")
@@ -121,21 +111,13 @@ def _own_s3_client() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _s3_client(process: int) -> Any:
-    """
-    Args:
-        process: number of this process; lines of a client are not shared with a forked one.
-    """
+    """The client of process number `process`: lines of a client are not shared with a forked one."""
     options = beam_filesystems().get_filesystem("s3://")._options
     return importlib.import_module("apache_beam.io.aws.clients.s3.boto3_client").Client(options)
 
 
 def read_url(url: str, *, max_bytes: int) -> bytes:
-    """Reads a whole file.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL; also when it has more bytes.
-        ValueError: when the driver is missing.
-    """
+    """Reads a whole file."""
 
     def read() -> bytes:
         with open_url(url) as file:
@@ -201,12 +183,7 @@ def local_copy(location: str) -> Iterator[str]:
 
 
 def with_retries(url: str, action: Callable[[], _T]) -> _T:
-    """Returns the result of the action, tried again after a while where the driver failed.
-
-    Raises:
-        FileNotFoundError, OSError: naming the URL.
-        ValueError: when the driver is missing, or knows no such URL.
-    """
+    """Returns the result of the action, tried again after a while where the driver failed."""
     for seconds in (*_WAITS_SECONDS, None):
         try:
             _require_driver(url)

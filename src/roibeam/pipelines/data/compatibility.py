@@ -1,13 +1,16 @@
 """Compatibility of settings, model, tokenizer and store, checked before anything is trained or evaluated.
 
-Beside it are two numbers that requests need without the import of what uses them: how many images of a caption file
-must be there, and how many of the records that are read `--checksums` compares.
+Beside it is what requests need without the import of what uses it: how many images of a caption file must be there, how
+many of the records that are read `--checksums` compares, and the options on held-out images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+from roibeam.pipelines.common.console.request_options import INPUT, option
 
 if TYPE_CHECKING:
     from roibeam.features.record.region_record import RegionRecord
@@ -23,14 +26,33 @@ SAMPLE_ONE_IN = 16
 
 
 def checked_one_in(checksums: str) -> int:
-    """Number of records of which one is compared with its checksums.
-
-    Raises:
-        ValueError: for another word than `ALL` or `SAMPLE`.
-    """
+    """Number of records of which one is compared with its checksums. Raises ValueError for another word than `ALL` or
+    `SAMPLE`."""
     if checksums not in (ALL, SAMPLE):
         raise ValueError(f"--checksums {checksums!r}: expected {ALL} or {SAMPLE} (one record in {SAMPLE_ONE_IN})")
     return 1 if checksums == ALL else SAMPLE_ONE_IN
+
+
+NumbersOf = Annotated[str | None, option(
+    "Data set that plain numeric ids belong to: coco, flickr30k or visual-genome.", "NAME", INPUT,
+    default="what the kind of source tells", advanced=True,
+)]  # fmt: skip
+HeldOutRules = Annotated[Sequence[str], option(
+    "Images that must not be inside, as RULE=FILE. May be given again. RULE is refcoco, refcoco+, refcocog, karpathy, "
+    "flickr30k, coco, vqa, vqa-minival, vcr, nlvr2, labels, visual-genome or list; FILE may be a folder of official "
+    "files. docs/extract.md tells each.", "RULE=FILE", INPUT, advanced=True,
+)]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutOptions:
+    """Images that must not be inside, see `roibeam.pipelines.data.held_out.HeldOut`."""
+
+    held_out: HeldOutRules = ()
+    drop_held_out: Annotated[bool, option(
+        "Drop the images that --held-out names, instead of stopping.", "", INPUT, advanced=True,
+    )] = False  # fmt: skip
+    numbers_of: NumbersOf = None
 
 
 class ReadsRegions(Protocol):
@@ -135,10 +157,7 @@ def check_region_labels(labels: int, num_classes: int, field: str) -> None:
 
 
 def check_task(config: Any, task: int | None) -> None:
-    """
-    Raises:
-        ValueError: when a model with task tokens gets no token, or one without them gets one.
-    """
+    """Raises ValueError when a model with task tokens gets no token, or one without them gets one."""
     count = getattr(config, "num_task_tokens", 0)
     if not count and task is not None:
         raise ValueError("this model has no task tokens; leave --task-token out")

@@ -45,11 +45,7 @@ def selection_name(selection: Mapping[str, Any]) -> str:
 
 
 def parts_words(config: DetectorConfig, conventions: Conventions, selection: SelectionPolicy | None) -> str:
-    """Settings in a few words: the name of their preset, or of its three parts.
-
-    Args:
-        selection: None where the boxes are given.
-    """
+    """Settings in a few words: the name of their preset, or of its three parts."""
     for known in PRESETS.values():
         parts = (CONFIGS[known.detector], CONVENTIONS[known.conventions], SELECTIONS[known.selection])
         if (config, conventions, selection) == parts:

@@ -34,12 +34,8 @@ from roibeam.pipelines.data.source_kinds import Source
 
 
 def read_box_lines(path: str) -> Iterator[ImageBoxes | BadRow]:
-    """Rows in file order; `name` is the image_id, a number as its digits. A line that is no json object, or
-    has an id or one box that is none, is a bad row.
-
-    Raises:
-        ValueError: naming the first line, if all are bad.
-    """
+    """Rows in file order; `name` is the image_id, a number as its digits. A line that is no json object, or has an id
+    or one box that is none, is a bad row. Raises ValueError, naming the first line, if all are bad."""
     first_bad, is_usable = "", False
     for found in read_json_rows(path):
         if isinstance(found, BadRow):
@@ -133,8 +129,6 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
     Returns:
         The source with only those images that the file names, and notes on what was left out; the boxes.
-    Raises:
-        ValueError: one line: nothing there, another kind of file, a damaged one, no image in common.
     """
     if not os.path.exists(location):
         raise ValueError(f"no such file or folder of boxes: {location!r}")

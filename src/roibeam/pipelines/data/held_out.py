@@ -19,7 +19,7 @@ from roibeam.pipelines.data.datasets.karpathy import TRAINING_SPLITS, read_karpa
 from roibeam.pipelines.data.datasets.known_files import describe_file, kind_of
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.photo_folders import is_pattern
-from roibeam.pipelines.data.datasets.rows import BadRow, read_json_list, read_json_members
+from roibeam.pipelines.data.datasets.rows import BadRow, member_entries, read_json_list
 from roibeam.pipelines.data.datasets.tables import TASK_TABLE_KINDS, read_table
 from roibeam.pipelines.data.datasets.vcr import read_vcr_images
 from roibeam.pipelines.data.datasets.vqa import MINIVAL_QUESTIONS
@@ -40,6 +40,7 @@ from roibeam.pipelines.data.image_identity import (
 from roibeam.pipelines.data.source_kinds import Source, open_source
 
 _EXAMPLES = 3
+_VQA_EXPECTED = 'a VQA file with a list "questions"'
 _REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
 _HeldOut = tuple[str, list[Key]]  # what the file calls an image, and what it is known by
 Aliases = dict[Key, list[Key]]
@@ -99,6 +100,10 @@ class LeakReport:
         ]  # fmt: skip
         return {"images": self.images, "leaked": len(self.leaked), "bare_numbers": self.bare_numbers, "rules": rules}
 
+    def leaks(self) -> str:
+        """The rules that hold out images inside, in one line."""
+        return "; ".join(rule.line() for rule in self.rules if rule.found)
+
     def lines(self) -> list[str]:
         """Lines for the log: one for each rule, and one on images that could not be decided."""
         lines = [rule.line() for rule in self.rules]
@@ -121,7 +126,6 @@ class HeldOut:
         id_prefix: that a store puts before ids; a name in a file that begins with it means the image without it, too.
     Raises:
         ValueError: one line: no such rule or file, a damaged file, a file that holds out nothing.
-        OSError: if a file cannot be read.
     """
 
     def __init__(self, specs: Sequence[str], files: Sequence[tuple[str, str]] = (), *, id_prefix: str = "") -> None:
@@ -162,11 +166,6 @@ class HeldOut:
             for key in self._expanded([*keys, *bare]):
                 self._by_key.setdefault(key, []).append((rule_number, image_number))
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether anything is held out."""
-        return bool(self._names)
-
     def keys_of(self, image_id: str, data_set: str | None) -> list[Key]:
         """Keys of an image, in other data sets too."""
         return self._expanded(image_keys(image_id, data_set))
@@ -176,10 +175,6 @@ class HeldOut:
         return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
 
     def holds_out(self, image_id: str, data_set: str | None) -> bool:
-        """
-        Args:
-            data_set: as of `scan`.
-        """
         return any(key in self._by_key for key in self.keys_of(image_id, data_set))
 
     def scan(
@@ -210,12 +205,36 @@ class HeldOut:
                 leaked.append(image_id)
         return LeakReport(num_images, self._reports(list(map(len, found)), examples), tuple(leaked), bare_numbers)
 
-    def images_among(self, is_among: Callable[[Sequence[Key]], bool], num_images: int) -> LeakReport:
-        """The other way round, for images that are known by keys alone: looks up each held-out image with `is_among`.
+    def scan_kept(
+        self,
+        image_ids: Iterable[str],
+        data_set: str | None,
+        where: str,
+        *,
+        leave_out: bool,
+        called: Mapping[str, str] = MappingProxyType({}),
+    ) -> LeakReport:
+        """`scan` of images of `where` that are to be trained on.
 
         Args:
-            num_images: that are looked at.
+            leave_out: whether those that are held out are dropped, instead of an error.
+        Raises:
+            ValueError: in one line, where any is held out and not to be dropped, or where no other is left.
         """
+        report = self.scan(image_ids, data_set, called)
+        if not report.leaked:
+            return report
+        if not leave_out:
+            raise ValueError(
+                f"{where}: {plural(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
+                f"{report.leaks()}; --drop-held-out drops them"
+            )
+        if len(report.leaked) == report.images:
+            raise ValueError(f"{where}: all of its {report.images:,} images are held out; nothing is left to train on")
+        return report
+
+    def images_among(self, is_among: Callable[[Sequence[Key]], bool], num_images: int) -> LeakReport:
+        """The other way round, for images known by keys alone: looks up each held-out image with `is_among`."""
         keys: list[list[list[Key]]] = [[[] for _ in images] for images in self._images]
         for key, places in self._by_key.items():
             for rule, image in places:
@@ -238,16 +257,6 @@ class HeldOut:
         )
 
 
-def refuse_leaks(report: LeakReport, where: str) -> None:
-    """Raises ValueError, in one line, where any image of `where` is held out."""
-    if report.leaked:
-        lines = "; ".join(rule.line() for rule in report.rules if rule.found)
-        raise ValueError(
-            f"{where}: {plural(len(report.leaked), 'image')} of {report.images:,} must not be trained on: "
-            f"{lines}; --drop-held-out drops them"
-        )
-
-
 def find_leaks(
     images: str,
     held_out: Sequence[str],
@@ -264,8 +273,6 @@ def find_leaks(
             `open_source`.
         held_out: as of `HeldOut`.
         images_of: as of `checked_data_set`.
-    Raises:
-        ValueError, OSError: when a file is no such file, or the images cannot be opened.
     """
     named = NamedFiles()
     named.need("SOURCE_OR_STORE", None if is_pattern(images) else images)
@@ -282,19 +289,12 @@ def find_leaks(
 
 
 def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_out: bool) -> tuple[Source, LeakReport]:
-    """The source without images that are held out, with notes on them.
-
-    Raises:
-        ValueError: where it has any and they are not to be left out, or where nothing else is left.
-    """
-    report = held_out.scan((image.image_id for image in source.images), data_set)
-    if not leave_out:
-        refuse_leaks(report, source.location)
+    """The source without images that are held out, with notes on them; errors as of `HeldOut.scan_kept`."""
+    ids = (image.image_id for image in source.images)
+    report = held_out.scan_kept(ids, data_set, source.location, leave_out=leave_out)
     notes = [*source.notes, *report.lines()]
     if report.leaked:
         leaked = set(report.leaked)
-        if len(leaked) == len(source.images):
-            raise ValueError(f"{source.location}: all of its {len(leaked):,} images are held out; nothing is left")
         source = source.with_images(image for image in source.images if image.image_id not in leaked)
         notes.append(f"{plural(len(leaked), 'image')} left out as held out")
     return replace(source, notes=notes), report
@@ -390,41 +390,33 @@ def _ids_of(path: str) -> list[str]:
     return sorted(read_id_list(Path(path)).ids)
 
 
+def _numbers_of(path: str, member: str, *names: str, expected: str) -> Iterator[list[int]]:
+    """Whole numbers of each entry of a file's list, by their names."""
+    for where, entry in member_entries(path, member, expected=expected):
+        found: list[Any] = [entry.get(name) if isinstance(entry, dict) else None for name in names]
+        if any(type(number) is not int for number in found):
+            kind = "a whole number" if len(names) == 1 else "whole numbers"
+            got = ", ".join(map(repr, found))
+            raise ValueError(f"{where}: {' and '.join(names)} must be {kind}, got {got:.80}")
+        yield found
+
+
 def _read_vqa(path: str) -> Iterator[_HeldOut]:
     """A questions file of VQA: the images of all of its questions."""
-    expected = 'a VQA file with a list "questions"'
-    for name, index, entry in read_json_members(path, expected=expected):
-        if name != "questions" or index is None:
-            continue
-        number = entry.get("image_id") if isinstance(entry, dict) else None
-        if type(number) is not int:
-            raise ValueError(f"{path!r}, questions[{index}]: image_id must be a whole number, got {number!r:.80}")
+    for (number,) in _numbers_of(path, "questions", "image_id", expected=_VQA_EXPECTED):
         yield f"COCO {number}", [(COCO, number)]
 
 
 def _read_minival(path: str) -> Iterator[_HeldOut]:
     """VQA's validation questions: the images of the highest ids, on which ViLBERT's releases are judged."""
-    last: list[tuple[int, int]] = []
-    for name, index, entry in read_json_members(path, expected='a VQA file with a list "questions"'):
-        if name != "questions" or index is None:
-            continue
-        given = (entry.get("question_id"), entry.get("image_id")) if isinstance(entry, dict) else (None, None)
-        if type(given[0]) is not int or type(given[1]) is not int:
-            raise ValueError(f"{path!r}, questions[{index}]: question_id and image_id must be whole numbers")
-        last.append((given[0], given[1]))
-    for _, number in sorted(last)[-MINIVAL_QUESTIONS:]:
+    found = sorted(_numbers_of(path, "questions", "question_id", "image_id", expected=_VQA_EXPECTED))
+    for _, number in found[-MINIVAL_QUESTIONS:]:
         yield f"COCO {number}", [(COCO, number)]
 
 
 def _read_coco(path: str) -> Iterator[_HeldOut]:
     """An annotation file of COCO, such as instances_minival2014.json: all of its images."""
-    expected = 'a file of COCO with a list "images"'
-    for name, index, entry in read_json_members(path, expected=expected):
-        if name != "images" or index is None:
-            continue
-        number = entry.get("id") if isinstance(entry, dict) else None
-        if type(number) is not int:
-            raise ValueError(f"{path!r}, images[{index}]: id must be a whole number, got {number!r:.80}")
+    for (number,) in _numbers_of(path, "images", "id", expected='a file of COCO with a list "images"'):
         yield f"COCO {number}", [(COCO, number)]
 
 

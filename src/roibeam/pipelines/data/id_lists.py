@@ -42,7 +42,6 @@ def read_id_list(path: Path) -> IdSelection:
     Raises:
         NoIdListError: for other JSON, and a table with a header.
         ValueError: naming the line that cannot be read, or when there is no id.
-        OSError: if the file cannot be read.
     """
     ids = _json_ids(path)
     if not ids:
@@ -60,11 +59,7 @@ def read_id_list(path: Path) -> IdSelection:
 
 
 def _json_ids(path: Path) -> set[str]:
-    """The ids of a JSON file; none for any other file, also for a list whose first id begins like JSON.
-
-    Raises:
-        NoIdListError: for JSON without a list of ids, and what begins so.
-    """
+    """The ids of a JSON file; none for any other file, also for a list whose first id begins like JSON."""
     with open(path, "rb") as file:
         first = b"".join(file.read(_FIRST_BYTES).removeprefix(codecs.BOM_UTF8).split())[:2]
     if first[:1] not in (b"[", b"{"):
@@ -93,10 +88,6 @@ def _refuse_table(path: Path) -> None:
 def read_split(path: str, names: str) -> IdSelection:
     """The images of a split of a Karpathy file, "val", or of several, "train,restval"; ids by the id rule of
     `roibeam.pipelines.data.datasets.karpathy`.
-
-    Raises:
-        ValueError: for another split, or when the file is no Karpathy split, or has no image of these splits.
-        OSError: if the file cannot be read.
     """
     splits = names.split(",")
     if not set(splits) <= set(SPLITS):

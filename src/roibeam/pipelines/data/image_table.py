@@ -111,9 +111,6 @@ class ImageFinder:
     5. Unicode form: by these rules the name and the ids in NFC, where any of them is not.
 
     The ids are in a scratch database: memory does not grow with them.
-
-    Args:
-        image_ids: what there is, in any order.
     """
 
     def __init__(self, image_ids: Iterable[str]) -> None:
@@ -283,11 +280,7 @@ class ImageTable(Sequence[ImageRef]):
         return [self[place] for place in places]
 
     def compared_with(self, planned: Iterable[tuple[int, ImageRef]]) -> ComparedImages:
-        """Compares these images with those that are planned.
-
-        Args:
-            planned: shard and image, in any order, taken one by one.
-        """
+        """Compares these images with those that are planned."""
         self._database.rows("DROP TABLE IF EXISTS planned")
         self._database.rows(f"CREATE TABLE planned {_TYPES[:-1]}, shard INTEGER, PRIMARY KEY (id)) WITHOUT ROWID")
         self._database.add(

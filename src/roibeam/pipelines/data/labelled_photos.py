@@ -101,10 +101,6 @@ def open_labelled_photos(path: str, *, image_root: str | None = None, vocab: str
         image_root: folder of the photos; None means the folder of `path`.
         vocab: folder of objects_vocab.txt and attributes_vocab.txt for Visual Genome; None means the folder of `path`.
             COCO's files hold their names themselves.
-    Raises:
-        ValueError: for another kind of file, a file that is not as its data set writes it, no photo with an object, or
-            boxes that are no pixels of their photos.
-        OSError: if a file cannot be read.
     """
     folder = os.path.dirname(os.path.abspath(path))
     root = folder if image_root is None else image_root
@@ -296,11 +292,7 @@ def _way_out(path: str, labelled_hw: tuple[int, int], exif_orientation: str) -> 
 def check_same_names(
     photos: LabelledPhotos, classes: tuple[str, ...], attributes: tuple[str, ...], detector: str
 ) -> None:
-    """Raises ValueError when a detector's ids do not mean what those of the labels mean. Labels may have no attributes.
-
-    Args:
-        detector: how the error calls it.
-    """
+    """Raises ValueError when a detector's ids mean other things than those of the labels, which may lack attributes."""
     for kind, found, own in (
         ("classes", photos.class_names, classes),
         ("attributes", photos.attribute_names, attributes),

@@ -85,10 +85,7 @@ class RecordPhotos:
         return dict(self._table.rows("SELECT id, why FROM photos WHERE location IS NULL ORDER BY rowid"))
 
     def place(self, image_id: str, image_hw: tuple[int, int]) -> PhotoLocation:
-        """
-        Raises:
-            PhotoError: when there is none.
-        """
+        """The photo of a record; PhotoError when there is none."""
         found = self._table.rows("SELECT location, why FROM photos WHERE id = ?", (image_id,))
         location, why = found[0] if found else (None, "it is in no plan")
         if location is None:

@@ -40,17 +40,16 @@ def strongest_regions(record: RegionRecord, max_regions: int) -> np.ndarray:
     return np.sort(np.argsort(-record.class_scores, kind="stable")[:max_regions])
 
 
-def mirrored_boxes(boxes: np.ndarray, width: float, *, pixel: float = 1.0) -> np.ndarray:
-    """(..., 4) boxes x1 y1 x2 y2 of the photo mirrored left to right: x becomes width - pixel - x.
+def mirrored_boxes(boxes: np.ndarray, width: float) -> np.ndarray:
+    """(..., 4) boxes x1 y1 x2 y2 of the photo mirrored left to right: x becomes width - 1 - x.
 
     Args:
         boxes: (..., 4), pixels of the photo.
         width: of the photo, in pixels.
-        pixel: width of a pixel of the image that is mirrored, in those of the photo. VL-BERT mirrors the resized photo.
     """
     mirrored = np.array(boxes)
-    mirrored[..., 0] = width - pixel - boxes[..., 2]
-    mirrored[..., 2] = width - pixel - boxes[..., 0]
+    mirrored[..., 0] = width - 1 - boxes[..., 2]
+    mirrored[..., 2] = width - 1 - boxes[..., 0]
     return mirrored
 
 
@@ -190,7 +189,7 @@ class ImageObjects:
         names = given or (OBJECT_CLASSES if self._folders else None)
         finder = ImageFinder(image_ids)
         for location in (each for each in locations if each not in self._folders):
-            own, images, bad = read_coco_objects(location, id_rule="with-extension")
+            own, images, bad = read_coco_objects(location)
             for note in (note for each in bad for note in each.notes()):
                 log.warning("%s: %s", location, note)
             own = tuple(map(_plain, own))
@@ -214,11 +213,8 @@ class ImageObjects:
         self._check(image_ids, locations)
 
     def classes(self, record: RegionRecord) -> np.ndarray:
-        """(K,) int64, the class of each region of a record; 0 where it is no object.
-
-        Raises:
-            ValueError: when an object has no region, or is of an unknown class.
-        """
+        """(K,) int64, the class of each region of a record; 0 where it is no object. Raises ValueError when an object
+        has no region, or is of an unknown class."""
         objects = self._of(record.image_id)
         found = np.zeros(record.num_regions, np.int64)
         found[regions_at_boxes(record, objects.boxes)] = objects.class_ids
@@ -230,8 +226,6 @@ class ImageObjects:
 
         Args:
             regions: numbers of the record's regions, and `WHOLE_IMAGE`.
-        Raises:
-            ValueError: as `classes`.
         """
         objects = self._of(record.image_id)
         masks = masks_of_regions(record, objects.boxes, objects.outlines, side)

@@ -28,7 +28,7 @@ from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, COMPRESSED_TA
 from roibeam.pipelines.common.remote_files import is_url, is_url_pattern, list_url
 from roibeam.pipelines.data.datasets import caption_lists, coco, image_list, karpathy, photo_folders, vcr, visual_genome
 from roibeam.pipelines.data.datasets.photo_folders import TEXT_EXTENSIONS, SampleNotes, read_samples
-from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, CaptionRow, read_json_lines
+from roibeam.pipelines.data.datasets.rows import EMPTY_CAPTION, BadRow, BadRows, read_json_lines
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -169,15 +169,13 @@ class Contents:
     """Contents of a folder or pattern, as far as they decide how it is read: images, else archives, else lists.
 
     Attributes:
-        listing: its files.
-        has_images: whether there is an image; then the rest is not filled.
+        listing: its files; where an image is among them, the rest is not filled.
         archives: absolute paths or URLs, sorted.
         lists: of .parquet files, likewise.
         compressed: a compressed tar, if there is one.
     """
 
     listing: photo_folders.Listing
-    has_images: bool
     archives: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     compressed: str | None = None
@@ -201,11 +199,7 @@ class UrlListing(photo_folders.Listing):
 
 
 def list_location(location: str) -> photo_folders.Listing:
-    """The files of a folder or pattern.
-
-    Raises:
-        ValueError: see `photo_folders.list_folder`.
-    """
+    """The files of a folder or pattern."""
     if is_url(location):
         return UrlListing(location)
     return photo_folders.list_folder(location) if os.path.isdir(location) else photo_folders.list_pattern(location)
@@ -222,14 +216,14 @@ def look_into(listing: photo_folders.Listing) -> Contents:
         name, where = path.lower(), f"{listing.root.rstrip('/')}/{path}"
         extension = os.path.splitext(name)[1]
         if extension in IMAGE_EXTENSIONS:
-            return Contents(listing, True)
+            return Contents(listing)
         if extension in ARCHIVE_EXTENSIONS:
             archives.append(where)
         elif extension == ".parquet":
             lists.append(where)
         elif name.endswith(COMPRESSED_TARS):
             compressed = where
-    return Contents(listing, False, tuple(sorted(archives)), tuple(sorted(lists)), compressed)
+    return Contents(listing, tuple(sorted(archives)), tuple(sorted(lists)), compressed)
 
 
 def is_img2dataset_folder(location: str) -> bool:
@@ -345,11 +339,7 @@ def refuse_compressed(location: str) -> None:
 
 
 def json_lines_kind(path: str) -> str:
-    """ "vcr" or "image-list", by the first line.
-
-    Raises:
-        ValueError: if it is neither, naming its columns.
-    """
+    """ "vcr" or "image-list", by the first line. Raises ValueError if it is neither, naming its columns."""
     for where, entry in read_json_lines(path):
         if "img_fn" in entry:
             return "vcr"
@@ -362,7 +352,7 @@ def json_lines_kind(path: str) -> str:
     return "image-list"
 
 
-def coco_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def coco_images(path: str, root: str, id_rule: str, notes: list[str], _: str) -> Iterator[ImageRef]:
     """Images of a COCO file, with the captions of a captions file or the categories of an instances file."""
     found = coco.read_coco(path, id_rule=id_rule)
     notes += [note for bad in found.bad for note in bad.notes()]
@@ -381,7 +371,7 @@ def _by_image(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return texts
 
 
-def karpathy_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def karpathy_images(path: str, root: str, id_rule: str, notes: list[str], _: str) -> Iterator[ImageRef]:
     """All splits, in the folders that the file names, or in the root where none of them is there.
 
     Only images of the training splits bring their captions: a store's captions are there to be trained on.
@@ -399,38 +389,27 @@ def karpathy_images(path: str, root: str, id_rule: str, notes: list[str]) -> Ite
     notes += [*karpathy.evaluation_note(num_left_out), *bad.notes()]
 
 
-def sbu_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    return _caption_rows(caption_lists.read_sbu(path, id_rule=id_rule), root, "entry", notes)
-
-
-def tsv_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str = "") -> Iterator[ImageRef]:
-    columns = caption_lists.columns_of(path, caption_column, root=root)
-    rows = caption_lists.read_caption_tsv(path, id_rule=id_rule, columns=columns)
-    return _caption_rows(rows, root, "line", notes)
-
-
-def _caption_rows(rows: Iterable[CaptionRow | BadRow], root: str, unit: str, notes: list[str]) -> Iterator[ImageRef]:
-    bad = BadRows(unit)
+def captioned_images(
+    path: str, root: str, id_rule: str, notes: list[str], caption_column: str, *, kind: str
+) -> Iterator[ImageRef]:
+    """Images of SBU's file, or of a list of images and captions."""
+    bad = BadRows("entry" if kind in ("sbu", "caption-list") else "line")
+    if kind == "caption-tsv":
+        columns = caption_lists.columns_of(path, caption_column, root=root)
+        rows = caption_lists.read_caption_tsv(path, id_rule=id_rule, columns=columns)
+    else:
+        rows = caption_lists.CAPTION_READERS[kind](path, id_rule=id_rule)
     for row in bad.passed(rows):
         yield ImageRef(row.image_id, os.path.join(root, row.path), captions=(row.caption,))
     notes += bad.notes()
 
 
-def vcr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def vcr_images(path: str, root: str, id_rule: str, notes: list[str], _: str) -> Iterator[ImageRef]:
     """Images of a VCR file, with the names of the objects that questions refer to as labels."""
     bad = BadRows("line")
     for image in bad.passed(vcr.read_vcr_images(path, id_rule=id_rule)):
         yield ImageRef(image.image_id, os.path.join(root, image.file_name), labels=image.objects)
     notes += bad.notes()
-
-
-def flickr_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    return _caption_rows(caption_lists.read_caption_lines(path, id_rule=id_rule), root, "line", notes)
-
-
-def captioned_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
-    """Images of a json list of images and captions."""
-    return _caption_rows(caption_lists.read_caption_list(path, id_rule=id_rule), root, "entry", notes)
 
 
 def sentence_images(folder: str, root: str, id_rule: str) -> Iterator[ImageRef]:
@@ -440,7 +419,7 @@ def sentence_images(folder: str, root: str, id_rule: str) -> Iterator[ImageRef]:
         yield ImageRef(image_id_of(name, id_rule=id_rule), os.path.join(root, name), captions=captions)
 
 
-def genome_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def genome_images(path: str, root: str, id_rule: str, notes: list[str], _: str) -> Iterator[ImageRef]:
     """All images of Visual Genome, without captions or labels: image_data.json has none."""
     bad = BadRows("entry")
     for image_id, below in bad.passed(visual_genome.read_image_data(path, id_rule=id_rule)):
@@ -448,7 +427,7 @@ def genome_images(path: str, root: str, id_rule: str, notes: list[str]) -> Itera
     notes += bad.notes()
 
 
-def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+def genome_split_images(path: str, root: str, id_rule: str, notes: list[str], _: str) -> Iterator[ImageRef]:
     """The images of bottom-up attention's list, with the names of their objects where the xml files lie beside it."""
     bad, folder = BadRows("line"), os.path.dirname(path)
     has_labels = os.path.isdir(os.path.join(folder, "xml"))
@@ -466,7 +445,7 @@ def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) ->
         notes.append(f"{plural(num_without, 'image')} without labels: no xml file, or a damaged one")
 
 
-def list_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str = "") -> Iterator[ImageRef]:
+def list_images(path: str, root: str, id_rule: str, notes: list[str], caption_column: str) -> Iterator[ImageRef]:
     """Images of a .parquet, .csv, .jsonl or .txt."""
     bad, empty = BadRows("line"), BadRows("line", "caption")
     for row in bad.passed(image_list.read_image_list(path, root, id_rule=id_rule, caption_column=caption_column)):
@@ -474,6 +453,20 @@ def list_images(path: str, root: str, id_rule: str, notes: list[str], caption_co
             empty.add(BadRow(row.line, EMPTY_CAPTION), row.empty_captions)
         yield ImageRef(row.image_id, os.path.join(root, row.path), captions=row.captions, labels=row.labels)
     notes += [*bad.notes(), *empty.notes()]
+
+
+# Kind of a file -> its images, by its path, the folder of the photos, the id rule, the notes and the caption column.
+READERS: Mapping[str, Callable[[str, str, str, list[str], str], Iterator[ImageRef]]] = {
+    "coco": coco_images,
+    "karpathy": karpathy_images,
+    **{
+        kind: functools.partial(captioned_images, kind=kind) for kind in ("caption-tsv", *caption_lists.CAPTION_READERS)
+    },
+    "visual-genome": genome_images,
+    "visual-genome-split": genome_split_images,
+    "vcr": vcr_images,
+    "image-list": list_images,
+}
 
 
 def _is_folder(location: str) -> bool:

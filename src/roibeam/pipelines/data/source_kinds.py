@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from roibeam.extraction.photos.image_ref import IMAGE_EXTENSIONS, ImageRef
 from roibeam.pipelines.common.locations import ARCHIVE_EXTENSIONS, location_exists
@@ -78,9 +79,9 @@ def open_source(
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
             a URL whose driver is missing.
-        OSError: if the source cannot be read, or the temporary folder has no room.
     """
-    source = _open_source(location, image_root, id_rule, skip_bad_archives, caption_column)
+    options = _Options(image_root, id_rule, skip_bad_archives, caption_column)
+    source = _open_source(location, options)
     if caption_column and source.kind not in ("caption-tsv", "image-list"):
         raise ValueError(
             f"--caption-column {caption_column} is for a list with columns or a caption .tsv; leave it out for "
@@ -89,9 +90,17 @@ def open_source(
     return source
 
 
-def _open_source(
-    location: str, image_root: str | None, id_rule: str, skip_bad_archives: bool, caption_column: str
-) -> Source:
+class _Options(NamedTuple):
+    """Options of `open_source`."""
+
+    image_root: str | None
+    id_rule: str
+    skip_bad_archives: bool
+    caption_column: str
+
+
+def _open_source(location: str, options: _Options) -> Source:
+    id_rule = options.id_rule
     if is_web(location):
         raise ValueError(f"{location!r}: images of the web are fetched by `roibeam download`; give its folder here")
     if not is_url(location) and not os.path.exists(location) and not photo_folders.is_pattern(location):
@@ -99,24 +108,22 @@ def _open_source(
     where = location if is_url(location) else os.path.abspath(location)
     source_images.refuse_compressed(where)
     if not is_url(location) and os.path.isdir(location) and caption_lists.is_sentence_folder(location):
-        root = _image_root(image_root, os.path.join(os.path.dirname(where), "flickr30k-images"))
+        root = _image_root(options.image_root, os.path.join(os.path.dirname(where), "flickr30k-images"))
         return _source("flickr30k", where, root, id_rule, source_images.sentence_images(where, root, id_rule), [])
     extension = os.path.splitext(location)[1].lower()
     is_file = os.path.isfile(location) if not is_url(location) else extension in _FILE_EXTENSIONS
     if is_file and extension in IMAGE_EXTENSIONS:
-        return _open_together((location,), image_root, id_rule, skip_bad_archives, "")
+        return _open_together((location,), options._replace(caption_column=""))
     if not is_file or source_images.is_pattern(location):
         kind = "pattern" if source_images.is_pattern(location) else "folder"
         listing = source_images.list_location(location)
-        return _open_listing(
-            listing, (kind, where), (location,), image_root, id_rule, skip_bad_archives, caption_column
-        )
+        return _open_listing(listing, (kind, where), (location,), options)
     if extension in ARCHIVE_EXTENSIONS:
-        _refuse_root(location, image_root)
+        _refuse_root(location, options.image_root)
         notes: list[str] = []
         images = source_images.archive_images([where], id_rule, notes)
         return _source(extension.removeprefix("."), where, _parent(where), id_rule, images, notes)
-    return _open_file(where, extension, image_root, id_rule, caption_column)
+    return _open_file(where, extension, options)
 
 
 def open_sources(
@@ -135,14 +142,9 @@ def open_sources(
     Raises:
         ValueError, OSError: as `open_source`; ValueError for a URL or an annotation file among several.
     """
+    options = _Options(image_root, id_rule, skip_bad_archives, caption_column)
     if len(locations) == 1:
-        return open_source(
-            locations[0],
-            image_root=image_root,
-            id_rule=id_rule,
-            skip_bad_archives=skip_bad_archives,
-            caption_column=caption_column,
-        )
+        return open_source(locations[0], **options._asdict())
     for location in locations:
         if is_url(location) or is_web(location):
             raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
@@ -150,7 +152,7 @@ def open_sources(
             raise ValueError(
                 f"no such folder, file or pattern: {location!r} (of several arguments, the last one is the store)"
             )
-    source = _open_together(locations, image_root, id_rule, skip_bad_archives, caption_column)
+    source = _open_together(locations, options)
     if caption_column and source.kind != "image-list":
         raise ValueError(f"--caption-column {caption_column} is for lists with columns; leave it out for these sources")
     return source
@@ -162,40 +164,26 @@ def with_prefix(source: Source, prefix: str) -> Source:
     return replace(renamed, id_prefix=prefix)
 
 
-def _open_together(
-    locations: Sequence[str], image_root: str | None, id_rule: str, skip_bad_archives: bool, caption_column: str
-) -> Source:
-    listing, kind = photo_folders.list_together(locations), "folder"
-    found = (kind, listing.root)
-    return _open_listing(listing, found, locations, image_root, id_rule, skip_bad_archives, caption_column)
+def _open_together(locations: Sequence[str], options: _Options) -> Source:
+    listing = photo_folders.list_together(locations)
+    return _open_listing(listing, ("folder", listing.root), locations, options)
 
 
 def _open_listing(
-    listing: photo_folders.Listing,
-    found: tuple[str, str],
-    locations: Sequence[str],
-    image_root: str | None,
-    id_rule: str,
-    skip_bad_archives: bool,
-    caption_column: str,
+    listing: photo_folders.Listing, found: tuple[str, str], locations: Sequence[str], options: _Options
 ) -> Source:
-    """A folder, a pattern or several of images, archives or lists.
-
-    Args:
-        found: kind and location of the source, if it holds images.
-        locations: as the user named them.
-    """
-    kind, where = found
+    """A folder, a pattern or several of images, archives or lists."""
+    (kind, where), id_rule = found, options.id_rule
     contents, notes = source_images.look_into(listing), list[str]()
     if contents.lists and not contents.archives:
-        root = _image_root(image_root, listing.root)
-        images = _chained(contents.lists, root, id_rule, notes, caption_column)
+        root = _image_root(options.image_root, listing.root)
+        images = _chained(contents.lists, root, id_rule, notes, options.caption_column)
         return _source("image-list", where, root, id_rule, images, notes)
-    _refuse_root(locations[0], image_root)
+    _refuse_root(locations[0], options.image_root)
     if contents.archives:
         kind = "archives"
         notes += listing.link_notes(ARCHIVE_EXTENSIONS)
-        images = source_images.archive_images(contents.archives, id_rule, notes, skip_bad=skip_bad_archives)
+        images = source_images.archive_images(contents.archives, id_rule, notes, skip_bad=options.skip_bad_archives)
     elif any(map(source_images.is_img2dataset_folder, locations)):
         kind, images = "img2dataset", source_images.sample_images(listing, id_rule, notes)
     else:
@@ -205,8 +193,9 @@ def _open_listing(
     return _source(kind, where, listing.root, id_rule, images, notes)
 
 
-def _open_file(where: str, extension: str, image_root: str | None, id_rule: str, caption_column: str) -> Source:
+def _open_file(where: str, extension: str, options: _Options) -> Source:
     """An annotation file or list."""
+    image_root, id_rule, _, caption_column = options
     root = _image_root(image_root, _parent(where))
     notes: list[str] = []
     with local_copy(where) as path:
@@ -238,11 +227,7 @@ _FILE_EXTENSIONS = frozenset((".json", ".jsonl", *_KINDS, *ARCHIVE_EXTENSIONS))
 
 
 def _kind_of(path: str, extension: str) -> str:
-    """A kind of `Source`: what the file is by its content, else what its extension stands for.
-
-    Raises:
-        ValueError: saying what it is, when it is no source.
-    """
+    """A kind of `Source`: what the file is by its content, else what its extension stands for."""
     refuse_others(path, _KNOWN_SOURCES)
     if extension == ".jsonl":
         return source_images.json_lines_kind(path)
@@ -255,25 +240,13 @@ def _kind_of(path: str, extension: str) -> str:
 def _images_of(
     kind: str, path: str, root: str, id_rule: str, notes: list[str], caption_column: str
 ) -> Iterator[ImageRef]:
-    readers: dict[str, Callable[[], Iterator[ImageRef]]] = {
-        "coco": lambda: source_images.coco_images(path, root, id_rule, notes),
-        "karpathy": lambda: source_images.karpathy_images(path, root, id_rule, notes),
-        "sbu": lambda: source_images.sbu_images(path, root, id_rule, notes),
-        "caption-tsv": lambda: source_images.tsv_images(path, root, id_rule, notes, caption_column),
-        "caption-list": lambda: source_images.captioned_images(path, root, id_rule, notes),
-        "flickr30k": lambda: source_images.flickr_images(path, root, id_rule, notes),
-        "visual-genome": lambda: source_images.genome_images(path, root, id_rule, notes),
-        "visual-genome-split": lambda: source_images.genome_split_images(path, root, id_rule, notes),
-        "vcr": lambda: source_images.vcr_images(path, root, id_rule, notes),
-        "image-list": lambda: source_images.list_images(path, root, id_rule, notes, caption_column),
-    }
-    if kind not in readers:
+    if kind not in source_images.READERS:
         raise ValueError(
             f"{path!r}: expected a folder, a glob pattern, a .tar or .zip, a .json of COCO, Karpathy, SBU or Visual "
             f"Genome or of images and captions, a caption .tsv, a list of Flickr8k or Flickr30k, Visual Genome's .txt, "
             f"a VCR .jsonl, or a list as .parquet, .csv, .jsonl or .txt"
         )
-    return readers[kind]()
+    return source_images.READERS[kind](path, root, id_rule, notes, caption_column)
 
 
 def _chained(
@@ -338,10 +311,7 @@ def _other_roots(source: Source) -> list[str]:
 
 
 def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[ImageRef], notes: list[str]) -> Source:
-    """
-    Args:
-        notes: may grow while images are taken.
-    """
+    """A source; `notes` may grow while images are taken."""
     for path in (location, root):
         check_utf8(path)
     table = ImageTable(images)

@@ -48,8 +48,6 @@ def load_vocabulary(
     Args:
         spec: see `read_vocabulary`; None: bare ids.
         num_classes, num_attributes: of the detector, background and "no attribute" not counted.
-    Raises:
-        ValueError: as `read_vocabulary`, or if a list is not as long as the detector's.
     """
     if spec is None:
         return Vocabulary()
@@ -68,8 +66,6 @@ def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
     Args:
         spec: a folder with objects_vocab.txt and attributes_vocab.txt; a file with the class names (attributes stay
             numbers); "vg": the published Visual Genome lists, fetched once and cached.
-    Raises:
-        ValueError: if a list is missing, cannot be fetched, or has a line without a name.
     """
     attributes = None
     if spec != PUBLISHED_LISTS:

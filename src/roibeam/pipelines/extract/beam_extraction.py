@@ -36,8 +36,8 @@ from roibeam.pipelines.data.feature_settings import conventions_name, selection_
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, plan_of_now
 from roibeam.pipelines.data.vocabulary import check_length
 from roibeam.pipelines.extract.planning import fitting_plan, make_plan, source_facts
-from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
-from roibeam.pipelines.extract.runners.pipeline_run import RunnerChoice, check_runner, run_pipeline
+from roibeam.pipelines.extract.request import ExtractRequest, RunnerChoice, RunOptions
+from roibeam.pipelines.extract.runners.pipeline_run import check_runner, run_pipeline
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.run_progress import REMOTE_LOOK_SECONDS, ProgressView, num_extracted
 from roibeam.pipelines.extract.shard.shard_job import (
@@ -205,8 +205,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
     """
     started = time.time()
     folder = work.store
-    choice = RunnerChoice(options.runner, tuple(options.beam_args), options.workers, options.pool_token_file)
-    check_runner(choice, preload=PIPELINE, device=work.detector.device)
+    check_runner(options, preload=PIPELINE, device=work.detector.device)
     with waiting("loading the detector"):
         job, text = _prepare(work, options)
     if folder.local_path is not None:
@@ -218,7 +217,7 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
         plan, notes = make_plan(work, fitting, options.max_failures, replaced=before)
         view = ProgressView(folder, plan)
         view.begin()
-        if not options.as_json:
+        if not options.json:
             tell(_shards_words(plan, len(view.finished), folder))
         all_notes = (*work.source.notes, *notes)
 
@@ -232,10 +231,8 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
 
         least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
-            with Progress(
-                "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
-            ):
-                metrics = run_extraction(job, plan, text, choice)
+            with Progress("extracting", plan.num_images, view=view, as_json=options.json, least_seconds=least_seconds):
+                metrics = run_extraction(job, plan, text, options)
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             new_images = num_extracted(view.new())

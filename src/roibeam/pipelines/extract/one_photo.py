@@ -32,7 +32,7 @@ from roibeam.pipelines.data.datasets.photo_folders import world_of
 from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
 from roibeam.pipelines.data.vocabulary import Vocabulary
-from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions
 from roibeam.pipelines.extract.requested_detector import chosen_detector, detector_parts
 from roibeam.pipelines.extract.store_page import warning_of
 
@@ -69,7 +69,7 @@ class DetectedPhoto:
         )
 
 
-def requested_parts(given: RequestedDetector) -> tuple[ChosenDetector, dict[str, Any], Vocabulary]:
+def requested_parts(given: DetectorOptions) -> tuple[ChosenDetector, dict[str, Any], Vocabulary]:
     """The detector, its sections as the settings change them, and its names. Without torch.
 
     Raises:
@@ -80,7 +80,7 @@ def requested_parts(given: RequestedDetector) -> tuple[ChosenDetector, dict[str,
     return chosen, *detector_parts(chosen, given)
 
 
-def detect_photo(photo: Path, given: RequestedDetector) -> DetectedPhoto:
+def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:
     """Builds the detector, and finds the regions of one photo.
 
     Raises:
@@ -98,16 +98,16 @@ def detect_photo(photo: Path, given: RequestedDetector) -> DetectedPhoto:
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
     from roibeam.extraction.weights.loading import build_detector
 
-    device = choose_device(given.device, threads=given.threads)
+    device = choose_device(given.device)
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
-        mode=given.mode, device=device.name,
+        device=device.name,
     )  # fmt: skip
     (outcome,) = extract_regions([ImageRef(without_image_extension(photo.name), str(photo))], built)
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
-    words = choice_words(chosen, given.detector, given.settings, with_boxes=False)
+    words = choice_words(chosen, given.detector, given.set, with_boxes=False)
     drawn = world_of(str(photo)) is not None
     warning = warning_of(chosen.weights, names.classes, drawn=drawn)
     return DetectedPhoto(outcome, names, pixels, warning, words, device)

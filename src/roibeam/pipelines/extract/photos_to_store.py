@@ -57,9 +57,7 @@ def extract(
     request = ExtractRequest(
         RequestedImages(tuple(map(str, named)), boxes=_text(boxes), captions=_text(captions)),
         str(store),
-        RequestedDetector(
-            _text(detector), preset=preset, weights=_text(weights), vocabulary=_text(vocab), device=device
-        ),
+        RequestedDetector(_text(detector), preset=preset, weights=_text(weights), vocab=_text(vocab), device=device),
         run=RunOptions(workers=workers),
     )
     with _quiet_beam():

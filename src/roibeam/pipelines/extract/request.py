@@ -1,131 +1,219 @@
-"""Request of an extraction: plain data, checked when it is opened (`work.open_work`)."""
+"""Request of an extraction, which is the command `roibeam extract`: plain data, checked when it is opened
+(`work.open_work`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from roibeam.messages import check_lists
-from roibeam.pipelines.data.compatibility import MIN_MATCH
+from roibeam.pipelines.common.console.request_options import (
+    DETECTOR,
+    FAILURES,
+    INPUT,
+    KEPT,
+    NETWORK,
+    SPEED,
+    CaptionColumn,
+    Device,
+    IdRule,
+    Json,
+    MaxPixels,
+    Threads,
+    argument,
+    option,
+    renamed,
+)
+from roibeam.pipelines.data.compatibility import MIN_MATCH, HeldOutOptions
+
+PRESET_NAMES = "butd-10-100, butd-36, milvlg, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or interbert"
+# Values of `--precision`, and the modes of `roibeam.extraction.fast.modes` that compute so.
+_MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
 
 
+@renamed(image_root="photos", leave_out_held_out="drop_held_out", images_of="numbers_of")
 @dataclass(frozen=True)
-class RequestedImages:
-    """Images to extract.
+class RequestedImages(HeldOutOptions):
+    """Images to extract, which `roibeam.pipelines.data.source_kinds.open_sources` opens."""
 
-    Attributes:
-        sources: as `roibeam.pipelines.data.source_kinds.open_sources` takes them.
-        image_root: folder or URL that the paths in an annotation file are below; None to look for it.
-        id_rule: of image ids, no-extension or with-extension.
-        id_prefix: to put before each id, a folder with a slash at its end; "" for none.
-        skip_bad_archives: of a folder or pattern of archives, leave out damaged ones, with a note.
-        boxes: file or folder of the boxes to describe; None lets the detector propose. Images without any are left out.
-        captions: caption file of a source that has none.
-        caption_column: of `captions`, else of the source, see `open_source`; "" to find it.
-        min_match: share of the images of `captions` (0..1) that the source must have.
-        held_out: RULE=FILE each: images that must not be inside.
-        leave_out_held_out: drop those instead of refusing them.
-        images_of: data set that bare numbers in ids belong to, where the source has none.
-    """
-
-    sources: tuple[str, ...]
-    image_root: str | None = None
-    id_rule: str = "no-extension"
-    id_prefix: str = ""
-    skip_bad_archives: bool = False
-    boxes: str | None = None
-    captions: str | None = None
-    min_match: float = MIN_MATCH
-    held_out: tuple[str, ...] = ()
-    leave_out_held_out: bool = False
-    images_of: str | None = None
-    caption_column: str = ""
+    sources: Annotated[tuple[str, ...], argument(
+        "SOURCE", "Photos, a folder, a pattern in quotes, a .tar or .zip, a list or annotation file (COCO, .csv, ...), "
+        "here or at a URL; docs/extract.md names all.",
+    )]  # fmt: skip
+    photos: Annotated[str | None, option(
+        "Folder of the photos, or a URL. For a list or annotation file.", "DIR", INPUT, default="found near it",
+    )] = None  # fmt: skip
+    id_rule: IdRule = "no-extension"
+    id_prefix: Annotated[str, option(
+        "Put before each image id, such as cc3m/, so that two sources can be merged.", "TEXT", INPUT, default="none",
+        advanced=True,
+    )] = ""  # fmt: skip
+    skip_bad_archives: Annotated[bool, option(
+        "Leave out archives that are damaged or cut short, instead of stopping.", "", INPUT, advanced=True,
+    )] = False  # fmt: skip
+    boxes: Annotated[str | None, option(
+        "Describe these boxes instead of finding regions; images without any are left out. docs/extract.md names the "
+        "formats.", "FILE", INPUT,
+    )] = None  # fmt: skip
+    captions: Annotated[str | None, option(
+        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT,
+    )] = None  # fmt: skip
+    min_match: Annotated[float, option(
+        "Stop if fewer than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
+    )] = MIN_MATCH  # fmt: skip
+    caption_column: CaptionColumn = ""
 
     def __post_init__(self) -> None:
         check_lists(self, "sources", "held_out")
 
 
 @dataclass(frozen=True)
-class RequestedDetector:
-    """Detector of the regions.
+class DetectorOptions:
+    """A detector, see `roibeam.extraction.weights.detector_choice.choose_detector`.
 
-    Attributes:
-        detector, preset, weights, conventions, selection: as of
-            `extraction.weights.detector_choice.choose_detector`; what is None is as the store recorded it, where
-            it holds features already.
-        settings: "section.field=value" each, of the sections detector, conventions and selection.
-        vocabulary: file or folder of the names of classes and attributes, or vg; None for those of the detector.
-        device: auto (a GPU where there is one), cpu, cuda or cuda:<n>.
-        mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
-        threads: CPU threads of each process; None for torch's choice, or a share each of several local workers.
+    What is None is, in an extraction, as the store recorded it, where it holds features already.
     """
 
-    detector: str | None = None
-    preset: str | None = None
-    weights: str | None = None
-    conventions: str | None = None
-    selection: str | None = None
-    settings: tuple[str, ...] = ()
-    vocabulary: str | None = None
-    device: str = "auto"
-    mode: str = "exact"
-    threads: int | None = None
+    detector: Annotated[str | None, option(
+        "toy, a folder of `roibeam detector train`, or sizes: vg-r101-c4, vg-r101-c4-600, r2c-r50, small. Or of "
+        "detectron2: mask-rcnn-r101-fpn, pythia-x152-fpn, a .yaml.", "NAME", DETECTOR, default="that of the preset",
+    )] = None  # fmt: skip
+    preset: Annotated[str | None, option(
+        f"Whose published features to make: {PRESET_NAMES}.", "NAME", DETECTOR,
+        default="that of the store, else butd-10-100",
+    )] = None  # fmt: skip
+    weights: Annotated[str | None, option(
+        "Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR,
+        default="those of the detector",
+    )] = None  # fmt: skip
+    conventions: Annotated[str | None, option(
+        "Which published extractor to reproduce exactly: hf, d2, caffe, milvlg, vlbert-e2e or r2c.", "NAME", DETECTOR,
+        default="those of the preset or of the detector's folder", advanced=True,
+    )] = None  # fmt: skip
+    selection: Annotated[str | None, option(
+        "Which regions are kept: butd-36, vl-bert, hf-36 and others.", "NAME", DETECTOR,
+        default="that of the preset; butd-10-100 with a detector's folder", advanced=True,
+    )] = None  # fmt: skip
+    set: Annotated[tuple[str, ...], option(
+        "Change one setting, as section.field=value; may be given again. Sections: detector, conventions, selection.",
+        "FIELD=VALUE", DETECTOR, advanced=True,
+    )] = ()  # fmt: skip
+    vocab: Annotated[str | None, option(
+        "Class names: vg, a file, or a folder with objects_vocab.txt and attributes_vocab.txt.", "DIR", DETECTOR,
+        default="those of the detector",
+    )] = None  # fmt: skip
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
-        check_lists(self, "settings")
+        check_lists(self, "set")
+
+
+@renamed(settings="set", vocabulary="vocab", mode="precision and batched")
+@dataclass(frozen=True)
+class RequestedDetector(DetectorOptions):
+    """Detector of the regions, and how it computes."""
+
+    precision: Annotated[str, option(
+        "Number type that the network computes in: float32, or tf32 (NVIDIA GPUs) and bf16, faster and less exact.",
+        "TYPE", SPEED, advanced=True,
+    )] = "float32"  # fmt: skip
+    batched: Annotated[bool, option(
+        "Compute photos of one size together: faster, last digits may differ. Only with --precision float32.", "",
+        SPEED, advanced=True,
+    )] = False  # fmt: skip
+    threads: Threads = None
+
+    @property
+    def mode(self) -> str:
+        """Name of how the network computes, as the store records it; see `roibeam.extraction.fast.modes`."""
+        if self.precision not in _MODES:
+            raise ValueError(f"--precision {self.precision!r}: choose one of {', '.join(_MODES)}")
+        if not self.batched:
+            return _MODES[self.precision]
+        if self.precision != "float32":
+            raise ValueError(f"--batched goes with --precision float32, got {self.precision}; leave one of them out")
+        return "batched"
 
 
 @dataclass(frozen=True)
 class RequestedRecords:
     """Options of the records: as of `roibeam.extraction.engine.extract_options.ExtractOptions`."""
 
-    dtype: str = "float16"
-    distribution: str = "full"
-    max_pixels: int = 120_000_000
-    decode_threads: int = 2
-    image_feature: str = "none"
-    load_timeout: float = 120.0
-    detect_timeout: float = 900.0
+    dtype: Annotated[str, option(
+        "Number type of the stored features: float16, bfloat16 or float32.", "TYPE", KEPT, advanced=True,
+    )] = "float16"  # fmt: skip
+    distribution: Annotated[str, option(
+        "Class probabilities of each region that are stored: full, top-K or none.", "KIND", KEPT, advanced=True,
+    )] = "full"  # fmt: skip
+    max_pixels: MaxPixels = 120_000_000
+    decode_threads: Annotated[int, option(
+        "Threads that read and decode photos ahead.", "N", SPEED, min=1, advanced=True,
+    )] = 2  # fmt: skip
+    image_feature: Annotated[str, option(
+        "Also store a feature of the whole photo: none, region, or NETWORK=FILE of torchvision.", "KIND", DETECTOR,
+        advanced=True,
+    )] = "none"  # fmt: skip
+    load_timeout: Annotated[float, option(
+        "Seconds after which a photo that is still being read counts as failed.", "SECONDS", FAILURES, advanced=True,
+    )] = 120.0  # fmt: skip
+    detect_timeout: Annotated[float, option(
+        "Seconds after which a detector that does not answer stops the run.", "SECONDS", FAILURES, advanced=True,
+    )] = 900.0  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """Options of a run that do not change what the store holds.
+class RunnerChoice:
+    """What Beam runs on.
 
     Attributes:
-        max_failures: share of failed images (0..1) above which the run counts as failed.
-        retry_dead_letters: try failed images again; the records of their shards are kept.
-        runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
-        as_json: progress as JSON lines.
-        scratch: see `roibeam.pipelines.extract.shard.shard_job.ExtractJob`.
-        pool_token_file: with the token of the cluster's worker pools.
+        beam_args: further Beam pipeline options, as after -- on the command line.
     """
 
-    max_failures: float = 0.05
-    retry_dead_letters: bool = False
-    runner: str = "local"
+    runner: Annotated[str, option(
+        "What Beam runs on: local, portable, flink, spark, dataflow or another runner. Options after -- are for it.",
+        "NAME", SPEED, advanced=True,
+    )] = "local"  # fmt: skip
     beam_args: tuple[str, ...] = ()
-    workers: int = 1
-    as_json: bool = False
-    scratch: str | None = None
-    pool_token_file: str | None = None
+    workers: Annotated[int, option(
+        "Processes of the local runner that work at the same time.", "N", SPEED, min=1,
+    )] = 1  # fmt: skip
+    pool_token_file: Annotated[str | None, option(
+        "File with the token of the worker pools. For --runner flink or spark.", "FILE", NETWORK, advanced=True,
+    )] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         check_lists(self, "beam_args")
 
 
+@renamed(as_json="json")
+@dataclass(frozen=True)
+class RunOptions(RunnerChoice):
+    """Options of a run that do not change what the store holds."""
+
+    max_failures: Annotated[float, option(
+        "Exit with an error if more than this share fails.", "SHARE", FAILURES, min=0, max=1, advanced=True,
+    )] = 0.05  # fmt: skip
+    retry_dead_letters: Annotated[bool, option(
+        "Try again what failed before; the records of its shards are kept.", "", FAILURES, advanced=True,
+    )] = False  # fmt: skip
+    json: Json = False
+    scratch: Annotated[str | None, option(
+        "Folder for files on their way from or to a URL. On each worker, with room for one shard.", "DIR", SPEED,
+        default="the temporary folder", advanced=True,
+    )] = None  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ExtractRequest:
-    """A whole extraction, as requested from `roibeam extract`.
-
-    Attributes:
-        out: store to write, a folder or a URL; one that is there is continued.
-        shard_size: images per new shard; None means about ten minutes of work, at most 4,000, and 1,000 for the GPUs of
-            a cluster.
-    """
+    """A whole extraction, see `roibeam.pipelines.run_extract`."""
 
     images: RequestedImages
-    out: str
+    out: Annotated[str, argument("OUT", "Store to write: a folder, or a URL (s3://, gs://, hdfs://).")]
     detector: RequestedDetector = RequestedDetector()
     records: RequestedRecords = RequestedRecords()
     run: RunOptions = RunOptions()
-    shard_size: int | None = None
+    shard_size: Annotated[int | None, option(
+        "Number of images in each new shard. Older shards stay as they are.", "N", KEPT, min=1,
+        default="ten minutes of work, at most 4,000; 1,000 for GPUs of a cluster", advanced=True,
+    )] = None  # fmt: skip

@@ -36,7 +36,7 @@ from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.feature_settings import choice_words, conventions_name, parts_words, selection_name
 from roibeam.pipelines.data.shard_plan import Plan
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary, read_vocabulary
-from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
+from roibeam.pipelines.extract.request import DetectorOptions, ExtractRequest
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
@@ -83,9 +83,9 @@ def open_detector(
     with_boxes = request.images.boxes is not None
     recorded = None if plan is None else _recorded(plan)
     used = _as_recorded(chosen, given, recorded)
-    if not request.run.as_json:
+    if not request.run.json:
         if used == chosen or recorded is None or not recorded.is_that_of(used):
-            tell(choice_words(chosen, given.detector, given.settings, with_boxes=with_boxes))
+            tell(choice_words(chosen, given.detector, given.set, with_boxes=with_boxes))
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
@@ -99,7 +99,7 @@ def open_detector(
     return spec, vocabulary
 
 
-def chosen_detector(given: RequestedDetector) -> ChosenDetector:
+def chosen_detector(given: DetectorOptions) -> ChosenDetector:
     """The detector that the names of a request choose."""
     return choose_detector(
         given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
@@ -107,19 +107,19 @@ def chosen_detector(given: RequestedDetector) -> ChosenDetector:
     )  # fmt: skip
 
 
-def detector_parts(chosen: ChosenDetector, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
+def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a detector as the settings change them, and its names."""
     sections = {"detector": chosen.config, "conventions": chosen.conventions, "selection": chosen.selection}
-    parts: dict[str, Any] = apply_overrides(sections, given.settings)
-    if given.vocabulary is None:
+    parts: dict[str, Any] = apply_overrides(sections, given.set)
+    if given.vocab is None:
         return parts, Vocabulary(chosen.class_names, chosen.attribute_names)
     sizes = parts["detector"]
     return parts, load_vocabulary(
-        given.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+        given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
     )
 
 
-def need_detector(named: NamedFiles, given: RequestedDetector, *, runs_here: bool = True) -> None:
+def need_detector(named: NamedFiles, given: DetectorOptions, *, runs_here: bool = True) -> None:
     """Adds errors in the files and names of a detector, as far as they are known without a store and torch.
 
     Args:
@@ -127,7 +127,7 @@ def need_detector(named: NamedFiles, given: RequestedDetector, *, runs_here: boo
     """
     if named.need("--weights", given.weights, FILE):
         named.look(lambda: _check_weights(given.weights))
-    named.need("--vocab", None if given.vocabulary == PUBLISHED_LISTS else given.vocabulary)
+    named.need("--vocab", None if given.vocab == PUBLISHED_LISTS else given.vocab)
     named.look(lambda: _look_at(given))
     named.look(lambda: (check_device if runs_here else check_device_name)(given.device))
 
@@ -138,14 +138,14 @@ def _check_weights(weights: str | None) -> None:
     check_weight_file(weights)
 
 
-def _look_at(given: RequestedDetector) -> None:
+def _look_at(given: DetectorOptions) -> None:
     if (config := detectron2_config(given.detector)) is not None:
         detectron2_parts(config, given)
     else:
         chosen_detector(given)
 
 
-def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tuple[dict[str, Any], Vocabulary]:
+def detectron2_parts(config: Detectron2Config, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a network of detectron2's as the settings change them, and its names."""
     for option, value in (("preset", given.preset), ("conventions", given.conventions)):
         if value is not None:
@@ -157,9 +157,9 @@ def detectron2_parts(config: Detectron2Config, given: RequestedDetector) -> tupl
         raise ValueError(f"weights are missing: {given.detector} brings none; give a weight file (--weights FILE)")
     default = PUBLISHED_SELECTIONS.get(config.file, DEFAULT_SELECTION)
     selection = named("selection", given.selection or default, SELECTIONS)
-    parts = apply_overrides({"detector": config, "selection": selection}, given.settings)
+    parts = apply_overrides({"detector": config, "selection": selection}, given.set)
     # The number of names that it needs is known from the network only.
-    return parts, Vocabulary() if given.vocabulary is None else read_vocabulary(given.vocabulary)
+    return parts, Vocabulary() if given.vocab is None else read_vocabulary(given.vocab)
 
 
 def _of_detectron2(
@@ -167,7 +167,7 @@ def _of_detectron2(
 ) -> tuple[DetectorSpec, Vocabulary]:
     given = request.detector
     parts, vocabulary = detectron2_parts(config, given)
-    if not request.run.as_json:
+    if not request.run.json:
         boxes = "given boxes" if request.images.boxes is not None else selection_name(asdict(parts["selection"]))
         tell(f"detector {given.detector} of detectron2, {boxes}")
     spec = DetectorSpec(
@@ -176,7 +176,7 @@ def _of_detectron2(
     return spec, vocabulary
 
 
-def _as_recorded(chosen: ChosenDetector, given: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
+def _as_recorded(chosen: ChosenDetector, given: DetectorOptions, recorded: _Recorded | None) -> ChosenDetector:
     """The choice, with what nothing in the request names as the store recorded it."""
     if recorded is None or given.preset is not None or chosen.is_folder:
         return chosen
@@ -218,7 +218,7 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
     named_conventions = given.conventions or CONVENTIONS_OF_SIZES.get(str(given.detector))
     if not with_boxes and named_conventions in ("vlbert-e2e", "r2c"):
         notes.append(f"{named_conventions} was published for given boxes (--boxes), never with proposals")
-    sections = {setting.strip().partition(".")[0] for setting in given.settings}
+    sections = {setting.strip().partition(".")[0] for setting in given.set}
     if with_boxes and (given.selection is not None or "selection" in sections):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))

@@ -200,7 +200,7 @@ def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> De
 def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], None], *, to_plan: bool) -> Work:
     """The same work with its device; reports device and number of images to the user."""
     chosen = _device(request, work.detector, to_plan=to_plan)
-    if not request.run.as_json:
+    if not request.run.json:
         tell(chosen.words)
         tell(f"{plural(len(work.source.images), 'image')} in {_place(request, work)}")
     detector = dataclasses.replace(work.detector, device=chosen.name)
@@ -216,7 +216,7 @@ def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
     what = "SOURCE" if len(images.sources) == 1 else "SOURCE (the last argument is the store)"
     for source in images.sources:
         named.need(what, None if is_pattern(source) else source)
-    named.need("--photos", images.image_root, FOLDER)
+    named.need("--photos", images.photos, FOLDER)
     named.need("--boxes", images.boxes)
     named.need("--captions", images.captions, FILE)
     need_detector(named, detector, runs_here=runs_here)
@@ -251,7 +251,7 @@ def _place(request: ExtractRequest, work: Work) -> str:
     if more:
         return f"{len(more) + 1} sources below {source.location}"
     beside = (source.location, os.path.dirname(source.location))
-    was_found = request.images.image_root is None and os.path.isfile(first) and source.image_root not in beside
+    was_found = request.images.photos is None and os.path.isfile(first) and source.image_root not in beside
     return f"{first}, photos in {source.image_root}" if was_found else first
 
 
@@ -272,7 +272,7 @@ def _threads(request: int | None, run: RunOptions) -> int | None:
 
 
 def _store(request: ExtractRequest) -> OutputFolder:
-    if any(map(is_url, request.images.sources)) or is_url(request.images.image_root or ""):
+    if any(map(is_url, request.images.sources)) or is_url(request.images.photos or ""):
         use_beam_options(request.run.beam_args)
     if slash := _ONE_SLASH.match(request.out):
         raise ValueError(f"OUT {request.out!r}: a slash is missing; write {slash[1]}://{slash[2]}")
@@ -286,7 +286,7 @@ def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callab
     """The images, the report on held-out ones, and the test whether an image id is held out."""
     source = open_sources(
         request.sources,
-        image_root=request.image_root,
+        image_root=request.photos,
         id_rule=request.id_rule,
         skip_bad_archives=request.skip_bad_archives,
         caption_column=request.caption_column if request.captions is None else "",
@@ -298,9 +298,9 @@ def _source(request: RequestedImages) -> tuple[Source, LeakReport | None, Callab
         )
     if not request.held_out:
         return source, None, None
-    data_set = checked_data_set(request.images_of, data_set_of_source(source))
+    data_set = checked_data_set(request.numbers_of, data_set_of_source(source))
     rules = HeldOut(request.held_out, id_prefix=request.id_prefix)
-    source, leaks = keep_out(rules, source, data_set, leave_out=request.leave_out_held_out)
+    source, leaks = keep_out(rules, source, data_set, leave_out=request.drop_held_out)
     return source, leaks, lambda image_id: rules.holds_out(image_id.removeprefix(request.id_prefix), data_set)
 
 

@@ -14,30 +14,24 @@ from typing import Any
 
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural, printable
-from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, refuse_leaks, reported_files
-from roibeam.pipelines.data.image_identity import Key, checked_data_set, data_set_of_store, reported_by_name
-from roibeam.pipelines.training.run_folder.training_data import known_keys, perhaps_trained_among, trained_among
+from roibeam.pipelines.data.compatibility import HeldOutOptions
+from roibeam.pipelines.data.held_out import RULES, HeldOut, LeakReport, reported_files
+from roibeam.pipelines.data.image_identity import (
+    DATA_SETS,
+    Key,
+    checked_data_set,
+    data_set_of_store,
+    reported_by_name,
+    whole_id,
+)
+from roibeam.pipelines.training.run_folder.training_data import known_keys, trained_among
 
 
-@dataclass(frozen=True)
-class HeldOutOptions:
-    """Options on held-out images.
-
-    Attributes:
-        rules: RULE=FILE or RULE=FOLDER, see `HeldOut`.
-        leave_out: drop such images instead of stopping.
-        images_of: data set that bare numbers belong to; None for that of the store.
-    """
-
-    rules: Sequence[str] = ()
-    leave_out: bool = False
-    images_of: str | None = None
-
-    def check(self) -> None:
-        """Raises ValueError for options without effect."""
-        if self.leave_out and not self.rules:
-            raise ValueError("--drop-held-out: name what is held out with --held-out")
-        checked_data_set(self.images_of, None)
+def check_held_out(request: HeldOutOptions) -> None:
+    """Raises ValueError for options without effect."""
+    if request.drop_held_out and not request.held_out:
+        raise ValueError("--drop-held-out: name what is held out with --held-out")
+    checked_data_set(request.numbers_of, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +53,15 @@ class PhotoNames:
         keys = [*known_keys(image_id, self.data_set), *self.rules.keys_of(image_id, self.data_set)]
         return list(dict.fromkeys([*keys, *self.rules.keys_of(name, None)]))
 
+    def bare_keys(self, image_id: str) -> list[Key]:
+        """Keys as runs have them that knew an image by its bare number, of an unknown data set."""
+        return [whole_id(str(value)) for name, value in self.keys(image_id) if name in DATA_SETS]
 
-def photo_names(words: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
+
+def photo_names(request: HeldOutOptions, store: FeatureStore, called: Mapping[str, str]) -> PhotoNames:
     """Names of the images of a store. Raises ValueError for unknown rules and missing files."""
-    data_set = checked_data_set(words.images_of, data_set_of_store(store.manifest))
-    return PhotoNames(data_set, HeldOut(words.rules), called)
+    data_set = checked_data_set(request.numbers_of, data_set_of_store(store.manifest))
+    return PhotoNames(data_set, HeldOut(request.held_out), called)
 
 
 def check_own_splits(
@@ -80,30 +78,25 @@ def check_own_splits(
     Args:
         trained_files: sources of the whole training split.
         image_ids: of the training split.
-    Raises:
-        ValueError: naming the file, where that is not allowed.
     """
-    trained = {path.resolve() for path in trained_files}
-    there = reported_files(task, str(folder))
-    files = [(task, path) for path in there if Path(path).resolve() not in trained]
-    notes = [
-        f"{Path(path).name} is trained on: nothing that is measured on it is held out"
-        for path in there
-        if Path(path).resolve() in trained
-    ]
+    trained, files, notes = {path.resolve() for path in trained_files}, [], []
+    for path in reported_files(task, str(folder)):
+        if Path(path).resolve() in trained:
+            notes.append(f"{Path(path).name} is trained on: nothing that is measured on it is held out")
+        else:
+            files.append((task, path))
     try:
         report = HeldOut([], files).scan(image_ids, names.data_set, names.called) if files else None
     except ValueError as error:
         return [*notes, f"held-out images of {task} cannot be looked for: {error}"]
     if report is None or not report.leaked:
         return notes
-    leaks = "; ".join(rule.line() for rule in report.rules if rule.found)
     if not allowed:
         raise ValueError(
             f"{plural(len(report.leaked), 'image')} of the training split lie in files that results are reported on: "
-            f"{leaks}; take them out of one, or say --set data.shared_images=true"
+            f"{report.leaks()}; take them out of one, or say --set data.shared_images=true"
         )
-    return [*notes, f"{leaks}: what is measured on them is not held out"]
+    return [*notes, f"{report.leaks()}: what is measured on them is not held out"]
 
 
 def other_tasks_leaks(
@@ -148,32 +141,30 @@ def check_read_splits(
     notes = []
     for split, images in splits.items():
         shared = [image for image in dict.fromkeys(images) if trained & set(names.keys(image))]
-        leaks = f"{plural(len(shared), 'image')} of the split {split}" if shared else ""
-        if shared and not allowed:
-            raise ValueError(
-                f"{leaks} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them "
-                f"is not held out; take them out of one split, or say --set data.shared_images=true"
-            )
-        notes += [f"{leaks} are trained on: what is measured on them is not held out"] if shared else []
+        if shared:
+            leaks = f"{plural(len(shared), 'image')} of the split {split}"
+            refuse_shared(leaks, shared, allowed=allowed)
+            notes.append(f"{leaks} are trained on: what is measured on them is not held out")
     return notes
 
 
-def check_given_rules(
-    words: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
-) -> LeakReport | None:
-    """Report on training images that the user's rules hold out; None without a rule.
+def refuse_shared(leaks: str, images: Sequence[str], *, allowed: bool) -> None:
+    """Raises ValueError, unless they are allowed, for images of another split that are trained on, in words `leaks`."""
+    if not allowed:
+        raise ValueError(
+            f"{leaks} are in the training split too, such as {printable(images[0], 80)}: what is measured on them is "
+            f"not held out; take them out of one split, or say --set data.shared_images=true"
+        )
 
-    Raises:
-        ValueError: for such images unless they are left out, or if no other is left.
-    """
-    if not words.rules:
+
+def check_given_rules(
+    request: HeldOutOptions, image_ids: Sequence[str], names: PhotoNames, where: str
+) -> LeakReport | None:
+    """Report on training images that the user's rules hold out; None without a rule. Raises ValueError for such images
+    unless they are left out, or if no other is left."""
+    if not request.held_out:
         return None
-    report = names.rules.scan(image_ids, names.data_set, names.called)
-    if not words.leave_out:
-        refuse_leaks(report, where)
-    if report.leaked and len(report.leaked) == report.images:
-        raise ValueError(f"{where}: all of its {report.images:,} images are held out; nothing is left to train on")
-    return report
+    return names.rules.scan_kept(image_ids, names.data_set, where, leave_out=request.drop_held_out, called=names.called)
 
 
 @dataclass(frozen=True)
@@ -222,12 +213,10 @@ def seen_before(run: Path | None, image_ids: Sequence[str], names: PhotoNames) -
 
     Args:
         run: folder of the run; None for a model without one.
-    Raises:
-        ValueError: when its list of images is damaged.
     """
     trained = None if run is None else trained_among(run, image_ids, names.keys)
     if run is None or trained is None:
         return SeenBefore(len(image_ids), None)
     known = set(trained)
     others = [image_id for image_id in image_ids if image_id not in known]
-    return SeenBefore(len(image_ids), tuple(trained), tuple(perhaps_trained_among(run, others, names.keys)))
+    return SeenBefore(len(image_ids), tuple(trained), tuple(trained_among(run, others, names.bare_keys) or ()))

@@ -49,17 +49,12 @@ def read_card(results: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
     Args:
         digest: SHA-256 of the file.
     """
-    path = card_path(results)
-    card, why = _card_of(path, digest)
+    own = card_path(results)
+    card, why = _card_of(own, digest)
     if card is None:
-        card = _renamed(path, digest)
+        others = (path for path in sorted(own.parent.glob(f"*{SUFFIX}"))[:_MOST_CARDS] if path != own)
+        card = next((found for path in others if (found := _card_of(path, digest)[0]) is not None), None)
     return card, why if card is None else ""
-
-
-def _renamed(own: Path, digest: str) -> dict[str, Any] | None:
-    """A card of these bytes under another name, among the first of the folder."""
-    others = (path for path in sorted(own.parent.glob(f"*{SUFFIX}"))[:_MOST_CARDS] if path != own)
-    return next((card for path in others if (card := _card_of(path, digest)[0]) is not None), None)
 
 
 def _card_of(path: Path, digest: str) -> tuple[dict[str, Any] | None, str]:
@@ -83,14 +78,14 @@ def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [
         *_model_lines(card),
         *_model_lines(_part(card, "second")),
-        ("boxes", _words(_boxes(store, _part(card, "options")))),
-        ("shown", _words(_input_notes(settings))),
+        ("boxes", _boxes(store, _part(card, "options"))),
+        ("shown", _input_notes(settings)),
         ("judged", _judged(_part(card, "told"))),
         ("best", _best(_part(card, "told"))),
     ]
     commands = card.get("commands")
-    lines += [("command", _words(str(each))) for each in (commands if isinstance(commands, list) else ())]
-    return [(name, value) for name, value in lines if value]
+    lines += [("command", str(each)) for each in (commands if isinstance(commands, list) else ())]
+    return [(name, printable(value, 1000)) for name, value in lines if value]
 
 
 def _model_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -99,22 +94,18 @@ def _model_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not card:
         return []
     return [
-        ("model", _words(f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}")),
+        ("model", f"{model.get('system')}, step {model.get('step')}, {model.get('folder')}"),
         ("weights", f"sha256 {str(model.get('weights'))[:16]}"),
-        ("computed", _words(_computed(model))),
-        ("trained", _words(_trained(model))),
-        ("seeds", _words(_seeds(model))),
-        ("leaks", _words(_leaks(_part(card, "leaks")))),
+        ("computed", _computed(model)),
+        ("trained", _trained(model)),
+        ("seeds", _seeds(model)),
+        ("leaks", _leaks(_part(card, "leaks"))),
     ]
 
 
 def _part(card: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = card.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-def _words(text: str) -> str:
-    return printable(text, 1000)
 
 
 def _boxes(store: Mapping[str, Any], options: Mapping[str, Any]) -> str:

@@ -78,11 +78,7 @@ class Score:
 
 
 def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
-    """Scores a result file, or with `check_only` only reads it.
-
-    Raises:
-        ValueError: one line, for names and files that are missing or damaged.
-    """
+    """Scores a result file, or with `check_only` only reads it."""
     split, task, official = _opened(request)
     if not task.rows:
         raise ValueError(f"{str(task.files[0])!r}: holds no row of {request.task}'s {split} split")
@@ -109,7 +105,7 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
             task.check(str(path))
         return Score((), card)
     if task.numbers is not None:
-        card["numbers"] = {str(path): dict(task.numbers(str(path))) for path in results}
+        card["numbers"] = {str(path): dict(task.numbers(task.read(str(path)))) for path in results}
     measured = [task.measures(str(path)) for path in results]
     return Score(_figures(measured), card)
 

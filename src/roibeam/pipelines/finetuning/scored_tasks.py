@@ -12,7 +12,8 @@ import importlib.util
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,17 +26,18 @@ from roibeam.pipelines.data.datasets.rows import MissingFileError, find_file
 from roibeam.pipelines.data.datasets.tables import TableRow, read_answer_table, read_table, table_of, tables_in
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
-from roibeam.pipelines.data.datasets.vqa import minival_ids, read_vqa_labels, read_vqa_question_ids
+from roibeam.pipelines.data.datasets.vqa import VqaLabels, minival_ids, read_vqa_labels, read_vqa_question_ids
 from roibeam.pipelines.finetuning.metrics.glue import SUBMISSION, open_glue, open_submission
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, open_entities_labels
 from roibeam.pipelines.finetuning.metrics.measure import (
     OFFICIAL,
     STRICT,
-    Measure,
     Measures,
     OpenTask,
     ScoredTask,
+    check_labelled,
     check_row_ids,
+    rows_by_id,
 )
 from roibeam.pipelines.finetuning.metrics.nlvr2 import judged_statements, nlvr2_measures, read_nlvr2_predictions
 from roibeam.pipelines.finetuning.metrics.own_labels import own_label_measures, read_label_results
@@ -45,13 +47,8 @@ from roibeam.pipelines.finetuning.metrics.referring import (
     read_referring_results,
     referring_measures,
 )
-from roibeam.pipelines.finetuning.metrics.retrieval import (
-    PairScores,
-    checked_scores,
-    retrieval_measures,
-    retrieval_numbers,
-)
-from roibeam.pipelines.finetuning.metrics.vcr import chosen_rows, read_vcr_results, scores_by_question, vcr_measures
+from roibeam.pipelines.finetuning.metrics.retrieval import checked_scores, retrieval_measures, retrieval_numbers
+from roibeam.pipelines.finetuning.metrics.vcr import VcrScores, chosen_rows, read_vcr_results, vcr_measures
 from roibeam.pipelines.finetuning.metrics.vqa import (
     answered_questions,
     answers_by_question,
@@ -91,42 +88,26 @@ def _open_vqa_table(folder: Path, split: str, rules: str) -> OpenTask:
     path = table_of(folder, split)
     rows = list(read_answer_table(path))
     ids = [row.id for row in rows]
-    check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="question")
+    check_row_ids(repr(str(path)), ids, unit="question")
 
-    def check(results: str) -> dict[str, str]:
-        given = list(read_own_answers(results))
-        check_row_ids(
-            repr(results), [row[0] for row in given], ids, unit="question", allow_duplicates=rules == OFFICIAL
-        )
-        return dict(given)
+    def read(results: str) -> dict[str, str]:
+        return rows_by_id(repr(results), read_own_answers(results), ids, unit="question", rules=rules)
 
-    def scored(results: str) -> Measures:
-        unknown = next((row.where for row in rows if not row.answers), None)
-        if unknown is not None:
-            raise ValueError(f"{unknown}: no answers, so that nothing can be scored; --check looks at a submission")
-        answers = check(results)
+    def score(answers: Mapping[str, str]) -> Measures:
+        check_labelled((row.where for row in rows if not row.answers), "answers")
         return few_measures((answers[row.id], row.answers, row.image) for row in rows)
 
     metric = "VQA accuracy, each person left out in turn; of three people and fewer the share who said the same"
-    return OpenTask(
-        metric, _ROW_RULES if rules == OFFICIAL else _STRICT, (path,), len(rows), check, scored, is_own=True
-    )
+    return OpenTask(metric, _ROW_RULES if rules == OFFICIAL else _STRICT, (path,), len(rows), read, score, is_own=True)
 
 
 def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
     if has_own_tables(folder):
         return _open_vqa_table(folder, split, rules)
-    year = VQA_YEARS[split]
-    metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
-    rules_words = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
+    year, labels = VQA_YEARS[split], list[VqaLabels]()
     if split in ("test", "test-dev"):
         path = find_file(folder, f"v2_OpenEnded_mscoco_{year}_questions.json")
         questions = list(read_vqa_question_ids(str(path)))
-
-        def no_labels(results: str) -> Measures:
-            raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
-
-        scored = no_labels
     else:
         path = find_file(folder, f"v2_mscoco_{year}_annotations.json")
         labels = list(read_vqa_labels(str(path)))
@@ -134,57 +115,70 @@ def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
             chosen = minival_ids([each.question_id for each in labels])
             labels = [each for each in labels if each.question_id in chosen]
         questions = [each.question_id for each in labels]
+    check_row_ids(repr(str(path)), questions, unit="question")
 
-        def scored(results: str) -> Measures:
-            return vqa_measures(answered_questions(labels, check(results)))
+    def score(answers: dict[int, str]) -> Measures:
+        if split in ("test", "test-dev"):
+            raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
+        return vqa_measures(answered_questions(labels, answers))
 
-    check_row_ids(repr(str(path)), questions, questions, unit="question")
-
-    def check(results: str) -> dict[int, str]:
-        return answers_by_question(read_vqa_results(results), questions, repr(results), rules)
-
-    return OpenTask(metric, rules_words if rules == OFFICIAL else _STRICT, (path,), len(questions), check, scored)
+    metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
+    rules_words = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
+    return OpenTask(
+        metric,
+        rules_words if rules == OFFICIAL else _STRICT,
+        (path,),
+        len(questions),
+        lambda results: answers_by_question(read_vqa_results(results), questions, repr(results), rules),
+        score,
+    )
 
 
 def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
     path = find_file(folder, f"{split}.jsonl")
     labels = list(read_vcr_labels(str(path)))
     questions = [each.annot_id for each in labels]
-    check_row_ids(repr(str(path)), questions, questions, unit="question")
+    check_row_ids(repr(str(path)), questions, unit="question")
 
-    def check(results: str) -> object:
-        return scores_by_question(read_vcr_results(results), questions, repr(results))
+    def read(results: str, *, whole: bool = False) -> dict[str, VcrScores]:
+        return rows_by_id(repr(results), read_vcr_results(results, whole=whole), questions, unit="question")
 
-    def scored(results: str) -> Measures:
-        scores = read_vcr_results(results, whole=False)
-        return vcr_measures(chosen_rows(labels, scores_by_question(scores, questions, repr(results))))
-
-    rules_words = f"{_STRICT}; there is no public scorer of this file, so official rules are the same"
     metric = (
         "share of right choices (eval_q2ar.py); QA->R is given the right answer; the first of equal scores is taken"
     )
-    rules_words += "; a file of answers or of rationales alone is scored too, the leaderboard's has both"
-    return OpenTask(metric, rules_words, (path,), len(labels), check, scored)
+    rules_words = (
+        f"{_STRICT}; there is no public scorer of this file, so official rules are the same; a file of answers or of "
+        "rationales alone is scored too, the leaderboard's has both"
+    )
+    return OpenTask(
+        metric,
+        rules_words,
+        (path,),
+        len(labels),
+        read,
+        lambda scores: vcr_measures(chosen_rows(labels, scores)),
+        read_whole=partial(read, whole=True),
+    )
 
 
 def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
     path = find_file(folder, f"{split}.json")
     statements = list(read_nlvr2(str(path)))
     identifiers = [each.identifier for each in statements]
-    check_row_ids(repr(str(path)), identifiers, identifiers, unit="statement")
-
-    def check(results: str) -> object:
-        return read_nlvr2_predictions(results, identifiers, rules)
-
-    def scored(results: str) -> Measures:
-        return nlvr2_measures(judged_statements(statements, read_nlvr2_predictions(results, identifiers, rules)))
-
+    check_row_ids(repr(str(path)), identifiers, unit="statement")
     metric = "accuracy; consistency by identifier without its third field (nlvr2/eval/metrics.py)"
     rules_words = (
         "as metrics.py: the last of several lines counts, unknown ids are ignored, other words than True and False miss"
     )
     strict = f"{_STRICT}, as is a word other than True and False"
-    return OpenTask(metric, rules_words if rules == OFFICIAL else strict, (path,), len(statements), check, scored)
+    return OpenTask(
+        metric,
+        rules_words if rules == OFFICIAL else strict,
+        (path,),
+        len(statements),
+        lambda results: read_nlvr2_predictions(results, identifiers, rules),
+        lambda predictions: nlvr2_measures(judged_statements(statements, predictions)),
+    )
 
 
 def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
@@ -196,33 +190,31 @@ def _open_refer(name: str) -> Callable[[Path, str, str], OpenTask]:
         if not sentences:
             raise ValueError(f"{str(path)!r}: no sentence of the split {split}")
         rule = BOX_RULES["refer" if rules in (STRICT, OFFICIAL) else rules]
-
-        def check(results: str) -> Measures:
-            return referring_measures(sentences, read_referring_results(results), repr(results), rule)
-
-        detections = _detections_in(folder)
-        metric = f"share of sentences whose box hits: {rule.words}"
-        if detections is None:
-            return OpenTask(metric, _STRICT, (path, instances), len(sentences), check, check)
+        metric, files = f"share of sentences whose box hits: {rule.words}", [path, instances]
+        detections: Path | None = None
+        with suppress(MissingFileError):
+            detections = find_file(folder, DETECTIONS_NAME)
+        if detections is not None:
+            metric += "; upper bound: share of those that any of MAttNet's boxes hits, whatever boxes the file is of"
+            files.append(detections)
 
         @cache
-        def bound() -> Measure:
-            return detected_bound(sentences, read_refer_detections(str(detections)), rule)
+        def bound() -> Measures:
+            if detections is None:
+                return {}
+            found = detected_bound(sentences, read_refer_detections(str(detections)), rule)
+            return {found.name: found}
 
-        metric += "; upper bound: share of those that any of MAttNet's boxes hits, whatever boxes the file is of"
         return OpenTask(
-            metric, _STRICT, (path, instances, detections), len(sentences), check,
-            lambda results: {**check(results), bound().name: bound()},
-        )  # fmt: skip
+            metric,
+            _STRICT,
+            tuple(files),
+            len(sentences),
+            lambda results: referring_measures(sentences, read_referring_results(results), repr(results), rule),
+            lambda measures: {**measures, **bound()},
+        )
 
     return open_task
-
-
-def _detections_in(folder: Path) -> Path | None:
-    try:
-        return find_file(folder, DETECTIONS_NAME)
-    except MissingFileError:
-        return None
 
 
 def check_data_set(name: str, refs: Path, sentences: Iterable[ReferringSentence]) -> None:
@@ -256,27 +248,23 @@ def opened_rows(
 
     Args:
         read: a result file -> (id, label) of each of its lines.
-    Raises:
-        RowsError: for an id that comes twice.
     """
     ids = [row.id for row in rows]
-    check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="row")
+    check_row_ids(repr(str(path)), ids, unit="row")
 
-    def check(results: str) -> dict[str, str]:
-        given = list(read(results))
-        check_row_ids(repr(results), [row[0] for row in given], ids, unit="row", allow_duplicates=rules == OFFICIAL)
-        return dict(given)
-
-    def scored(results: str) -> Measures:
-        unknown = next((row.where for row in rows if row.label is None), None)
-        if unknown is not None:
-            raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
-        predicted = check(results)
+    def score(predicted: Mapping[str, str]) -> Measures:
+        check_labelled(row.where for row in rows if row.label is None)
         right = [row.label for row in rows if row.label is not None]
         return own_label_measures([predicted[row.id] for row in rows], right, [row.image for row in rows])
 
-    rules_words = _ROW_RULES if rules == OFFICIAL else _STRICT
-    return OpenTask("share of rows whose label is said", rules_words, (path,), len(rows), check, scored)
+    return OpenTask(
+        "share of rows whose label is said",
+        _ROW_RULES if rules == OFFICIAL else _STRICT,
+        (path,),
+        len(rows),
+        lambda results: rows_by_id(repr(results), read(results), ids, unit="row", rules=rules),
+        score,
+    )
 
 
 def _open_labels(folder: Path, split: str, rules: str) -> OpenTask:
@@ -289,10 +277,6 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
     images = [each.image for each in pictures]
     captions = [each.caption_id(number) for each in pictures for number in range(len(each.captions))]
     folds = COCO_FOLDS if rules == FIVE_FOLDS else None
-
-    def check(results: str) -> PairScores:
-        return checked_scores(Path(results), captions, images, subset=rules == SUBSET)
-
     metric = (
         "share of queries whose right image, or best right caption, is among the first K; equal scores count against it"
     )
@@ -301,10 +285,14 @@ def _open_retrieval(folder: Path, split: str, rules: str) -> OpenTask:
         SUBSET: "some of the images, each with all of its captions",
     }
     return OpenTask(
-        metric, rules_words.get(rules, _STRICT), (path,), len(captions), check,
-        lambda results: retrieval_measures(check(results), folds),
-        numbers=lambda results: retrieval_numbers(check(results), folds),
-    )  # fmt: skip
+        metric,
+        rules_words.get(rules, _STRICT),
+        (path,),
+        len(captions),
+        lambda results: checked_scores(Path(results), captions, images, subset=rules == SUBSET),
+        partial(retrieval_measures, folds=folds),
+        numbers=partial(retrieval_numbers, folds=folds),
+    )
 
 
 FIVE_FOLDS, SUBSET, COCO_FOLDS = "five-folds", "subset", 5  # of retrieval
@@ -374,11 +362,8 @@ def digest_of_task(name: str) -> str:
 
 
 def own_task(name: str, option: str = "--task") -> OwnTask:
-    """Runs the file and takes its `TASK`.
-
-    Raises:
-        ValueError: when there is no such file, it does not run, or it sets no `TASK`.
-    """
+    """Runs the file and takes its `TASK`. Raises ValueError when there is no such file, it does not run, or it sets no
+    `TASK`."""
     path = Path(name).expanduser()
     if not path.is_file():
         raise ValueError(f"{option} {name!r}: no such file")

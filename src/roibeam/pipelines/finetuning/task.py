@@ -267,14 +267,28 @@ class DownstreamTask:
             raise ValueError(f"{self.name} has no split {split!r}; choose one of {', '.join(self.splits)}")
 
     def resolve_split(self, split: str) -> str:
-        """The named split; for "" val, or what the task calls so: dev, or MNLI's dev_matched.
-
-        Raises:
-            ValueError: for an unknown split.
-        """
+        """The named split; for "" val, or what the task calls so: dev, or MNLI's dev_matched. Raises ValueError for an
+        unknown split."""
         found = split or next((name for name in ("val", "dev", "dev_matched") if name in self.splits), "val")
         self.check_split(found)
         return found
+
+
+def labelled_answers(
+    words: Callable[[Iterable[Prediction]], Sequence[str]],
+    entry: Callable[[TaskGroup, str], Any] = lambda group, word: (group.id, word),
+) -> Callable[[Sequence[TaskGroup], Sequence[Prediction]], Iterator[Any]]:
+    """`DownstreamTask.answers` of a task of labels.
+
+    Args:
+        words: predictions -> the label of each, as the result file has it.
+        entry: a group and its label -> the entry of the result file.
+    """
+
+    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Any]:
+        return map(entry, groups, words(predictions))
+
+    return answers
 
 
 def logged_name(measure: str) -> str:

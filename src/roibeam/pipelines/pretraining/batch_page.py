@@ -31,8 +31,7 @@ class InspectedBatch:
         batch: as the model gets it; `rows` of it are on the page.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
         counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
-        photos: by (row, image of the row), as far as known: see `PhotoOrReason`.
-        banner: reason why the regions mean nothing.
+        photos: by (row, image of the row), as far as known.
         as_read: whether photos are as the network reads them, blank pixels and all; then no veil lies over a masked
             region.
     """
@@ -55,7 +54,9 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
     for name, count in inspected.counts.items():
         yield f"<div><dt>{escaped(name.replace('_', ' '))}: counted</dt><dd>{count:,}</dd></div>"
     yield "</dl></header>\n<main>\n" + banner_html(inspected.banner) + _DENOMINATORS
-    yield _legend(inspected, rows, tokenizer)
+    kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
+    marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
+    yield f'<p class="quiet legend">{marks}</p>\n'
     room = _MOST_BYTES
     for row in rows:
         section = "".join(_row(inspected, row, tokenizer, names))
@@ -77,13 +78,6 @@ _DENOMINATORS = (
     '<p class="quiet counts-note">Counts of this micro-batch, of one process. A loss is a mean over their sum in a '
     "whole step: of all its micro-batches and processes.</p>\n"
 )
-
-
-def _legend(inspected: InspectedBatch, rows: Sequence[int], tokenizer: CaptionTokenizer) -> str:
-    """The meaning of the marks on this page."""
-    kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
-    marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
-    return f'<p class="quiet legend">{marks}</p>\n'
 
 
 def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:

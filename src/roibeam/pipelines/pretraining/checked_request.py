@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.weights.sources import check_weight_file
@@ -73,17 +73,15 @@ _OPTIONS_OF_SETTINGS = {**OPTIONS, "data.batch_size": "batch_size"}
 def check_settings(
     request: PretrainRequest, recipe: Recipe | None, sizes: DetectorConfig | None, *, goes_on: bool
 ) -> None:
-    """
+    """Checks numbers and settings, except those that only data or a start can decide.
+
     Args:
         sizes: of the encoder that an end-to-end run starts from; None without one, or if it comes with a model.
         goes_on: from the model of the stage before, whose sizes are not known yet.
-    Raises:
-        ValueError: invalid numbers and settings, except those that only data or a start can decide.
     """
-    name = recipe.system if recipe is not None else chosen_system(request)
-    if name not in NAMED_SYSTEMS:
+    system, named = NAMED_SYSTEMS.get(chosen_system(request)), NamedFiles()
+    if system is None:
         return  # reported elsewhere
-    system, named = NAMED_SYSTEMS[name], NamedFiles()
     request = named.look(lambda: with_masking(request, recipe, system)) or request
     named.look(lambda: refuse_two_values(request.training, _OPTIONS_OF_SETTINGS, request.training.settings))
     named.look(lambda: check_device(train_config_of(request, recipe)(1).device))
@@ -109,9 +107,9 @@ def _check_sections(
         chosen["encoder"].check_rates(train_config_of(request, recipe)(1).parameter_groups)
         if getattr(chosen["sampling"], "box_numbers", False):
             raise ValueError("--end-to-end: features of photos have no box numbers; set sampling.box_numbers to false")
-    if request.data.stores:
+    if request.data.store:
         _check_objects(request, system, chosen)
-        check_search(chosen["data"], has_validation=request.data.validation is not None)
+        check_search(chosen["data"], has_validation=request.data.validation_captions is not None)
     elif request.data.text_corpus and recipe is None:  # a recipe needs a store, reported elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])
 
@@ -144,19 +142,15 @@ def _check_model_fields(request: PretrainRequest, recipe: Recipe | None, system:
             chosen = _with_data({**base, **overrides}, overrides, system)
             system.fields(**chosen)
             # A recipe or a model to start from that needs --end-to-end is refused elsewhere.
-            if (recipe is None or not recipe.end_to_end) and request.model.from_run is None:
-                _check_masked(request, chosen)
+            is_on_stored = (recipe is None or not recipe.end_to_end) and not request.end_to_end
+            is_new = request.model.from_run is None and bool(request.data.store)
+            if is_on_stored and is_new and chosen.get("masked_appearance") == "pixels":
+                raise ValueError(
+                    "masked_appearance 'pixels' reads the features of masked regions, and stored ones were measured on "
+                    "whole photos: they hold the answer; add --end-to-end, or choose another"
+                )
     except ValueError as error:
         raise ValueError(f"model settings {overrides}: {error}") from None
-
-
-def _check_masked(request: PretrainRequest, chosen: Mapping[str, Any]) -> None:
-    """Raises ValueError if the stored features would reveal what is masked."""
-    if chosen.get("masked_appearance") == "pixels" and not request.end_to_end and request.data.stores:
-        raise ValueError(
-            "masked_appearance 'pixels' reads the features of masked regions, and stored ones were measured on whole "
-            "photos: they hold the answer; add --end-to-end, or choose another"
-        )
 
 
 def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:
@@ -167,7 +161,7 @@ def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     if spec.from_bert not in (None, NO_BERT):
         return None
     if recipe is None:
-        size = system.sizes.get(spec.size or DEFAULT_SIZE)
+        size = system.sizes.get(spec.model or DEFAULT_SIZE)
         return None if size is None else size.fields
     if recipe.start and not spec.toy and spec.from_bert is None:
         return None
@@ -204,27 +198,20 @@ def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: 
 
 _TOKENIZER_OF_CAPTIONS = "captions"
 _SMALL_FILE = 1 << 20  # bytes; captions of smaller files are read here too, as a check
-# Command-line names of fields that have another name here.
-_OPTIONS = {
-    "images": "photos",
-    "labels_images": "labels-photos",
-    "judge_images": "judge-photos",
-    "judge_photos": "max-judge-images",
-}
-_ENCODER_FILES = ("images", "weights", "labels", "labels_images", "labels_vocab", "judge_labels", "judge_images")
+_ENCODER_FILES = ("photos", "weights", "labels", "labels_photos", "labels_vocab", "judge_labels", "judge_photos")
 
 
 def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
-    """
+    """Raises ValueError for everything that is missing or does not fit, named as the command's options, with the
+    remedy.
+
     Args:
         goes_on: as a later stage; its start is filled in when its turn comes.
-    Raises:
-        ValueError: everything that is missing or does not fit, named as the command's options, with the remedy.
-        OSError: when a file cannot be read.
     """
     data, spec, named = request.data, request.model, NamedFiles()
     recipe = recipe_of(request)
-    sizes = None if goes_on else named.look(lambda: _encoder_sizes(request, recipe))
+    has_own_encoder = request.end_to_end and spec.from_run is None and not goes_on
+    sizes = named.look(lambda: requested_choice(encoder_of(request, recipe)).config) if has_own_encoder else None
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),
@@ -233,48 +220,44 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         lambda: None if goes_on else _check_run_folder(request),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
         lambda: _check_texts(request, recipe),
-        lambda: _check_kinds(request, recipe),
-        lambda: None if goes_on else _check_system_of_start(request, recipe),
+        lambda: _check_kinds(request),
+        lambda: None if goes_on else _check_system_of_start(request),
     ):
         named.look(check)
-    if data.leave_out_held_out and not data.held_out:
-        named.look(lambda: _refuse("--drop-held-out: name what is held out, with --held-out"))
+    if data.drop_held_out and not data.held_out:
+        named.refuse("--drop-held-out: name what is held out, with --held-out")
     _need_files(request, named)
     named.check()
     for path in data.text_corpus:
         named.look(lambda path=path: check_has_text(str(path)))  # type: ignore[misc]
     named.check()
-    if not data.stores:
+    if not data.store:
         return
-    texts = TaskTexts(data.task_texts) if data.task_texts else None
+    texts = TaskTexts(data.task_text) if data.task_text else None
     named.look(lambda: checked_one_in(data.checksums))
     rules = {"caption_column": data.caption_column}
-    named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts, **rules))
-    named.look(lambda: GivenValidation(data.validation, data.validation_store, **rules))
-    if data.caption_column and not any(map(is_tsv, (*data.captions, data.validation or ""))):
-        named.look(lambda: _refuse("--caption-column: none of --captions and --validation-captions is a caption .tsv"))
-    for file in (*data.captions, data.validation):
+    named.look(lambda: GivenStores(data.store, data.captions, data.store_weight, texts=texts, **rules))
+    named.look(lambda: GivenValidation(data.validation_captions, data.validation_store, **rules))
+    if data.caption_column and not any(map(is_tsv, (*data.captions, data.validation_captions or ""))):
+        named.refuse("--caption-column: none of --captions and --validation-captions is a caption .tsv")
+    for file in (*data.captions, data.validation_captions):
         if file not in (None, OWN_CAPTIONS) and Path(file).stat().st_size <= _SMALL_FILE:
             named.look(lambda file=file: next(given_file(file, **rules).captions(), None))  # type: ignore[misc]
-    for store in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
+    for store in (each for each in (*data.store, data.validation_store) if each and "://" not in each):
         named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
     if not goes_on:
         named.look(lambda: _check_store_of_start(request))
     named.check()
 
 
-def _refuse(line: str) -> NoReturn:
-    raise ValueError(line)
-
-
 def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
     spec = request.model
-    if recipe is not None and (spec.system or spec.size):
+    if recipe is not None and (spec.system or spec.model):
         raise ValueError(f"--recipe {spec.recipe} sets system and model; leave --system and --model out")
     if spec.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
     if recipe is None:
-        model_size(chosen_system(request), spec.size or DEFAULT_SIZE)
+        model_size(chosen_system(request), spec.model or DEFAULT_SIZE)
 
 
 def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
@@ -291,17 +274,17 @@ def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
 
 def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
     data, model, encoder = request.data, request.model, request.encoder
-    for store in (*data.stores, data.validation_store):
+    for store in (*data.store, data.validation_store):
         named.need("--validation-store" if store is data.validation_store else "--store", store, FOLDER)
     for file in data.captions:
         named.need("--captions", None if file == OWN_CAPTIONS else file, FILE)
-    for path in data.task_texts:
+    for path in data.task_text:
         named.need("--task-text", path, FILE)
     for path in data.text_corpus:
         named.need("--text-corpus", path, FILE)
     for place in data.objects:
         named.need("--objects", place)
-    named.need("--validation-captions", data.validation, FILE)
+    named.need("--validation-captions", data.validation_captions, FILE)
     for rule in data.held_out:
         named.need("--held-out", rule.partition("=")[2] or None)
     named.need("--tokenizer", None if model.tokenizer == _TOKENIZER_OF_CAPTIONS else model.tokenizer)
@@ -313,24 +296,16 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
     named.need_output_folder(request.out)
 
 
-def _encoder_sizes(request: PretrainRequest, recipe: Recipe | None) -> DetectorConfig | None:
-    """Sizes of the encoder of an end-to-end run with new weights; ValueError if the detector or conventions are
-    unknown, or weights are missing."""
-    if not request.end_to_end or request.model.from_run is not None:
-        return None
-    return requested_choice(encoder_of(request, recipe)).config
-
-
 def _check_stores(request: PretrainRequest) -> None:
     """Raises ValueError if options that need a store have none, or there is nothing to learn from."""
     data, model = request.data, request.model
-    if data.stores:
+    if data.store:
         return
     of_stores = {
-        "--captions": data.captions, "--store-weight": data.weights, "--task-text": data.task_texts,
-        "--validation-captions": data.validation, "--validation-store": data.validation_store,
-        "--held-out": data.held_out, "--numbers-of": data.images_of, "--drop-held-out": data.leave_out_held_out,
-        "--end-to-end": request.end_to_end, "--cache-dir": data.stage_to, "--cache-gb": data.stage_gb,
+        "--captions": data.captions, "--store-weight": data.store_weight, "--task-text": data.task_text,
+        "--validation-captions": data.validation_captions, "--validation-store": data.validation_store,
+        "--held-out": data.held_out, "--numbers-of": data.numbers_of, "--drop-held-out": data.drop_held_out,
+        "--end-to-end": request.end_to_end, "--cache-dir": data.cache_dir, "--cache-gb": data.cache_gb,
         "--objects": data.objects, "--recipe": model.recipe, "--min-match": data.min_match is not None,
         "--num-classes": data.num_classes, "--checksums": data.checksums != ALL,
     }  # fmt: skip
@@ -364,16 +339,16 @@ def _check_files_of_start(spec: RequestedModel) -> None:
 
 def _check_run_folder(request: PretrainRequest) -> None:
     """Raises ValueError if other files are in the way of the run. Other processes may check after it has started."""
-    resume = request.training.resume
+    resume = request.training.resume_choice
     if is_main_process() and not (request.out / STAGES_NAME).is_file():
         check_run_folder(request.out, resume="auto" if resume is None else resume)
 
 
 def _check_labels(spec: RequestedEncoder) -> None:
     for option, needed in (
-        ("labels_images", spec.labels),
-        ("judge_images", spec.judge_labels),
+        ("labels_photos", spec.labels),
         ("judge_photos", spec.judge_labels),
+        ("max_judge_images", spec.judge_labels),
         ("labels_vocab", spec.labels or spec.judge_labels),
     ):
         if getattr(spec, option) is not None and needed is None:
@@ -382,34 +357,34 @@ def _check_labels(spec: RequestedEncoder) -> None:
 
 
 def _option(field: str) -> str:
-    return f"--{_OPTIONS.get(field, field.replace('_', '-'))}"
+    return f"--{field.replace('_', '-')}"
 
 
 def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:
     name = request.model.recipe
     if recipe is not None and recipe.text_corpus and not request.data.text_corpus:
         raise ValueError(f"--recipe {name} mixes in text without images: name the files with --text-corpus")
-    if recipe is not None and recipe.task_text and not request.data.task_texts:
+    if recipe is not None and recipe.task_text and not request.data.task_text:
         raise ValueError(f"--recipe {name} reads a task's own text: name its files with --task-text")
 
 
-def _check_kinds(request: PretrainRequest, recipe: Recipe | None) -> None:
-    data, name = request.data, recipe.system if recipe is not None else chosen_system(request)
-    if name not in NAMED_SYSTEMS:
+def _check_kinds(request: PretrainRequest) -> None:
+    data, system = request.data, NAMED_SYSTEMS.get(chosen_system(request))
+    if system is None:
         return  # reported elsewhere
     check_kinds(
-        NAMED_SYSTEMS[name],
-        num_stores=len(data.stores),
+        system,
+        num_stores=len(data.store),
         has_text_corpus=bool(data.text_corpus),
-        has_task_texts=bool(data.task_texts),
+        has_task_texts=bool(data.task_text),
         is_end_to_end=request.end_to_end,
-        has_validation=data.validation is not None,
+        has_validation=data.validation_captions is not None,
     )
 
 
-def _check_system_of_start(request: PretrainRequest, recipe: Recipe | None) -> None:
+def _check_system_of_start(request: PretrainRequest) -> None:
     """Raises ValueError for a model of another system. Weights are not read."""
-    start, name = request.model.from_run, recipe.system if recipe is not None else chosen_system(request)
+    start, name = request.model.from_run, chosen_system(request)
     found = None if start is None or not Path(start).expanduser().exists() else found_model(start)
     if found is None or name not in NAMED_SYSTEMS:
         return
@@ -420,7 +395,7 @@ def _check_system_of_start(request: PretrainRequest, recipe: Recipe | None) -> N
 
 def _check_store_of_start(request: PretrainRequest) -> None:
     """Raises ValueError if the first store has other features than the model to start from learned."""
-    start, store = request.model.from_run, request.data.stores[0]
+    start, store = request.model.from_run, request.data.store[0]
     found = None if start is None else found_model(start)
     if found is not None and "://" not in store:
         with FeatureStore(store) as opened:
@@ -457,9 +432,8 @@ def check_stages(out: Path, stages: Sequence[RequestedStage]) -> None:
         return
     named = NamedFiles()
     named.need_output_folder(out)
-    requests = requests_of(stages)
-    for number, stage in enumerate(stages, start=1):
-        named.look(partial(_check, number, stage, requests[number - 1]))
+    for number, (stage, request) in enumerate(zip(stages, requests_of(stages), strict=True), start=1):
+        named.look(partial(_check, number, stage, request))
     named.check()
 
 
@@ -469,9 +443,7 @@ def requests_of(stages: Sequence[RequestedStage]) -> list[PretrainRequest]:
     for stage in stages:
         request = stage.request
         if found and request.model.system is None and request.model.recipe is None:
-            before = found[-1].model
-            system = recipe_named(before.recipe).system if before.recipe else chosen_system(found[-1])
-            request = replace(request, model=replace(request.model, system=system))
+            request = replace(request, model=replace(request.model, system=chosen_system(found[-1])))
         found.append(request)
     return found
 
@@ -488,13 +460,8 @@ _COMES_WITH_THE_WEIGHTS = ("from_bert", "tokenizer", "background", "detector", "
 
 
 def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
-    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one.
-
-    Args:
-        num_stages: number of stages described one by one; 0 for none.
-    Raises:
-        ValueError: for one stage, or another number than the recipe has.
-    """
+    """The recipes of the stages, in order; empty if `spec` names no recipe that continues another one. ValueError for
+    one stage, or another number of stages described one by one (0 for none) than the recipe has."""
     recipe, chain = spec.recipe, list[str]()
     if recipe is not None and spec.from_run is None and recipe_named(recipe).after:
         chain = [*stages_before(recipe), recipe]
@@ -508,11 +475,8 @@ def recipes_in_row(spec: RequestedModel, num_stages: int) -> list[str]:
 
 
 def not_passed_on(number: int, recipe: str | None) -> tuple[str, ...]:
-    """Names of options that stage `number` (from 1) does not inherit from those given for all stages.
-
-    Args:
-        recipe: the stage's, where the run is a recipe's chain.
-    """
+    """Names of options that stage `number` (from 1), of this recipe of a chain, does not inherit from those given for
+    all."""
     names = () if number == 1 else _COMES_WITH_THE_WEIGHTS
     if recipe is None:
         return names

@@ -37,7 +37,7 @@ from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_na
 from roibeam.pipelines.data.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.pretraining.requested_settings import LabelledRules, PhotoRules
-from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.detector.evaluation import evaluate_photos
 from roibeam.pipelines.training.detector.task import LabelledBatches
 from roibeam.pipelines.training.model_files.encoder_settings import EncoderOptions, LossWeights
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector, region_encoder_of
@@ -99,13 +99,7 @@ class JudgedPhotos:
 
 
 class DetectorChange:
-    """Evaluates one detector twice, before and after training.
-
-    Args:
-        run_dir: of the run; the file is written there.
-        heads, encoder: the detector's parts, evaluated in their current state.
-        device: of the evaluation; the parts stay there.
-    """
+    """Evaluates one detector, the current state of its heads and encoder, twice: before and after training."""
 
     def __init__(
         self, run_dir: Path, judged: JudgedPhotos, heads: DetectorHeads, encoder: RegionEncoder, *, device: torch.device
@@ -131,32 +125,19 @@ class DetectorChange:
 
     def _report(self, when: str) -> dict[str, Any]:
         detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
-        photos = self._judged.photos
         logger.info("judging the detector %s on %s", when, plural(self._judged.count, "photo"))
         with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
-            report = evaluate_detector(
-                detector,
-                photos.images,
-                photos.root,
-                class_names=photos.class_names,
-                attribute_names=photos.attribute_names,
-                max_images=self._judged.most,
-                progress=progress.to,
-            )
+            report = evaluate_photos(detector, self._judged.photos, max_images=self._judged.most, progress=progress.to)
         return report.as_json()
 
 
 @dataclass(frozen=True, eq=False)
 class DetectorPart:
-    """Attributes:
-        labelled: photos to train the detector on; None trains no detector.
-        judged: held-out photos for its evaluation, before and after; None for none.
-        rules, weights, sampling, loss_rules: settings of its training.
+    """The detector beside the encoder: its photos, held-out ones for its evaluation, and settings of its training.
+
+    Attributes:
         vocabulary: names of its classes and attributes, if its folder has them.
         start: heads of the run that this one continues, in place of those of a weight file.
-
-    Raises:
-        ValueError: if a photo is in both sets, or new heads have no labels to learn from.
     """
 
     labelled: LabelledPhotos | None
@@ -192,15 +173,9 @@ class DetectorPart:
         return replace(config, num_classes=len(classes), num_attributes=len(attributes))
 
     def names(self, config: DetectorConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of classes and attributes, in id order.
-
-        Raises:
-            ValueError: if labels and detector mean different things by them.
-        """
-        judged = None if self.judged is None else self.judged.photos
-        sets = [photos for photos in (self.labelled, judged) if photos is not None]
-        first = sets[0]
-        classes, attributes = first.class_names, first.attribute_names
+        """Names of classes and attributes, in id order."""
+        sets = list(self._sets().values())
+        classes, attributes = sets[0].class_names, sets[0].attribute_names
         if self.rules.heads != "new":
             # Weight files carry no class names; use those of the labels unless others are given.
             numbers = tuple(f"attribute {number}" for number in range(config.num_attributes))
@@ -216,15 +191,7 @@ class DetectorPart:
         return classes, attributes
 
     def heads(self, config: DetectorConfig, conventions: Conventions, weights: str, *, seed: int) -> DetectorHeads:
-        """The heads as the run starts with them.
-
-        Args:
-            config: of `sized`.
-            weights: file that the encoder starts from.
-        Raises:
-            ValueError: when the file has no heads, or they do not fit.
-            OSError: when it cannot be fetched.
-        """
+        """The heads as the run starts with them, of the file that the encoder starts from; config: of `sized`."""
         if self.rules.heads == "new":
             made = new_heads(config, conventions, seed=seed)
         elif self.start is not None:
@@ -236,28 +203,22 @@ class DetectorPart:
                 raise ValueError(f"{error}; --set labelled.heads=new draws heads for the labels") from None
         return made.to(memory_format=torch.channels_last)  # a third less time on a CPU
 
-    def stream(self, config: DetectorConfig, conventions: Conventions, *, seed: int) -> LabelledStream | None:
-        """The photos to train on; None without any."""
-        if self.labelled is None:
-            return None
-        photos = LabelledBatches(
-            self.labelled, config, conventions, flip=self.rules.flip, short_edges=self.rules.short_edges, seed=seed
-        )
-        return LabelledStream(photos, self.rules.photos_per_caption)
-
     def trained_ids(self) -> Iterator[str]:
         """Ids of the photos that are trained on."""
         return (image.image_id for image in (() if self.labelled is None else self.labelled.images))
 
     def notes(self) -> list[str]:
         """Notes of labels that are left out, with reasons."""
-        sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
         return [
             f"left out of {option}: {count:,} x {reason}"
-            for option, photos in sets.items()
-            if photos is not None
+            for option, photos in self._sets().items()
             for reason, count in photos.left_out.items()
         ]
+
+    def _sets(self) -> dict[str, LabelledPhotos]:
+        """The photos by the option that names their labels."""
+        sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
+        return {option: photos for option, photos in sets.items() if photos is not None}
 
     def described(self) -> dict[str, Any]:
         """Settings that must match on resume. Empty if no detector is trained."""
@@ -277,10 +238,7 @@ class EndToEnd:
     """An end-to-end run's own settings.
 
     Attributes:
-        config, conventions: sizes of the encoder, edges that photos are resized to among them, and how it computes.
-        weights: initial weights, see `load_encoder_weights`.
         images: folder of the photos; None takes the locations that the store recorded.
-        choices: rules of masking.
         start: encoder of the run that this one continues, in place of `weights`.
         detector: training and evaluation of the rest of the detector; None for neither.
     """
@@ -296,10 +254,8 @@ class EndToEnd:
     detector: DetectorPart | None = None
 
     def check_width(self, record: RegionRecord) -> None:
-        """Raises ValueError if the encoder's features are not as wide as the store's.
-
-        Rules and targets are made for features of the store's width.
-        """
+        """Raises ValueError if the encoder's features are not as wide as the store's, which rules and targets are made
+        for."""
         width = record.features.shape[1]
         if width != self.config.feature_dim:
             raise ValueError(
@@ -308,11 +264,7 @@ class EndToEnd:
             )
 
     def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
-        """The photos of captioned images, the captions that have one, and reasons for those without.
-
-        Raises:
-            ValueError: if one is missing and none may be, or all are.
-        """
+        """The photos of captioned images, the captions that have one, and reasons for those without."""
         ids = rows.captioned_ids()
         photos = RecordPhotos(store, ids, self.images)
         missing = photos.missing()
@@ -330,11 +282,7 @@ class EndToEnd:
         return photos, rows, missing
 
     def broken_photos(self, store: FeatureStore, photos: RecordPhotos, image_ids: Iterable[str]) -> dict[str, str]:
-        """Photos that cannot be used, each with the reason; all of them are read.
-
-        Raises:
-            PhotoError: for the first one, where none may be left out.
-        """
+        """Photos that cannot be used, each with the reason; all of them are read."""
         found = {}
         for image_id in image_ids:
             meta = store.meta(image_id)
@@ -347,19 +295,11 @@ class EndToEnd:
         return found
 
     def build_encoder(self) -> RegionEncoder:
-        """
-        Raises:
-            ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
-        """
         config = self.config if self.detector is None else self.detector.sized(self.config)
         return started_encoder(config, self.conventions, self.start or self.weights, **self.encoder.of_network())
 
     def build_joint(self, model: nn.Module, *, seed: int) -> tuple[EndToEndModel, DetectorHeads | None]:
-        """The model with its encoder, and the detector's heads if they are trained or evaluated.
-
-        Raises:
-            ValueError: as `build_encoder`, or if detector, weights and labels do not fit; OSError likewise.
-        """
+        """The model with its encoder, and the detector's heads if they are trained or evaluated."""
         encoder, part = self.build_encoder(), self.detector
         if part is None:
             return EndToEndModel(model, encoder, self.choices), None
@@ -383,7 +323,13 @@ class EndToEnd:
     def labelled_stream(self, *, seed: int) -> LabelledStream | None:
         """The photos that the detector is trained on; None without any."""
         part = self.detector
-        return None if part is None else part.stream(part.sized(self.config), self.conventions, seed=seed)
+        if part is None or part.labelled is None:
+            return None
+        rules, config = part.rules, part.sized(self.config)
+        photos = LabelledBatches(
+            part.labelled, config, self.conventions, flip=rules.flip, short_edges=rules.short_edges, seed=seed
+        )
+        return LabelledStream(photos, rules.photos_per_caption)
 
     def detector_change(
         self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, device: str

@@ -79,7 +79,6 @@ class TaskPhotos:
     """The photos of a task, and how batches are made of them.
 
     Attributes:
-        of_images: photos of the corpus's images.
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
         labelled: photos to train the detector on; the model is then a `JointDetector`.
         encoder_scale: learning rate of the encoder, as a factor of the run's.
@@ -97,14 +96,6 @@ class EndToEndTask:
 
     Samples, masks and targets are those of a `PretrainTask` on stored features; mirroring and scale also follow from
     the seed, the epoch and the row.
-
-    Args:
-        joint: the model, with its pre-training heads, and its encoder.
-        sampler: the rules of its system.
-        pad_id, seed, lines, validation: as of `PretrainTask`.
-    Raises:
-        ValueError: if the first record does not fit the model, short edges are over the encoder's long edge, or
-            `config` sets workers or a token budget.
     """
 
     def __init__(
@@ -129,7 +120,8 @@ class EndToEndTask:
                 f"DataConfig: max_tokens is {config.max_tokens}; end to end photos fill the memory, not tokens: use "
                 f"batch_size and encoder.region_chunk"
             )
-        self._joint, self._validation = joint, validation
+        self.model, self._validation = joint, validation
+        self.batch_size, self.num_samples = config.batch_size, len(corpus)
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
         self._photos, self._rules, self._labelled = photos.of_images, photos.rules, photos.labelled
         self._row_sizes, self._seed = photos.row_sizes, seed
@@ -141,28 +133,11 @@ class EndToEndTask:
         self._encoder, self._encoder_scale = region_encoder_of(joint), photos.encoder_scale
         likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
-        self._skipped: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}  # by image id why this process could not use it
         self.hidden_words: HiddenWords | None = None  # as of `RowsTask`
         long_edge = self._encoder.config.long_edge
         if too_long := [edge for edge in self._rules.short_edges if edge > long_edge]:
             raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")
-
-    @property
-    def model(self) -> EndToEndModel:
-        return self._joint
-
-    @property
-    def batch_size(self) -> int:
-        return self._stored.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return self._stored.num_samples
-
-    @property
-    def skipped(self) -> Mapping[str, str]:
-        """Ids of the images that this process could not use so far, each with the reason."""
-        return self._skipped
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
         where = {"batch_size": self.batch_size, "rank": rank, "num_ranks": num_ranks}
@@ -182,10 +157,7 @@ class EndToEndTask:
         return counts if batch.labelled is None else {**counts, **JointDetector.loss_counts(batch.labelled.photos)}
 
     def losses(self, model: nn.Module, batch: EndToEndBatch | NamedBatch) -> PreTrainingOutput:
-        """
-        Args:
-            batch: or labelled photos alone, with the unwrapped model.
-        """
+        """`batch` may be labelled photos alone, with the unwrapped model."""
         if isinstance(batch, NamedBatch):
             return cast(JointDetector, model).detect(batch.photos)
         if batch.labelled is None:
@@ -195,7 +167,7 @@ class EndToEndTask:
     def parameter_groups(self) -> list[ParameterGroup]:
         """One group, as in VL-BERT's release, apart from the encoder's scale; detector heads as in detector
         training."""
-        joint, heads = self._joint, getattr(self._joint, "detection", None)
+        joint, heads = self.model, getattr(self.model, "detection", None)
         of_heads = set() if heads is None else set(heads.parameters())
         trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
         groups = with_scaled_part([{"params": trained}], self._encoder.parameters(), self._encoder_scale)
@@ -206,21 +178,18 @@ class EndToEndTask:
         return [*self._stored.sample_ids(batch.rows), *(f"labelled photo {image_id}" for image_id in labelled)]
 
     def one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch | NamedBatch]:
-        yield from self._rows_one_by_one(batch)
-        if batch.labelled is not None:
-            yield from batch.labelled.one_by_one()
-
-    def _rows_one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch]:
         photo = 0
         for row in range(batch.rows.batch_size):
             alone = batch.rows.text_only is not None and bool(batch.rows.text_only[row])
             yield EndToEndBatch(batch.rows.row(row), batch.images.part(photo, photo if alone else photo + 1))
             photo += not alone
+        if batch.labelled is not None:
+            yield from batch.labelled.one_by_one()
 
     def encoded(self, batch: EndToEndBatch) -> tuple[VLBatch, VLOutput]:
         """See `HasEvaluationBatches`."""
-        rows = self._joint.with_features(batch.rows, batch.images)
-        return rows, cast(PreTrainingModel, self._joint.model).encode(rows)
+        rows = self.model.with_features(batch.rows, batch.images)
+        return rows, cast(PreTrainingModel, self.model.model).encode(rows)
 
     def evaluate(self) -> Judged:
         """See `evaluate`: at each of the loop's evaluations."""
@@ -228,7 +197,7 @@ class EndToEndTask:
 
     def model_config(self) -> dict[str, Any]:
         """Config that makes the weights' folder a joint checkpoint, see `load_joint`."""
-        return describe_joint(self._joint)
+        return describe_joint(self.model)
 
     def evaluation_batches(self, max_samples: int) -> Iterator[EndToEndBatch]:
         """The first `max_samples` captions, in order, with masks that training does not draw, on photos as they are."""
@@ -252,7 +221,7 @@ class EndToEndTask:
         boxes, hidden = rows.region_boxes[with_photo], rows.masked_regions[with_photo]
         scale_xy = torch.tensor([width, height]) / rows.image_hw[with_photo].flip(-1)
         whole = torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]).expand(len(boxes), 4)
-        choices = self._joint.choices
+        choices = self.model.choices
         images = ImageBatch(
             pixels=torch.zeros(len(boxes), 3, height, width),
             boxes=boxes * scale_xy.repeat(1, 2)[:, None],
@@ -270,11 +239,7 @@ class EndToEndTask:
             labelled = self._labelled.photos.blank(self._labelled.most(self.batch_size))
             height, width = labelled.photos.input_hw[0]
             what += f" and {len(labelled.photos)} labelled ones of {width} x {height}"
-        return WorstBatch(
-            EndToEndBatch(rows, images, labelled),
-            what,
-            remedies,
-        )
+        return WorstBatch(EndToEndBatch(rows, images, labelled), what, remedies)
 
     def _largest_input(self) -> tuple[int, int]:
         """Height and width, pixels, of the largest padded network input."""
@@ -326,7 +291,7 @@ class EndToEndTask:
         outlines = None if sample.outlines is None else sample.outlines(self._encoder.mask_cells)
         try:
             return prepare_input(
-                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self._joint.choices, flip=flip,
+                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self.model.choices, flip=flip,
                 fixed_size=self._rules.fixed_size, outlines=outlines,
             )  # fmt: skip
         except ValueError as error:
@@ -341,8 +306,8 @@ class EndToEndTask:
                 if not self._rules.skip_broken:
                     raise ValueError(f"{error}; mend it, or leave such samples out (--skip-missing-photos)") from None
                 why = str(error)
-                if sample.sample_id not in self._skipped:
-                    self._skipped[sample.sample_id] = why
+                if sample.sample_id not in self.skipped:
+                    self.skipped[sample.sample_id] = why
                     logger.warning("sample left out: %s", why, extra=OF_THIS_PROCESS)
                 continue
             samples.append(sample)
@@ -350,35 +315,26 @@ class EndToEndTask:
         if not samples:
             raise ValueError(f"none of the {len(waiting)} photos of a batch can be used, the last because {why}")
         rows = self._without_stored_features(self._stored.collate(samples))
-        if not photos:
-            return EndToEndBatch(rows, _no_images(rows, whole_image=self._joint.choices.whole_image == "box"))
-        made = collate_inputs(photos, self._joint.choices)
-        return EndToEndBatch(_with_photo_boxes(rows, made.regions["region_boxes"]), made.images)
+        if not photos:  # a batch of text alone
+            count = rows.region_mask.shape[1]
+            images = ImageBatch(
+                pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
+                boxes=torch.zeros(0, count, 4),
+                blanked_regions=torch.zeros(0, count, dtype=torch.bool),
+                whole_image_boxes=torch.zeros(0, 4) if self.model.choices.whole_image == "box" else None,
+            )
+            return EndToEndBatch(rows, images)
+        made = collate_inputs(photos, self.model.choices)
+        # Boxes as they are in the photos: clipped to them, and mirrored with them.
+        boxes = torch.zeros_like(rows.region_boxes)
+        boxes[_rows_with_photo(rows)] = made.regions["region_boxes"]
+        return EndToEndBatch(replace(rows, region_boxes=boxes * rows.region_mask[..., None]), made.images)
 
     def _without_stored_features(self, rows: VLBatch) -> VLBatch:
         """The rows without stored features, unless the model regresses them: features come from the encoder."""
-        if self._joint.regresses_features:
-            return replace(rows, whole_image_features=None)
-        return replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
-
-
-def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
-    """The rows with boxes as they are in the photos: clipped to them, and mirrored with them."""
-    placed = torch.zeros_like(rows.region_boxes)
-    placed[_rows_with_photo(rows)] = boxes
-    return replace(rows, region_boxes=placed * rows.region_mask[..., None])
+        features = rows.region_features if self.model.regresses_features else rows.region_features[..., :0]
+        return replace(rows, region_features=features, whole_image_features=None)
 
 
 def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:
     return slice(None) if rows.text_only is None else ~rows.text_only
-
-
-def _no_images(rows: VLBatch, *, whole_image: bool) -> ImageBatch:
-    """Images of a batch of text alone."""
-    count = rows.region_mask.shape[1]
-    return ImageBatch(
-        pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
-        boxes=torch.zeros(0, count, 4),
-        blanked_regions=torch.zeros(0, count, dtype=torch.bool),
-        whole_image_boxes=torch.zeros(0, 4) if whole_image else None,
-    )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from roibeam.features.record.region_record import BOX_NUMBERS, RegionRecord
-from roibeam.pipelines.analysis.evaluation.measures import HiddenWords
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.captioned_store import CaptionedStore, JoinedSource, LeakGuard
@@ -45,37 +44,11 @@ from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, u
 from roibeam.pipelines.training.run_folder.folder import defaults_of
 from roibeam.pipelines.training.train_config import TrainConfig
 
-
-@dataclass(frozen=True, eq=False)
-class StoreTasks:
-    """
-    Attributes:
-        trained: the model on all sources.
-        validation: the same model on the held-out captions; None for none.
-    """
-
-    trained: PretrainTask | EndToEndTask
-    validation: Validation | None
-
-    def skipped(self) -> dict[str, str]:
-        """Ids of the images that this process could not use so far, each with the reason."""
-        found: dict[str, str] = {}
-        for each in (self.trained, None if self.validation is None else self.validation.task):
-            found |= each.skipped if isinstance(each, EndToEndTask) else {}
-        return found
-
-    def hidden_words(self) -> HiddenWords:
-        """Hidden words of the last evaluation, which must have run."""
-        found = (self.trained if self.validation is None else self.validation.task).hidden_words
-        assert found is not None
-        return found
+AnyStoreTask = PretrainTask | EndToEndTask
 
 
-def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
-    """
-    Raises:
-        ValueError: if model and data do not fit, see the tasks; or the model cannot do a requested search.
-    """
+def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> tuple[AnyStoreTask, AnyStoreTask]:
+    """The model on all sources, and on the captions that it is evaluated on: held-out ones, else the same."""
     validation = None
     if read.evaluated is not None:
         search = _search(read, read.evaluated, made, data)
@@ -88,7 +61,7 @@ def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
     else:
         labelled = read.end_to_end.labelled_stream(seed=made.seed)
     trained = _task(read, made, data, read.joined, photos=read.photos, labelled=labelled, options=options)
-    return StoreTasks(trained, validation)
+    return trained, trained if validation is None else validation.task
 
 
 def _task(
@@ -100,7 +73,7 @@ def _task(
     photos: RecordPhotos | None,
     labelled: LabelledStream | None = None,
     options: Mapping[str, Any],
-) -> PretrainTask | EndToEndTask:
+) -> AnyStoreTask:
     """The task for the run: end to end, within a token budget, or neither."""
     corpus = corpus_of(joined)
     given: dict[str, Any] = {"pad_id": made.tokenizer.pad_id, "seed": made.seed, **options}
@@ -180,46 +153,48 @@ def pretrain(
     run.note_trained_images(read.trained_keys())
     made = _model(run, read, tokenizer, config, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *unknown, *made.notes])
-    tasks = tasks_of(read, made, run.settings.data)
+    trained, evaluated = tasks_of(read, made, run.settings.data)
     of_detector, of_encoder = _changes(run, read, made, config)
-    run.write_first_batch(tasks.trained, made, config, [each.store for each in read.joined], of_encoder)
+    run.write_first_batch(trained, made, config, [each.store for each in read.joined], of_encoder)
     if of_detector is not None:
         of_detector.before()
-    training = _train(run, read, made, tasks, config, text_files)
+    training = _train(run, read, made, trained, config, text_files)
     with waiting("evaluating"):
-        evaluation = training.evaluation or tasks.trained.evaluate()
+        evaluation = training.evaluation or trained.evaluate()
     detector, encoder = (None if each is None else each.after() for each in (of_detector, of_encoder))
+    left_out = dict(read.missing)
+    for task in (trained, evaluated):
+        left_out |= task.skipped if isinstance(task, EndToEndTask) else {}
     basis = (
         "the first captions trained on, with other masks" if read.evaluated is None else counts_of(read.evaluated.rows)
     )
-    held_out, texts = read.evaluated is not None, [column for _, column in read.texts_by_source()]
-    figures = run.write_results(training, evaluation, tasks.hidden_words(), made, texts, of=basis, held_out=held_out)
-    return PretrainResult(
-        run_dir=run.run_dir,
+    return run.write_results(
+        training,
+        evaluation,
+        evaluated,
+        made,
+        [column for _, column in read.texts_by_source()],
+        of=basis,
+        held_out=read.evaluated is not None,
         sources=tuple(read.joined),
         notes=read.notes,
-        num_classes=made.num_classes,
-        vocab_size=tokenizer.vocab_size,
-        training=training,
-        figures=figures,
-        asked=basis,
-        left_out={**read.missing, **tasks.skipped()},
+        left_out=left_out,
         detector=detector,
         encoder=encoder,
     )
 
 
 def _train(
-    run: RunSetup, read: RunData, made: RunModel, tasks: StoreTasks, config: TrainConfig, text_files: Sequence[Path]
+    run: RunSetup, read: RunData, made: RunModel, task: AnyStoreTask, config: TrainConfig, text_files: Sequence[Path]
 ) -> TrainResult:
     data, sampling = run.settings.data, run.settings.sampling
     # Held-out captions are recorded by their digest; settings of evaluation change no weight.
     of_data = {name: value for name, value in asdict(data).items() if not name.startswith("validation_")}
     sections = {"model": made.model.config, "data": data, "sampling": sampling}
     sections |= {} if read.end_to_end is None else {"photos": read.end_to_end.photos}
-    described = run.described(tasks.trained, made, data=of_data, sampling=asdict(sampling))
+    described = run.described(task, made, data=of_data, sampling=asdict(sampling))
     return run.train(
-        tasks.trained,
+        task,
         config,
         description=described | read.described(),
         defaults={name: defaults_of(each) for name, each in sections.items()},
@@ -258,11 +233,7 @@ def _unknown_in_validation(read: RunData, tokenizer: CaptionTokenizer) -> list[s
 def _model(
     run: RunSetup, read: RunData, tokenizer: CaptionTokenizer, config: TrainConfig, *, num_classes: int | None
 ) -> RunModel:
-    """The model to train, as the data require.
-
-    Raises:
-        ValueError: if classes, model, encoder and store do not fit.
-    """
+    """The model to train, as the data require."""
     first, known = corpus_of(read.joined).record(0), StoreClasses(None)
     if run.choice.system.class_objective is not None:
         stores = read.joined if read.evaluated is None else [*read.joined, read.evaluated]
@@ -305,14 +276,11 @@ def run_model(
     """The model of a run with its rules and its encoder. The random state of torch follows from the seed from here on.
 
     Args:
-        sampling: settings of the system's rules.
         width: D of the store's features.
         known: classes of the stores.
         num_classes: given by the user.
         reads_texts: whether rows of text alone are mixed in.
         objects: region classes and outlines for the model to read; None for none.
-    Raises:
-        ValueError: if classes, model and encoder do not fit.
     """
     system, classes = choice.system, choice.class_choice(known, width=width, given=num_classes)
     torch.manual_seed(seed)
@@ -361,19 +329,10 @@ def pretrain_on_text(
         settings: `train_config` may be made from the number of lines, each of which begins one row an epoch;
             `data.batch_size` counts rows.
         choice: None for a small VL-BERT with new weights.
-    Raises:
-        ValueError: if inputs or settings do not fit, with the remedy.
     """
     run = RunSetup.opened(run_dir, settings, choice or ModelChoice())
-    check_kinds(
-        run.choice.system.named,
-        num_stores=0,
-        has_text_corpus=True,
-        has_task_texts=False,
-        is_end_to_end=False,
-        has_validation=False,
-    )
-    check_text_alone(run.choice.system.named, run.settings.data, run.settings.sampling)
+    check_kinds(run.choice.system, num_stores=0, has_text_corpus=True)
+    check_text_alone(run.choice.system, run.settings.data, run.settings.sampling)
     texts = TextCorpus(text_files)
     config = run.train_config(len(texts.lines))
     tokenizer, unknown = run.tokenizer([("the text corpus", texts.lines)])
@@ -406,15 +365,5 @@ def pretrain_on_text(
         },
     )
     evaluation, basis = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
-    assert task.hidden_words is not None
-    figures = run.write_results(training, evaluation, task.hidden_words, made, [texts.lines], of=basis, held_out=False)
-    return PretrainResult(
-        run_dir=run.run_dir,
-        sources=(),
-        notes=notes,
-        num_classes=num_classes,
-        vocab_size=tokenizer.vocab_size,
-        training=training,
-        figures=figures,
-        asked=basis,
-    )
+    results = training, evaluation, task, made, [texts.lines]
+    return run.write_results(*results, of=basis, held_out=False, sources=(), notes=notes)

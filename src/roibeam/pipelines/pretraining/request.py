@@ -1,4 +1,4 @@
-"""Request of one pre-training run: names, paths and numbers alone, as a user gives them.
+"""Request of one pre-training run, which is the command `roibeam pretrain`: names, paths and numbers alone.
 
 `run_pretraining` of requested_run.py makes the run. Importing this module is cheap: it opens nothing, and only checks
 that a list is a list.
@@ -9,149 +9,204 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from roibeam.messages import check_lists
-from roibeam.pipelines.data.compatibility import ALL
+from roibeam.pipelines.common.console.request_options import (
+    END_TO_END,
+    INPUT,
+    LABELS,
+    MODEL,
+    OUTPUT,
+    TRAINING,
+    CaptionColumn,
+    Checksums,
+    argument,
+    option,
+    renamed,
+)
+from roibeam.pipelines.data.compatibility import ALL, MIN_MATCH, HeldOutOptions
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
+from roibeam.pipelines.training.requests import (
+    SYSTEMS,
+    EncoderRequest,
+    ResumeFrom,
+    TrainingOptions,
+    named_step,
+    resume_choice,
+)
 
 
+@renamed(
+    stores="store", weights="store_weight", task_texts="task_text", validation="validation_captions",
+    leave_out_held_out="drop_held_out", images_of="numbers_of", stage_to="cache_dir", stage_gb="cache_gb",
+)  # fmt: skip
 @dataclass(frozen=True)
-class RequestedData:
-    """Training data. Without a store, the text corpus is the only data.
+class RequestedData(HeldOutOptions):
+    """Training data. Without a store, the text corpus is the only data."""
 
-    Attributes:
-        stores: folders or URLs, of one feature space.
-        captions: a file for each store, or "own" for those that it keeps; none takes the stores' own.
-        weights: share of the training data from each store; none makes every caption equally likely.
-        task_texts: in place of captions, the files of a task's own text, see `TaskTexts`.
-        text_corpus: files of text without images.
-        objects: files with classes and outlines of the stores' regions, see `ImageObjects`.
-        num_classes: foreground classes of the stores' detector, if the stores do not record it.
-        min_match: share of the images of caption files that the store must have, 0..1; None as in extract.
-        validation: held-out captions for evaluations; `validation_store` of their images, None for the first store.
-        held_out: rules of images that must not be in the data, as RULE=FILE, see `HeldOut`.
-        leave_out_held_out: drop such images instead of stopping.
-        images_of: data set of ids that are bare numbers; None if kind and folder identify it.
-        caption_column: of caption files that are .tsv, see `CaptionFile`.
-        stage_to, stage_gb: local folder that shards of stores are copied to as they are read, and room in it, 10^9
-            bytes, None for no limit.
-        checksums: how many records are compared with their checksums, see `checked_one_in`.
-    """
-
-    stores: Sequence[str] = ()
-    captions: Sequence[str] = ()
-    weights: Sequence[float] = ()
-    task_texts: Sequence[Path] = ()
-    text_corpus: Sequence[Path] = ()
-    objects: Sequence[str] = ()
-    num_classes: int | None = None
-    min_match: float | None = None
-    validation: str | None = None
-    validation_store: str | None = None
-    held_out: Sequence[str] = ()
-    leave_out_held_out: bool = False
-    images_of: str | None = None
-    caption_column: str = ""
-    stage_to: Path | None = None
-    stage_gb: float | None = None
-    checksums: str = ALL
+    store: Annotated[Sequence[str], option(
+        "Folder of a store of region features. With --cache-dir also a URL. Given again, stores of one kind are mixed. "
+        "Not needed with --text-corpus.", "STORE", INPUT,
+    )] = ()  # fmt: skip
+    captions: Annotated[Sequence[str], option(
+        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. One for each --store, or several for one; own "
+        "means those of the store.", "FILE", INPUT, default="the stores' own",
+    )] = ()  # fmt: skip
+    validation_captions: Annotated[str | None, option(
+        "Captions that evaluations ask about and that are not trained on. Of a Karpathy file its split val.", "FILE",
+        INPUT,
+    )] = None  # fmt: skip
+    validation_store: Annotated[str | None, option(
+        "Store of the images of --validation-captions.", "STORE", INPUT, default="the first --store", advanced=True,
+    )] = None  # fmt: skip
+    store_weight: Annotated[Sequence[float], option(
+        "How often to draw from this store, relative to the others. One for each --store.", "WEIGHT", INPUT,
+        default="every caption is as likely", advanced=True,
+    )] = ()  # fmt: skip
+    num_classes: Annotated[int | None, option(
+        "Number of object classes of the detector behind the features. For imported stores that do not tell; without "
+        "it, region classes are not predicted.", "N", INPUT, min=1, default="what the stores say", advanced=True,
+    )] = None  # fmt: skip
+    task_text: Annotated[Sequence[Path], option(
+        "Train on a task's own text instead of captions. For VisualBERT: files of VQA (both), VCR's train.jsonl or "
+        "NLVR2's train.json.", "FILE", INPUT, advanced=True,
+    )] = ()  # fmt: skip
+    text_corpus: Annotated[Sequence[Path], option(
+        "Also train on plain text: UTF-8, a sentence or paragraph on each line. For VL-BERT. Without --store, train on "
+        "text only.", "FILE", INPUT, advanced=True,
+    )] = ()  # fmt: skip
+    objects: Annotated[Sequence[str], option(
+        "Classes and outlines of the regions: COCO instances .json, or VCR's folder vcr1images. For VisualBERT on VCR. "
+        "Given again, for stores of several files.", "FILE", INPUT, advanced=True,
+    )] = ()  # fmt: skip
+    caption_column: CaptionColumn = ""
+    min_match: Annotated[float | None, option(
+        "Stop if fewer than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1,
+        default=f"{MIN_MATCH:g}", advanced=True,
+    )] = None  # fmt: skip
+    cache_dir: Annotated[Path | None, option(
+        "Local folder that shards of a store at a URL are copied to.", "DIR", INPUT, advanced=True,
+    )] = None  # fmt: skip
+    cache_gb: Annotated[float | None, option(
+        "Most that --cache-dir may hold, in GB (10^9 bytes).", "GB", INPUT, min=0.001, default="no limit",
+        advanced=True,
+    )] = None  # fmt: skip
+    checksums: Checksums = ALL
 
     def __post_init__(self) -> None:
-        check_lists(self, "stores", "captions", "task_texts", "text_corpus", "objects", "held_out")
+        check_lists(self, "store", "captions", "task_text", "text_corpus", "objects", "held_out")
 
 
+@renamed(size="model")
 @dataclass(frozen=True)
 class RequestedModel:
-    """The model, and what it starts from.
+    """The model, and what it starts from."""
 
-    Attributes:
-        recipe: a published run, see `RECIPES`; sets system, size, sampling and training.
-        toy: the recipe's choices in a small model.
-        system, size: without a recipe; None as of `chosen_system`, and small.
-        from_bert: hf:<repo>, or a folder; "none" for new weights; None for the recipe's, else new weights.
-        from_run: run, or model of the same system, to continue as a second stage does.
-        background: position of background in the classes of such a model, see `continued_model`.
-        tokenizer: see `load_tokenizer`; None for that of `from_run` or `from_bert`, else one made from the captions.
-    """
+    recipe: Annotated[str | None, option("Repeat a published run; `roibeam recipes` lists them.", "NAME", MODEL)] = None
+    toy: Annotated[bool, option("With --recipe: it in a small model, some minutes on 2 cores.", "", MODEL)] = False
+    system: Annotated[str | None, option(
+        f"Which model and whose rules: {SYSTEMS}.", "NAME", MODEL, default=DEFAULT_SYSTEM,
+    )] = None  # fmt: skip
+    model: Annotated[str | None, option(
+        "Size of the model: small or base; a wrong name lists the others.", "SIZE", MODEL, default="small",
+    )] = None  # fmt: skip
+    from_bert: Annotated[str | None, option(
+        "Start from this BERT: hf:REPO, a folder, or none. Its sizes replace those of --model.", "BERT", MODEL,
+        default="the recipe's, else none",
+    )] = None  # fmt: skip
+    from_run: Annotated[str | None, option(
+        "Start from the weights of this run or model. Its configuration and tokenizer are taken over; the optimizer is "
+        "new.", "DIR", MODEL, convert=named_step,
+    )] = None  # fmt: skip
+    background: Annotated[str | None, option(
+        "Where classes have background: first, last or none. With --from-run.", "PLACE", MODEL,
+        default="needed for a model that is no run's", advanced=True,
+    )] = None  # fmt: skip
+    tokenizer: Annotated[str | None, option(
+        "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO. Or captions: made from them.", "FILE",
+        MODEL, default="that of --from-run or --from-bert, else captions", advanced=True,
+    )] = None  # fmt: skip
 
-    recipe: str | None = None
-    toy: bool = False
-    system: str | None = None
-    size: str | None = None
-    from_bert: str | None = None
-    from_run: str | None = None
-    background: str | None = None
-    tokenizer: str | None = None
 
-
+@renamed(images="photos", labels_images="labels_photos", judge_images="judge_photos")
 @dataclass(frozen=True)
-class RequestedEncoder:
-    """Further options of a run through the region encoder. Names and order are those of the command line.
+class RequestedEncoder(EncoderRequest):
+    """Further options of a run through the region encoder, and labelled photos that its detector learns from."""
 
-    Attributes:
-        images: folder of the photos; None for the locations that the store recorded.
-        detector, weights, conventions: of the encoder, see `choose_encoder`; None for the defaults.
-        skip_missing_photos: leave out, and count, samples whose photo cannot be used.
-        labels, labels_images, labels_vocab: photos with labelled objects that the detector learns from, their folder,
-            and that of their vocabulary.
-        judge_labels, judge_images, judge_photos: held-out ones, their folder, and their number; None for all.
-    """
-
-    images: str | None = None
-    detector: str | None = None
-    weights: str | None = None
-    conventions: str | None = None
-    skip_missing_photos: bool = False
-    labels: str | None = None
-    labels_images: str | None = None
-    labels_vocab: str | None = None
-    judge_labels: str | None = None
-    judge_images: str | None = None
-    judge_photos: int | None = None
-
-
-@dataclass(frozen=True)
-class RequestedTraining:
-    """Training options of the run.
-
-    Attributes:
-        steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 captions for
-            each micro-batch and process, 0.0001 and 0. A resumed run without steps keeps its own.
-        device: as of `TrainConfig`.
-        threads: of the CPU; None for torch's choice.
-        seed: of weights, order, masks and dropout.
-        settings: changes, as section.field=value.
-        inspect_batch: number of rows of the first batch in batch.html.
-        resume: None continues if the folder holds this very run, True continues from its newest checkpoint, False
-            refuses a folder that holds a run, the name of a checkpoint continues from it.
-    """
-
-    steps: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    warmup_steps: int | None = None
-    device: str = "auto"
-    threads: int | None = None
-    seed: int = 0
-    settings: Sequence[str] = ()
-    inspect_batch: int = 0
-    resume: bool | str | None = None
+    skip_missing_photos: Annotated[bool, option(
+        "Leave out photos that cannot be used, instead of stopping.", "", END_TO_END, advanced=True,
+    )] = False  # fmt: skip
+    labels: Annotated[str | None, option(
+        "Photos with labelled objects: COCO's instances .json, or a split .txt of Visual Genome. With --end-to-end: "
+        "the detector learns from them, too.", "FILE", LABELS, advanced=True,
+    )] = None  # fmt: skip
+    labels_photos: Annotated[str | None, option(
+        "Folder of the photos of --labels.", "DIR", LABELS, default="the folder of the labels", advanced=True,
+    )] = None  # fmt: skip
+    labels_vocab: Annotated[str | None, option(
+        "Folder with the class names of --labels, for Visual Genome.", "DIR", LABELS,
+        default="the folder of the labels", advanced=True,
+    )] = None  # fmt: skip
+    judge_labels: Annotated[str | None, option(
+        "Labelled photos on which the detector is judged before and after.", "FILE", LABELS, advanced=True,
+    )] = None  # fmt: skip
+    judge_photos: Annotated[str | None, option(
+        "Folder of the photos of --judge-labels.", "DIR", LABELS, default="the folder of the labels", advanced=True,
+    )] = None  # fmt: skip
+    max_judge_images: Annotated[int | None, option(
+        "Judge on at most N photos.", "N", LABELS, min=1, default="all", advanced=True,
+    )] = None  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_lists(self, "settings")
+        if isinstance(self.judge_photos, int):
+            raise TypeError("RequestedEncoder: the number of photos is called max_judge_images now; judge_photos is "
+                            "their folder")  # fmt: skip
+
+
+@renamed(settings="set")
+@dataclass(frozen=True)
+class RequestedTraining(TrainingOptions):
+    """Training of the run. What is None is that of the recipe, or as `--help` tells it."""
+
+    batch_size: Annotated[int | None, option(
+        "How many captions each process computes at once.", "N", TRAINING, min=1,
+        default="32; with --recipe the largest divisor of its batch up to 32",
+    )] = None  # fmt: skip
+    learning_rate: Annotated[float | None, option(
+        "Highest learning rate. Not scaled by batch or processes. It falls by train.schedule: linear, cosine, "
+        "constant, steps or plateau.", "RATE", TRAINING, default="0.0001",
+    )] = None  # fmt: skip
+    warmup_steps: Annotated[int | None, option(
+        "Steps until the learning rate is at its highest.", "N", TRAINING, min=0, default="0", advanced=True,
+    )] = None  # fmt: skip
+    set: Annotated[Sequence[str], option(
+        "Change one setting, as section.field=value; may be given again. Sections: train, data, sampling, model; end "
+        "to end also detector, encoder, photos, end_to_end; with --labels also labelled, detection, "
+        "detection_sampling, detection_losses. docs/train.md tells more.", "FIELD=VALUE", TRAINING, advanced=True,
+    )] = ()  # fmt: skip
+    resume_from: ResumeFrom = None
+    inspect_batch: Annotated[int, option(
+        "Show N rows of the first batch in OUT/batch.html.", "N", OUTPUT, min=0, default="no page",
+    )] = 0  # fmt: skip
+
+    @property
+    def resume_choice(self) -> bool | str | None:
+        """None continues if the folder holds this very run, True continues from its newest checkpoint, False refuses a
+        folder that holds a run, the name of a checkpoint continues from it.
+        """
+        return resume_choice(self.resume, self.resume_from)
 
 
 @dataclass(frozen=True)
 class PretrainRequest:
-    """Request of one run.
+    """Request of one run, on stored features or end to end through the region encoder that `encoder` describes."""
 
-    Attributes:
-        end_to_end: train through the region encoder that `encoder` describes; else on stored features.
-        end_to_end: train through the region encoder, by `encoder`; else on stored features.
-    """
-
-    out: Path
+    out: Annotated[Path, argument("OUT", "Run folder to write.")]
     data: RequestedData = field(default_factory=RequestedData)
     model: RequestedModel = field(default_factory=RequestedModel)
     training: RequestedTraining = field(default_factory=RequestedTraining)
-    end_to_end: bool = False
+    end_to_end: Annotated[bool, option(
+        "Train through the detector's network, on photos instead of stored features.", "", END_TO_END,
+    )] = False  # fmt: skip
     encoder: RequestedEncoder = field(default_factory=RequestedEncoder)

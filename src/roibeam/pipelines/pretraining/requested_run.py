@@ -44,7 +44,8 @@ from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedEncoder, RequestedModel
 from roibeam.pipelines.pretraining.requested_settings import (
     APPEARANCE,
-    changed_sections,
+    OF_MODEL,
+    OF_TRAIN,
     chosen_system,
     default_sections,
     encoder_of,
@@ -76,36 +77,21 @@ from roibeam.pipelines.training.run_folder.stages import StagedRun
 def encoder_sections(
     spec: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None, recipe: Recipe | None = None
 ) -> dict[str, Any]:
-    """The sections of `--set` with their defaults: those of the run that this one continues, if any.
-
-    Args:
-        whole_image: see `System`.
-        recipe: a published run, whose encoder and photos differ from the defaults.
-    Raises:
-        ValueError: if options are missing or contradict each other.
-    """
+    """The sections of `--set` with their defaults: those of the run that this one continues, if any."""
     if isinstance(start, JointCheckpoint):
-        _check_brings_encoder(spec, start)
+        for name in ("detector", "weights", "conventions"):
+            if getattr(spec, name) is not None:
+                raise ValueError(
+                    f"--{name}: {start.source} brings its region encoder; leave it out, or start from a model alone"
+                )
         encoder = region_encoder_of(start.joint)
-        sizes, options = (
-            encoder.config,
-            EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels),
-        )
-        choices = start.joint.choices
-    else:
-        sizes = requested_choice(spec).config
-        options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
-    return sections_of_encoder(spec, sizes, options, choices, recipe)
+        options = EncoderOptions(frozen_stages=encoder.frozen_stages, mask_channels=encoder.mask_channels)
+        return sections_of_encoder(spec, encoder.config, options, start.joint.choices, recipe)
+    choices = EndToEndChoices(whole_image=whole_image)
+    return sections_of_encoder(spec, requested_choice(spec).config, EncoderOptions(), choices, recipe)
 
 
 def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
-    """
-    Args:
-        sections: of `encoder_sections`, with the user's changes.
-    Raises:
-        ValueError: if labels cannot be read, or a photo is both trained on and evaluated.
-        OSError: if labels cannot be read.
-    """
     chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
@@ -113,7 +99,7 @@ def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start
         part = _detector_part(
             spec, sections, Vocabulary(encoder.class_names, encoder.attribute_names), encoder.conventions
         )
-        return EndToEnd(config, encoder.conventions, encoder.weights, spec.images, detector=part, **chosen)
+        return EndToEnd(config, encoder.conventions, encoder.weights, spec.photos, detector=part, **chosen)
     own, names = region_encoder_of(start.joint), Vocabulary()
     if isinstance(start.joint, JointDetector):
         names = Vocabulary(start.joint.class_names, start.joint.attribute_names or None)
@@ -125,15 +111,7 @@ def requested_encoder(spec: RequestedEncoder, sections: Mapping[str, Any], start
             f"{start.source} has no detector's heads: it was trained without --labels; "
             f"--set labelled.heads=new draws heads for the labels"
         )
-    return EndToEnd(config, own.conventions, str(start.source), spec.images, start=own, detector=part, **chosen)
-
-
-def _check_brings_encoder(spec: RequestedEncoder, start: JointCheckpoint) -> None:
-    named = [name for name in ("detector", "weights", "conventions") if getattr(spec, name) is not None]
-    if named:
-        raise ValueError(
-            f"--{named[0]}: {start.source} brings its region encoder; leave it out, or start from a model alone"
-        )
+    return EndToEnd(config, own.conventions, str(start.source), spec.photos, start=own, detector=part, **chosen)
 
 
 def _detector_part(
@@ -142,12 +120,13 @@ def _detector_part(
     judged = labelled = None
     exif = conventions.exif_orientation
     if spec.judge_labels is not None:
-        photos = open_labelled_photos(spec.judge_labels, image_root=spec.judge_images, vocab=spec.labels_vocab)
-        most = spec.judge_photos
-        photos = look_once(photos.once(), exif, is_trained_on=False, option="--judge-photos", most=most)
-        judged = JudgedPhotos(photos, most)
+        photos = open_labelled_photos(spec.judge_labels, image_root=spec.judge_photos, vocab=spec.labels_vocab)
+        photos = look_once(
+            photos.once(), exif, is_trained_on=False, option="--judge-photos", most=spec.max_judge_images
+        )
+        judged = JudgedPhotos(photos, spec.max_judge_images)
     if spec.labels is not None:
-        labelled = open_labelled_photos(spec.labels, image_root=spec.labels_images, vocab=spec.labels_vocab)
+        labelled = open_labelled_photos(spec.labels, image_root=spec.labels_photos, vocab=spec.labels_vocab)
         labelled = look_once(labelled, exif, is_trained_on=True, option="--labels-photos")
     if labelled is None:
         return None if judged is None else DetectorPart(None, judged, vocabulary=vocabulary)
@@ -168,27 +147,18 @@ logger = logging.getLogger(__name__)
 def run_pretraining(request: PretrainRequest) -> PretrainResult:
     """Runs a request, and writes the run folder.
 
-    A recipe that continues another one needs `from_run`; `run_stages` runs both.
-
-    Returns:
-        As of `pretrain`.
-    Raises:
-        ValueError: if a request does not fit, named as the command's option, with the remedy.
-        OSError: if a file cannot be read.
+    A recipe that continues another one needs `from_run`; `run_stages` runs both. A ValueError names the command's
+    option, with the remedy.
     """
     check_request(request)
     settings, choice, encoder = requested_parts(request)
-    if not request.data.stores:
+    if not request.data.store:
         return pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
     return _pretrain_on_stores(request, settings, choice, HeldOut(request.data.held_out), encoder)
 
 
 def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice, EndToEnd | None]:
-    """The training settings, the model and, end to end, the encoder of a run. The data are not read.
-
-    Raises:
-        ValueError: as `run_pretraining`.
-    """
+    """The training settings, the model and, end to end, the encoder of a run. The data are not read."""
     spec, training = request.model, request.training
     recipe = recipe_of(request)
     system, build = _system(request, recipe)
@@ -200,15 +170,18 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         logger.warning("%s: %s", spec.from_run, note)
     if request.end_to_end and not isinstance(start, JointCheckpoint):
         request = replace(request, encoder=encoder_of(request, recipe))
-    request = with_masking(request, recipe, system.named)
+    request = with_masking(request, recipe, system)
     for note in _recorded_notes(request, recipe, system) if is_main_process() else ():
         logger.warning("%s", note)
     training = request.training
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, system.whole_image, start, recipe)
-    else:
-        _refuse_joint_start(request, start)
-    sections = changed_sections(sections, training.settings)
+    elif isinstance(start, JointCheckpoint):
+        raise ValueError(
+            f"--from-run {spec.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
+        )
+    with_sections = [each for each in training.settings if not each.startswith((OF_MODEL, OF_TRAIN))]
+    sections = apply_overrides(sections, with_sections)
     train_config = train_config_of(request, recipe)
     train_config(1)  # errors in --set come before anything is read
     overrides = model_overrides(training.settings)
@@ -221,7 +194,7 @@ def requested_parts(request: PretrainRequest) -> tuple[RunSettings, ModelChoice,
         data=sections["data"],
         sampling=sections["sampling"],
         inspect_rows=training.inspect_batch,
-        resume="auto" if training.resume is None else training.resume,
+        resume="auto" if training.resume_choice is None else training.resume_choice,
     )
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     choice = ModelChoice(
@@ -242,16 +215,16 @@ def _pretrain_on_stores(
     request: PretrainRequest, settings: RunSettings, choice: ModelChoice, rules: HeldOut, encoder: EndToEnd | None
 ) -> PretrainResult:
     data = request.data
-    texts = TaskTexts(data.task_texts) if data.task_texts else None
+    texts = TaskTexts(data.task_text) if data.task_text else None
     given = GivenStores(
-        data.stores, data.captions, data.weights, texts=texts, checksums=data.checksums,
+        data.store, data.captions, data.store_weight, texts=texts, checksums=data.checksums,
         caption_column=data.caption_column,
     )  # fmt: skip
-    validated = GivenValidation(data.validation, data.validation_store, caption_column=data.caption_column)
+    validated = GivenValidation(data.validation_captions, data.validation_store, caption_column=data.caption_column)
     min_match = MIN_MATCH if data.min_match is None else data.min_match
     with (
-        given.opened(data.stage_to, data.stage_gb, images_of=data.images_of, min_match=min_match) as sources,
-        validated.opened(sources[0], images_of=data.images_of, min_match=min_match) as evaluated,
+        given.opened(data.cache_dir, data.cache_gb, images_of=data.numbers_of, min_match=min_match) as sources,
+        validated.opened(sources[0], images_of=data.numbers_of, min_match=min_match) as evaluated,
     ):
         read = [each.store for each in (*sources, evaluated) if each is not None]
         for line in unfinished_lines(dict.fromkeys(read)) if is_main_process() else ():
@@ -262,7 +235,7 @@ def _pretrain_on_stores(
             settings,
             choice,
             text_files=data.text_corpus,
-            guard=LeakGuard(rules, data.leave_out_held_out) if data.held_out else None,
+            guard=LeakGuard(rules, data.drop_held_out) if data.held_out else None,
             end_to_end=encoder,
             validation=evaluated,
             num_classes=data.num_classes,
@@ -272,11 +245,10 @@ def _pretrain_on_stores(
 
 def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, ModelFields]:
     """The system, and its model's configuration."""
-    spec = request.model
+    spec, name = request.model, chosen_system(request)
     if recipe is not None:
-        return system_named(recipe.system), recipe.toy_build if spec.toy else recipe.build
-    name = chosen_system(request)
-    return system_named(name), model_size(name, spec.size or DEFAULT_SIZE)
+        return system_named(name), recipe.toy_build if spec.toy else recipe.build
+    return system_named(name), model_size(name, spec.model or DEFAULT_SIZE)
 
 
 def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: System) -> list[str]:
@@ -284,7 +256,7 @@ def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: Sys
     end, or of another recipe of that name."""
     notes = recorded_recipe_notes(request)
     recorded = recorded_masking(request.out).get(APPEARANCE) if request.end_to_end else None
-    published = system.named.masking.get(recipe.masking) if recipe is not None else None
+    published = system.masking.get(recipe.masking) if recipe is not None else None
     if recorded is None or published in (None, recorded) or f"{APPEARANCE}={recorded}" not in request.training.settings:
         return notes
     return [
@@ -292,14 +264,6 @@ def _recorded_notes(request: PretrainRequest, recipe: Recipe | None, system: Sys
         f"{request.out} goes on as it began, with {APPEARANCE}={recorded}; {request.model.recipe} has {published}: for "
         f"that, begin a new run",
     ]
-
-
-def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
-    """Raises ValueError if a run on stored features is to continue an end-to-end one."""
-    if isinstance(start, JointCheckpoint):
-        raise ValueError(
-            f"--from-run {request.model.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
-        )
 
 
 def _bert(spec: RequestedModel, recipe: Recipe | None) -> str | None:
@@ -317,14 +281,12 @@ def run_stages(
     resume: bool | None = None,
     tell: Callable[[PretrainRequest, PretrainResult], None] = lambda request, result: None,
 ) -> None:
-    """Runs the stages into folders of `out`, each from the weights of the one before.
+    """Runs the stages into folders of `out`, each from the weights of the one before. Known faults of later stages are
+    errors before the first one has trained.
 
     Args:
         resume: of every stage, in place of its request's.
         tell: called with the request and the result of each stage that ran.
-    Raises:
-        ValueError: known faults of later stages, before the first one has trained; and those of `StagedRun` and
-            `run_pretraining`.
     """
     run = StagedRun(out, [stage.options for stage in stages])
     done = {number for number in range(1, len(stages) + 1) if resume is not False and run.is_done(number)}
@@ -337,21 +299,16 @@ def run_stages(
             logger.info("%s is done: %s", stage.title(number, of=len(stages)), folder)
             continue
         logger.info("%s", stage.title(number, of=len(stages)))
-        before = None if number == 1 else str(run.folder(number - 1))
         try:
-            request = _placed(stage.request, folder, before, resume)
+            request = replace(stage.request, out=folder, training=replace(stage.request.training, resume=resume))
+            if number > 1:
+                request = replace(request, model=replace(request.model, from_run=str(run.folder(number - 1))))
             tell(request, run_pretraining(request))
         finally:
             if is_main_process():
                 write_stages_page(out, [each.name for each in stages])
         if is_main_process():
             run.mark_done(number)
-
-
-def _placed(request: PretrainRequest, folder: Path, before: str | None, resume: bool | None) -> PretrainRequest:
-    """The request of a stage in its folder, continuing the run before."""
-    model = request.model if before is None else replace(request.model, from_run=before)
-    return replace(request, out=folder, model=model, training=replace(request.training, resume=resume))
 
 
 def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folders: Callable[[int], Path]) -> None:
@@ -361,21 +318,17 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
     Args:
         done: stages whose data are not read again, and may be gone.
         folders: number of a stage -> its folder, which may hold a started run.
-    Raises:
-        ValueError: naming the stage.
     """
     with ExitStack() as opened:
         first: FeatureStore | None = None
-        requests = requests_of(stages)
-        for number, stage in enumerate(stages, start=1):
+        for number, (stage, request) in enumerate(zip(stages, requests_of(stages), strict=True), start=1):
             if number in done:
                 continue
-            request = requests[number - 1]
             data = request.data
             try:
                 aligns_words = _check_settings(replace(request, out=folders(number)))
                 _check_files(data)
-                for path in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
+                for path in (each for each in (*data.store, data.validation_store) if each and "://" not in each):
                     store = opened.enter_context(FeatureStore(path))
                     if first is not None:
                         check_pair_agrees(first, store, in_one_run=False)
@@ -387,12 +340,8 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int], folder
 
 
 def _check_settings(request: PretrainRequest) -> bool:
-    """Whether --set aligns words with the regions that they name; ValueError for an invalid setting.
-
-    `check_request` checks the others, before this or when the stage starts.
-    """
-    recipe = recipe_of(request)
-    system = system_named(recipe.system if recipe else chosen_system(request))
+    """Whether --set aligns words with the regions that they name; ValueError for an invalid setting."""
+    recipe, system = recipe_of(request), system_named(chosen_system(request))
     sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
     settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]
     return system.aligns_words(apply_overrides(sections, settings)["sampling"])
@@ -401,9 +350,9 @@ def _check_settings(request: PretrainRequest) -> bool:
 def _check_files(data: RequestedData) -> None:
     for option, files in (
         ("--captions", data.captions),
-        ("--task-text", data.task_texts),
+        ("--task-text", data.task_text),
         ("--text-corpus", data.text_corpus),
-        ("--validation-captions", () if data.validation is None else (data.validation,)),
+        ("--validation-captions", () if data.validation_captions is None else (data.validation_captions,)),
     ):
         for file in map(str, files):
             if file != OWN_CAPTIONS and not os.path.isfile(file):

@@ -19,11 +19,11 @@ from roibeam.extraction.weights.detector_choice import ChosenDetector
 from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKINGS, EndToEndChoices
 from roibeam.pipelines.common.compute import num_processes
-from roibeam.pipelines.common.console.overrides import apply_overrides, parse_value
+from roibeam.pipelines.common.console.overrides import parse_value
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM, NAMED_SYSTEMS, NamedSystem
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
-from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder, RequestedTraining
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedEncoder
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.training.model_files.encoder_settings import (
     DEFAULT_ENCODER,
@@ -54,9 +54,6 @@ class PhotoRules:
         read_ahead: threads that read and resize the next batch's photos while one is trained on.
         skip_broken: whether a photo that cannot be used drops its sample from the batch, counted, instead of stopping
             the run. It is never replaced by another picture.
-
-    Raises:
-        ValueError: naming the field.
     """
 
     flip: bool = True
@@ -76,11 +73,8 @@ class PhotoRules:
             raise ValueError("PhotoRules: fixed_size is of one size; leave short_edges out")
 
     def draw(self, random: np.random.Generator, short_edge: int) -> tuple[int, bool]:
-        """Random choices for one photo: pixels of its short edge, and whether it is mirrored.
-
-        Args:
-            short_edge: the encoder's own, pixels.
-        """
+        """Random choices for one photo: pixels of its short edge, by default the encoder's, and whether it is
+        mirrored."""
         chosen = int(random.choice(self.short_edges or (short_edge,)))
         return chosen, bool(random.random() < 0.5) and self.flip
 
@@ -95,9 +89,6 @@ class LabelledRules:
         short_edges: pixels; each photo is resized to one of these, by chance. () means the encoder's own short edge.
         heads: source of proposal network and heads: "weights", the file that the encoder starts from, or "new":
             drawn, with as many classes and attributes as the labels have.
-
-    Raises:
-        ValueError: naming the field.
     """
 
     photos_per_caption: float = 0.25
@@ -122,19 +113,18 @@ _LEARNS_FROM_TASK_TEXT = "visualbert"
 
 
 def chosen_system(request: PretrainRequest) -> str:
-    """The system of a request, in this order: 1. the requested one; 2. that of the run in `out` (so a repeated command
-    resumes); 3. that of `from_run`; 4. the one that can read the inputs; 5. the default.
-    """
+    """The system of a request, in this order: 1. the recipe's or the requested one; 2. that of the run in `out` (so a
+    repeated command resumes); 3. that of `from_run`; 4. the one that can read the inputs; 5. the default."""
     spec, data = request.model, request.data
+    if spec.recipe is not None:
+        return recipe_named(spec.recipe).system
     if spec.system is not None:
         return spec.system
-    recorded = None if request.training.resume is False else system_of_folder(request.out)
-    if recorded is not None:
+    if request.training.resume_choice is not False and (recorded := system_of_folder(request.out)) is not None:
         return recorded
-    started_from = None if spec.from_run is None else system_of_folder(Path(spec.from_run))
-    if started_from is not None:
+    if spec.from_run is not None and (started_from := system_of_folder(Path(spec.from_run))) is not None:
         return started_from
-    if data.task_texts:
+    if data.task_text:
         return _LEARNS_FROM_TASK_TEXT
     if data.text_corpus:
         return _LEARNS_FROM_TEXT_ALONE
@@ -155,11 +145,7 @@ def system_of_folder(folder: Path) -> str | None:
 
 
 def requested_choice(spec: RequestedEncoder) -> ChosenDetector:
-    """The detector whose encoder a new run starts from.
-
-    Raises:
-        ValueError: as `choose_encoder`.
-    """
+    """The detector whose encoder a new run starts from."""
     return choose_encoder(spec.detector or DEFAULT_ENCODER, spec.weights, spec.conventions)
 
 
@@ -176,11 +162,6 @@ def sections_of_encoder(
     choices: EndToEndChoices,
     recipe: Recipe | None,
 ) -> dict[str, Any]:
-    """
-    Args:
-        sizes, options, choices: those of the run that this one continues, if any.
-        recipe: a published run; None for none.
-    """
     photos = PhotoRules(skip_broken=spec.skip_missing_photos)
     if recipe is not None:
         options, photos = replace(options, **recipe.encoder), replace(photos, **recipe.photos)
@@ -202,13 +183,10 @@ MASKING, APPEARANCE, PIXELS = "end_to_end.masking", "model.masked_appearance", "
 def recipe_of(request: PretrainRequest) -> Recipe | None:
     """The recipe that a request names. A resumed run keeps its recorded rules of samples, if the recipe was different
     then; the user's settings win over both.
-
-    Raises:
-        ValueError: for an unknown name.
     """
     name = request.model.recipe
     recipe = None if name is None else recipe_named(name)
-    if recipe is None or request.training.resume is False or not (request.out / CONFIG_NAME).is_file():
+    if recipe is None or request.training.resume_choice is False or not (request.out / CONFIG_NAME).is_file():
         return recipe
     saved = saved_config(request.out)
     sampling, known = saved["task"].get("sampling"), {field.name for field in fields(recipe.sampling)}
@@ -257,7 +235,12 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
             config = recipe.toy_config(micro_batch=batch_size, **given)
         else:
             config = recipe.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
-        paced = _paced(config, spec, evaluates=bool(request.data.validation))
+        # Checkpoints and evaluations at intervals that fit the run's length.
+        pause = max(1, min(1000, config.steps // 10))
+        evaluate_every = config.evaluate_every or (pause if request.data.validation_captions else 0)
+        paced = replace(
+            config, device=spec.device, seed=spec.seed, checkpoint_every=pause, evaluate_every=evaluate_every
+        )
         return with_settings(paced, of_train)
 
     return train_config
@@ -266,9 +249,6 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
 def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> PretrainRequest:
     """The request of an end-to-end run with `end_to_end.masking` replaced by the two settings that it stands for.
     Without it, those of the recipe, or of the run in the folder, which it keeps. The user's own two settings win.
-
-    Raises:
-        ValueError: for an unknown masking, or a system that masks no regions.
     """
     if not request.end_to_end:
         return request
@@ -285,9 +265,9 @@ def with_masking(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     pair = {APPEARANCE: system.masking[masking], PIXELS: MASKINGS[masking]} if masking else {}
     if MASKING not in named:
         pair |= recorded_masking(request.out)
-    others = [each for each in request.training.settings if each.partition("=")[0].strip() != MASKING]
+    others = [each for each in request.training.set if each.partition("=")[0].strip() != MASKING]
     settings = [*others, *(f"{name}={value}" for name, value in pair.items() if name not in named)]
-    return replace(request, training=replace(request.training, settings=settings))
+    return replace(request, training=replace(request.training, set=settings))
 
 
 def recorded_masking(run: Path) -> dict[str, str]:
@@ -303,11 +283,7 @@ def recorded_masking(run: Path) -> dict[str, str]:
 
 
 def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: type) -> dict[str, Any]:
-    """The sections of settings that every run has, with their defaults.
-
-    Args:
-        sampling: dataclass of the settings of the system's rules.
-    """
+    """The sections of settings that every run has, with their defaults; `sampling` is the class of the system's."""
     return {
         "train": TrainConfig(steps=1),
         "sampling": recipe.sampling if recipe else sampling(),
@@ -315,38 +291,12 @@ def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: 
     }
 
 
-def changed_sections(defaults: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The sections other than train, whose defaults are known later, with the changes of the settings.
-
-    Raises:
-        ValueError: as `apply_overrides`.
-    """
-    return apply_overrides(defaults, [each for each in settings if not each.startswith((OF_MODEL, OF_TRAIN))])
-
-
 def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
-    """Fields of the model's configuration that the settings change.
-
-    Raises:
-        ValueError: for a setting without a value.
-    """
+    """Fields of the model's configuration that the settings change."""
     overrides: dict[str, Any] = {}
-    for setting in settings:
+    for setting in (each for each in settings if each.startswith(OF_MODEL)):
         name, equals, value = setting.removeprefix(OF_MODEL).partition("=")
-        if setting.startswith(OF_MODEL):
-            if not equals:
-                raise ValueError(f"--set {setting!r}: expected model.field=value")
-            overrides[name.strip()] = parse_value(value.strip())
+        if not equals:
+            raise ValueError(f"--set {setting!r}: expected model.field=value")
+        overrides[name.strip()] = parse_value(value.strip())
     return overrides
-
-
-def _paced(config: TrainConfig, spec: RequestedTraining, *, evaluates: bool) -> TrainConfig:
-    """The config with intervals of checkpoints and evaluations that fit the run's length."""
-    pause = max(1, min(1000, config.steps // 10))
-    return replace(
-        config,
-        device=spec.device,
-        seed=spec.seed,
-        checkpoint_every=pause,
-        evaluate_every=config.evaluate_every or (pause if evaluates else 0),
-    )

@@ -64,13 +64,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """An evaluation during a run.
-
-    Attributes:
-        task: the trained model on the held-out captions: its losses and accuracies, with masks that training does
-            not draw.
-        search: retrieval in addition; None for none.
-    """
+    """An evaluation during a run: of the model on the held-out captions, with masks that training does not draw; and
+    retrieval, if `search` is one."""
 
     task: PretrainTask | EndToEndTask
     search: Search | None = None
@@ -83,15 +78,13 @@ class Validation:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Zero-shot retrieval among held-out images, by the weights of the moment.
+    """Zero-shot retrieval among held-out images, by the weights of the moment, of a model with a match head.
 
     Attributes:
-        model: a model with a match head.
-        num_classes: as of `EvaluationSamples`.
+        num_classes, as_read: as of `EvaluationSamples`.
         chosen: images and captions; the first of the search's seed.
         batch_size: pairs at once.
         joint, photos: end to end, the model with its encoder, and the photos.
-        as_read: as of `EvaluationSamples`.
     """
 
     model: Any
@@ -104,10 +97,6 @@ class Search:
     as_read: Callable[[RegionRecord], RegionRecord] | None = None
 
     def check(self) -> None:
-        """
-        Raises:
-            ValueError: if the model cannot predict which pairs match.
-        """
         with self._samples() as (samples, _, device):
             if not has_match_head(self.model, samples, self.chosen, device):
                 raise ValueError(f"data.validation_retrieval: {NO_MATCH_HEAD}; leave it at 0, or train one of those")
@@ -116,13 +105,7 @@ class Search:
         """R@1, R@5, R@10 of each way, as in `roibeam evaluate`."""
         with self._samples() as (samples, scratch, device):
             directions = retrieve(
-                self.model,
-                samples,
-                self.chosen,
-                folds=1,
-                batch_size=self.batch_size,
-                device=device,
-                scratch=scratch,
+                self.model, samples, self.chosen, folds=1, batch_size=self.batch_size, device=device, scratch=scratch
             )
         images = len(self.chosen.image_ids)
         bootstrap = Bootstrap(images)
@@ -168,11 +151,7 @@ class KeptOut:
         return cls({key for each in ids for key in image_keys(each, data_set)}, frozenset(ids), data_set)
 
     def without(self, source: JoinedSource) -> JoinedSource:
-        """The source without these photos.
-
-        Raises:
-            ValueError: if nothing is left.
-        """
+        """The source without these photos."""
         captioned = source.rows.captioned_ids()
         ids = self._among(captioned, source.source.data_set)
         if not ids:
@@ -206,12 +185,8 @@ def join_validation(
     """The captions for evaluations, and the images that are not trained on: all of their file.
 
     Args:
-        source: of the same feature space as the training data; the same store may be among them.
-        stores: of the run.
-        most_pieces: as of `UsableCaptions`.
+        source: of the same feature space as the stores of the run, among which its store may be.
         captions: about how many are evaluated, of images drawn by a fixed seed; 0 = all.
-    Raises:
-        ValueError: if stores do not fit.
     """
     check_stores_agree([stores[0], source.store])
     (found,) = join_sources([source], most_pieces=most_pieces, guard=None)
@@ -229,15 +204,12 @@ def counts_of(rows: CaptionTable) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """
+    """Data of a run.
+
     Attributes:
         joined: the sources that are trained on; their features mean the same.
         end_to_end: as given, with the labelled photos that may be trained on.
-        photos: of the images of `joined`, end to end.
-        evaluated: the held-out captions for evaluations, None for none; `evaluated_photos` of their images.
-        searched: those of them for retrieval; None for no search.
-        texts: the text corpus beside.
-        notes: parts of captions and text that were left out, and what the system treats otherwise.
+        evaluated: the held-out captions for evaluations, None for none; `searched` those of them for retrieval.
         missing: ids of images whose photo cannot be used, each with the reason, as far as known.
         choices: allowed differences between the stores, and from those of the model's run: boxes, dtype, mode; a
             line each.
@@ -305,23 +277,20 @@ class RunData:
 
     def recorded(self) -> dict[str, Any]:
         """Facts that may differ on resume."""
+        features: list[dict[str, Any]] = []
+        for each in self.joined:
+            fingerprint = each.store.fingerprint.to_json()
+            features += [] if fingerprint in features else [fingerprint]
         found = {
             "sources": [each.to_json() for each in self.joined],
             "validation": None if self.evaluated is None else self.evaluated.to_json(),
             "notes": self.notes,
             "classes": digest_of_classes(self.store),
-            "features": self._features(),
+            # The different fingerprints, which later runs, evaluations and probes compare.
+            "features": features,
             "choices": self.choices,
         }
         return found if self.end_to_end is None else found | self.end_to_end.recorded(self.missing)
-
-    def _features(self) -> list[dict[str, Any]]:
-        """The different fingerprints, which later runs, evaluations and probes compare."""
-        found: list[dict[str, Any]] = []
-        for each in self.joined:
-            fingerprint = each.store.fingerprint.to_json()
-            found += [] if fingerprint in found else [fingerprint]
-        return found
 
 
 @waiting("joining captions with the stores")
@@ -340,7 +309,7 @@ def gather(
     """Joins the data, leaves out held-out images and checks; arguments and errors as of `pretrain`."""
     system, most_pieces = choice.system, choice.most_pieces(sampling)
     check_kinds(
-        system.named,
+        system,
         num_stores=len(sources),
         has_text_corpus=bool(text_files),
         has_task_texts=any(isinstance(source.captions, TaskTexts) for source in sources),
@@ -349,11 +318,10 @@ def gather(
     )
     check_search(data, has_validation=validation is not None)
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
-    evaluated: JoinedSource | None = None
-    kept_out: KeptOut | None = None
     for each in joined:
         if isinstance(each.rows, TaskTable) and system.aligns_words(sampling):
             check_named_regions(each.store, each.rows)
+    evaluated = kept_out = photos = eval_photos = searched = None
     if validation is not None:
         stores = [each.store for each in joined]
         evaluated, kept_out = join_validation(
@@ -361,8 +329,6 @@ def gather(
         )
         joined = [kept_out.without(each) for each in joined]
     missing: dict[str, str] = {}
-    photos: RecordPhotos | None = None
-    eval_photos: RecordPhotos | None = None
     if end_to_end is not None:
         if isinstance(joined[0].rows, TaskTable) and joined[0].rows.has_pairs:
             raise ValueError(
@@ -375,7 +341,6 @@ def gather(
         if evaluated is not None:
             eval_photos, rows, unusable = end_to_end.find_photos(evaluated.store, evaluated.rows)
             evaluated, missing = dataclasses.replace(evaluated, rows=rows), missing | unusable
-    searched: EvaluationSet | None = None
     if evaluated is not None and data.validation_retrieval:
         evaluated, searched, broken = _searched(evaluated, data.validation_retrieval, eval_photos, end_to_end)
         missing |= broken
@@ -390,15 +355,11 @@ def gather(
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
     choices = choice_notes([each.store for each in all_joined])
-    known = _objects(objects, all_joined, sampling)
+    known = None
+    if objects:
+        ids = dict.fromkeys(chain.from_iterable(each.rows.captioned_ids() for each in all_joined))
+        known = ImageObjects(objects, list(ids), names_file=sampling.object_names)
     return RunData(joined, end_to_end, photos, evaluated, eval_photos, searched, texts, notes, missing, choices, known)
-
-
-def _objects(files: Sequence[str], sources: Sequence[JoinedSource], sampling: Any) -> ImageObjects | None:
-    if not files:
-        return None
-    ids = dict.fromkeys(chain.from_iterable(each.rows.captioned_ids() for each in sources))
-    return ImageObjects(files, list(ids), names_file=sampling.object_names)
 
 
 def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
@@ -458,17 +419,13 @@ def _with_labelled(
 def _searched(
     evaluated: JoinedSource, images: int, photos: RecordPhotos | None, end_to_end: EndToEnd | None
 ) -> tuple[JoinedSource, EvaluationSet, dict[str, str]]:
-    """Held-out captions, those of them that are searched, and photos that cannot be used: a search needs all.
-
-    Raises:
-        ValueError: if no two images are left.
-    """
+    """Held-out captions, those of them that are searched, and photos that cannot be used: a search needs all."""
     left_out: dict[str, str] = {}
     while True:
         chosen = evaluation_set(corpus_of([evaluated]), max_images=images)
-        if end_to_end is None or photos is None:
-            return evaluated, chosen, left_out
-        broken = end_to_end.broken_photos(evaluated.store, photos, chosen.image_ids)
+        broken: dict[str, str] = {}
+        if end_to_end is not None and photos is not None:
+            broken = end_to_end.broken_photos(evaluated.store, photos, chosen.image_ids)
         if not broken:
             return evaluated, chosen, left_out
         left_out |= broken

@@ -16,7 +16,7 @@ from roibeam.extraction.training.batch_losses import DetectorHeads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, HiddenWords, count_words, words_alone
+from roibeam.pipelines.analysis.evaluation.measures import ALL, NONE, count_words, words_alone
 from roibeam.pipelines.common.compute import is_main_process, num_processes
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.common.statistics.verdict import Figure, Judged, with_words_alone
@@ -28,7 +28,7 @@ from roibeam.pipelines.extract.store_page import warning_of_store
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
-from roibeam.pipelines.pretraining.systems import ModelChoice
+from roibeam.pipelines.pretraining.systems import ModelChoice, check_system
 from roibeam.pipelines.pretraining.task import BudgetedTask, RowsTask
 from roibeam.pipelines.training.encoder_change import EncoderChange
 from roibeam.pipelines.training.hooks import TrainResult
@@ -144,7 +144,6 @@ class RunModel:
 
     Attributes:
         num_classes: foreground classes of the detector that the rules know; 0 if they use none.
-        seed: of the run.
         joint, heads: end to end, the model with its encoder, and the detector's heads if they are trained or evaluated.
         notes: published objectives that are left out, and why.
     """
@@ -169,15 +168,12 @@ class RunSetup:
 
     @classmethod
     def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunSetup:
-        """The setup, with the sampling of the chosen system by default.
-
-        Raises:
-            ValueError: if no run may start or resume in the folder, or the model to start from is another system's.
-        """
+        """The setup, with the sampling of the chosen system by default."""
         run_dir = Path(run_dir)
         settings = replace(settings, sampling=settings.sampling or choice.system.sampling())
         check_run_folder(run_dir, resume=settings.resume)
-        choice.check_start()
+        if choice.start is not None:
+            check_system(choice.start, choice.system)
         return cls(run_dir, settings, choice)
 
     def train_config(self, num_samples: int) -> TrainConfig:
@@ -187,11 +183,9 @@ class RunSetup:
 
     @waiting("making the vocabulary")
     def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
-        """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts`, saved
-        there; and notes of words that it does not know, which are logged.
+        """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts` (source and
+        texts), saved there; and notes of words that it does not know, which are logged.
 
-        Args:
-            texts: their source, and the texts.
         Raises:
             ValueError: if it has other words than the model or BERT to start from or, in a new run, than most of the
                 texts; or if it would be made anew although the words of the start are unknown.
@@ -199,7 +193,10 @@ class RunSetup:
         saved = self.run_dir / "tokenizer"
         goes_on = bool(self.settings.resume) and saved.is_dir()
         if goes_on:
-            self._warn_of_another_tokenizer()
+            if (self.run_dir / CONFIG_NAME).exists():
+                given, own = self.choice.tokenizer_spec, saved_config(self.run_dir)["recorded"]["tokenizer_spec"]
+                if own != given:
+                    logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", own, given)
             tokenizer = load_tokenizer(str(saved))
         else:
             tokenizer = self._new_tokenizer(chain.from_iterable(each for _, each in texts))
@@ -224,13 +221,6 @@ class RunSetup:
             check_words_of_bert(bert, tokenizer)
         return tokenizer
 
-    def _warn_of_another_tokenizer(self) -> None:
-        given = self.choice.tokenizer_spec
-        known = (self.run_dir / CONFIG_NAME).exists()
-        saved = saved_config(self.run_dir)["recorded"]["tokenizer_spec"] if known else given
-        if saved != given:
-            logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, given)
-
     def note_trained_images(self, keys: Iterable[Key]) -> None:
         """Writes the identities of images that are trained on, with those of the run that this one continues."""
         if is_main_process():
@@ -241,11 +231,8 @@ class RunSetup:
     def described(
         self, task: AnyTask, made: RunModel, *, data: Mapping[str, Any], sampling: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Settings that must match on resume, for any data.
-
-        Args:
-            data, sampling: settings that change what is trained.
-        """
+        """Settings that must match on resume, for any data; `data` and `sampling` are those that change what is
+        trained."""
         return {
             "model": task.model_config(),
             "data": data,
@@ -262,28 +249,27 @@ class RunSetup:
         stores: Sequence[FeatureStore] = (),
         change: EncoderChange | None = None,
     ) -> None:
-        """Writes batch.html, if requested, and end to end the input of the encoder.
-
-        Args:
-            stores: training stores; the first names the detector's classes.
-            change: end to end, in the main process.
-        """
+        """Writes batch.html, if requested, and end to end, in the main process, the input of the encoder (`change`).
+        The first of the training stores names the detector's classes."""
         rows, encoder_looks = self.settings.inspect_rows, change is not None and change.needs_batch
         if not is_main_process() or not (rows or encoder_looks):
             return
-        first = _first_batch(task, config.accumulation)
+        if isinstance(task, BudgetedTask):
+            step_samples = task.batch_size * config.accumulation * num_processes()
+            first: Any = next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
+        else:
+            first = next(task.batches(0, rank=0, num_ranks=1))
         if encoder_looks and change is not None and isinstance(first, EndToEndBatch):
             names = first.rows.sample_ids
             stored = [next((store.get(name) for store in stores if name in store), None) for name in names]
             boxes = [None if record is None else torch.from_numpy(record.boxes) for record in stored]
             change.before(first.rows, first.images, names, boxes)
         if rows:
-            displayed = first.rows if isinstance(first, EndToEndBatch) else first
-            layout = self.choice.system.layout(made.model.config)
-            warnings = (warning_of_store(store.manifest) for store in stores)
-            banner = next((each for each in warnings if each is not None), None)
-            photos = _first_photos(first, made, stores, min(rows, displayed.batch_size))
             as_read = isinstance(first, EndToEndBatch)
+            displayed = first.rows if as_read else first
+            layout = self.choice.system.layout(made.model.config)
+            banner = next(filter(None, (warning_of_store(store.manifest) for store in stores)), None)
+            photos = _first_photos(first, made, stores, min(rows, displayed.batch_size))
             inspected = InspectedBatch(displayed, rows, layout, task.counts(first), photos, banner, as_read)
             classes = stores[0].vocabulary["classes"] if stores else None
             write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
@@ -313,37 +299,45 @@ class RunSetup:
         self,
         training: TrainResult,
         evaluation: Judged,
-        hidden_words: HiddenWords,
+        task: AnyTask,
         made: RunModel,
         texts: Sequence[Sequence[str]],
         *,
         of: str,
         held_out: bool,
-    ) -> tuple[Figure, ...]:
-        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them.
+        **facts: Any,
+    ) -> PretrainResult:
+        """Writes the results of the last evaluation beside chance and words alone, and the run's page with them; the
+        figures have words alone in the main process. `facts` are further fields of the result.
 
         Args:
-            hidden_words: words that it predicted. `of`: its data, for people.
+            task: that was evaluated. `of`: its data, for people.
             texts: that the run was trained on, source by source.
             held_out: whether the run was not trained on these data.
-        Returns:
-            The figures; in the main process with words alone.
         """
-        if not is_main_process():
-            return evaluation.figures
-        words = self._words_alone(hidden_words, made, texts, held_out=held_out)
-        figures = with_words_alone(evaluation.figures, words)
-        summary = TrainingSummary.of_figures(figures, system=self.choice.system.name, asked=of, held_out=held_out)
-        write_summary(self.run_dir, summary)
-        best = None if training.best is None else checkpoint_step(training.best)
-        write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
-        return figures
+        figures = evaluation.figures
+        if is_main_process():
+            figures = with_words_alone(figures, self._words_alone(task, made, texts, held_out=held_out))
+            summary = TrainingSummary.of_figures(figures, system=self.choice.system.title, asked=of, held_out=held_out)
+            write_summary(self.run_dir, summary)
+            best = None if training.best is None else checkpoint_step(training.best)
+            write_training_page(self.run_dir, best_step=best, ended_early=training.ended_early)
+        return PretrainResult(
+            run_dir=self.run_dir,
+            num_classes=made.num_classes,
+            vocab_size=made.tokenizer.vocab_size,
+            training=training,
+            figures=figures,
+            asked=of,
+            **facts,
+        )
 
     @waiting("counting neighbouring words")
     def _words_alone(
-        self, hidden: HiddenWords, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
+        self, task: AnyTask, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
     ) -> dict[str, float]:
         """See `words_alone`; a run counts once."""
+        hidden = task.hidden_words
         if not hidden:
             return {}
         try:
@@ -374,11 +368,3 @@ def _first_photos(
     ids = first.sample_ids[:rows]
     found = stored_photos(stores, dict.fromkeys(ids))
     return {(row, 0): found[image_id] for row, image_id in enumerate(ids) if image_id in found}
-
-
-def _first_batch(task: Any, accumulation: int) -> Any:
-    """The first batch of the main process."""
-    if isinstance(task, BudgetedTask):
-        step_samples = task.batch_size * accumulation * num_processes()
-        return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
-    return next(task.batches(0, rank=0, num_ranks=1))

@@ -33,7 +33,6 @@ from roibeam.pipelines.pretraining.recipes.named_systems import (
     named_system,
     wrong_start,
 )
-from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
@@ -51,12 +50,11 @@ from roibeam.pipelines.training.model_files.model_start import (
 from roibeam.pipelines.training.model_files.provenance import TrainedWith, trained_with
 
 
-@dataclass(frozen=True)
-class System:
-    """One of the published systems, as pre-training knows it.
+@dataclass(frozen=True, kw_only=True)
+class System(NamedSystem):
+    """One of the published systems, with its model and its rules.
 
     Attributes:
-        named: its title, the sizes and classes of its model and the settings of its rules.
         model_class: with the pre-training heads.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampler: the rules.
@@ -74,7 +72,6 @@ class System:
         whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
-    named: NamedSystem
     model_class: type[nn.Module]
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
@@ -88,46 +85,10 @@ class System:
     whole_image: str = "model"
 
     @property
-    def name(self) -> str:
-        """Title, for people."""
-        return self.named.title
-
-    @property
-    def sampling(self) -> type:
-        """Dataclass of the rules' settings."""
-        return self.named.sampling
-
-    @property
-    def sizes(self) -> Mapping[str, ModelFields]:
-        """Name of a preset -> the model's configuration."""
-        return self.named.sizes
-
-    @property
-    def class_objective(self) -> ClassObjective | None:
-        """See `NamedSystem.class_objective`."""
-        return self.named.class_objective
-
-    @property
-    def text_only_fields(self) -> Mapping[str, Any] | None:
-        """See `NamedSystem.text_only_fields`."""
-        return self.named.text_only_fields
-
-    @property
-    def text_only_sampling(self) -> tuple[str, ...]:
-        """See `NamedSystem.text_only_sampling`."""
-        return self.named.text_only_sampling
-
-    @property
-    def reads_task_text(self) -> bool:
-        """See `NamedSystem.reads_task_text`."""
-        return self.named.reads_task_text
-
-    @property
     def end_to_end_fields(self) -> Mapping[str, Any]:
         """Default fields of the model's configuration in a run through the region encoder, below those of preset and
         user."""
-        masking = self.named.masking
-        return {"masked_appearance": masking[DEFAULT_MASKING]} if masking else {}
+        return {"masked_appearance": self.masking[DEFAULT_MASKING]} if self.masking else {}
 
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
@@ -139,10 +100,8 @@ _WHOLE, _END = ("whole image",), ("end",)
 _POSITIONS = "max_position_embeddings"
 
 
-def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
-    return (
-        ("text", "regions", *_WHOLE * bool(config.global_feature_size), *_END * (config.final_separator != "none")),
-    )
+def _system(name: str, **parts: Any) -> System:
+    return System(**vars(NAMED_SYSTEMS[name]), **parts)
 
 
 def _pieces_of_vlbert(sampling: Any, model: Callable[[str], Any]) -> int:
@@ -152,16 +111,16 @@ def _pieces_of_vlbert(sampling: Any, model: Callable[[str], Any]) -> int:
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
     {
-        "vlbert": System(
-            named=NAMED_SYSTEMS["vlbert"],
+        "vlbert": _system(
+            "vlbert",
             model_class=VLBertForPreTraining,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             most_pieces=_pieces_of_vlbert,
             whole_image="box",
         ),
-        "visualbert": System(
-            named=NAMED_SYSTEMS["visualbert"],
+        "visualbert": _system(
+            "visualbert",
             model_class=VisualBertForPreTraining,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
@@ -172,29 +131,36 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             review=review_captions,
             notes_of_cuts=VisualBertSampler.notes_of_cuts,
         ),
-        "imagebert": System(
-            named=NAMED_SYSTEMS["imagebert"],
+        "imagebert": _system(
+            "imagebert",
             model_class=ImageBertForPreTraining,
             sampler=ImageBertSampler,
-            layout=_imagebert_layout,
+            layout=lambda config: (
+                (
+                    "text",
+                    "regions",
+                    *_WHOLE * bool(config.global_feature_size),
+                    *_END * (config.final_separator != "none"),
+                ),
+            ),
             most_pieces=lambda sampling, model: (
                 min(sampling.max_pieces, model(_POSITIONS)) - (model("final_separator") != "none")
             ),
         ),
-        "vilbert": System(
-            named=NAMED_SYSTEMS["vilbert"],
+        "vilbert": _system(
+            "vilbert",
             model_class=ViLbertForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
         ),
-        "vilbert-single-stream": System(
-            named=NAMED_SYSTEMS["vilbert-single-stream"],
+        "vilbert-single-stream": _system(
+            "vilbert-single-stream",
             model_class=SingleStreamForPreTraining,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
         ),
-        "interbert": System(
-            named=NAMED_SYSTEMS["interbert"],
+        "interbert": _system(
+            "interbert",
             model_class=InterBertForPreTraining,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
@@ -216,14 +182,8 @@ _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.de
 
 @dataclass(frozen=True)
 class ClassChoice:
-    """A run's use of the classes that its stores know.
-
-    Attributes:
-        number: foreground classes; 0 if the rules use none.
-        fields: of a new model's configuration that follow from it.
-        changes: fields that a model to start from must have too.
-        note: a note for the user; "" for nothing.
-    """
+    """A run's use of the classes that its stores know: their number, 0 if the rules use none; fields that follow from
+    it in a new model's configuration, and in that of a start; and a note for the user."""
 
     number: int
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -258,11 +218,6 @@ class ModelChoice:
     recipe: str = ""
     features: Features | None = None
 
-    def check_start(self) -> None:
-        """Raises ValueError if `start` is a model of another system."""
-        if self.start is not None:
-            check_system(self.start, self.system)
-
     def model(
         self, fields: Mapping[str, Any], *, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
     ) -> nn.Module:
@@ -271,32 +226,33 @@ class ModelChoice:
         Args:
             fields: of a new model's configuration, as data and rules require.
             changes: fields that the model of `start` must have too.
-        Raises:
-            ValueError: as `new_model` and `continued_model`.
         """
         if self.start is not None:
             changed = {**changes, **self.overrides}
             return continued_model(self.start, self.system, changed, background=self.background)
+        # The sizes of BERT, with that of its vocabulary, replace the preset's.
+        sizes = {"vocab_size": vocab_size} if self.bert is None else dict(self.bert.sizes)
+        if not self.system.as_deep_as_bert:
+            sizes.pop("num_hidden_layers", None)
         build = self.build_config or self.system.sizes["small"]
-        return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
+        config = built_config(build, {**sizes, **fields, **self.overrides}, self.overrides)
+        model = self.system.model_class(config)
+        if self.bert is not None:
+            left, filled = start_from_bert(model, self.bert), len(model.state_dict())
+            logger.info("BERT %s: %s filled, %s as drawn", self.bert.spec, filled - len(left), len(left))
+        return model
 
     def class_choice(self, classes: StoreClasses, *, width: int, given: int | None) -> ClassChoice:
         """Decides whether masked regions are predicted by class: not if the stores lack the number of classes.
-
-        Args:
-            classes: of the run's stores.
-            width: D of their features.
-            given: number of classes given by the user.
-        Raises:
-            ValueError: if the user sets classes that the stores do not have, or a number that nothing uses.
-        """
+        ValueError if the user sets classes that they do not have, or a number (`given`) that nothing uses; width: D of
+        features."""
         system, objective = self.system, self.system.class_objective
         fields = {} if classes.number is None else system.region_label_fields(classes.number)
         loss = None if objective is None else self.field_of_model(objective.field)
         if given is not None and (objective is None or loss != objective.on):
             why = "" if objective is None else f" (model.{objective.field}={loss})"
             raise ValueError(
-                f"--num-classes {given}: this {system.name} predicts no classes of regions{why}; leave the option out"
+                f"--num-classes {given}: this {system.title} predicts no classes of regions{why}; leave the option out"
             )
         if objective is None:
             return ClassChoice(0)
@@ -317,7 +273,7 @@ class ModelChoice:
             return ClassChoice(learned, note=note)
         off = {objective.field: objective.off}
         why = f"{classes.missing}; {classes.remedy}{objective.instead}"
-        return ClassChoice(0, off, off, f"{system.name} predicts no classes of masked regions: {why}")
+        return ClassChoice(0, off, off, f"{system.title} predicts no classes of masked regions: {why}")
 
     def _note_of_a_missing_head(self, objective: ClassObjective, loss: Any, fields: Mapping[str, Any]) -> str:
         """A note for a model to start from whose own stores had no classes; "" if the user sets it so."""
@@ -351,42 +307,10 @@ class ModelChoice:
         }
 
 
-def new_model(
-    system: System,
-    build: Callable[..., BertSizes],
-    fields: Mapping[str, Any],
-    *,
-    vocab_size: int,
-    bert: PublishedBert | None,
-    overrides: Mapping[str, Any],
-) -> nn.Module:
-    """A new model, filled from BERT if one is given.
-
-    Args:
-        build: makes its configuration.
-        fields: of the configuration, as data and rules require.
-        bert: its sizes, with that of the vocabulary, replace the preset's, but see `System.as_deep_as_bert`.
-        overrides: further fields, set by the user.
-    Raises:
-        ValueError: as `built_config`.
-    """
-    sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
-    if not system.as_deep_as_bert:
-        sizes.pop("num_hidden_layers", None)
-    model = system.model_class(built_config(build, {**sizes, **fields, **overrides}, overrides))
-    if bert is not None:
-        left = start_from_bert(model, bert)
-        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
-    return model
-
-
 def check_system(start: ModelCheckpoint, system: System) -> None:
-    """
-    Raises:
-        ValueError: if it is a model of another system.
-    """
+    """Raises ValueError if the model to start from is of another system."""
     if not isinstance(start.model, system.model_class):
-        raise wrong_start(start.source, type(start.model).__name__, system.named)
+        raise wrong_start(start.source, type(start.model).__name__, system)
 
 
 def continued_model(
@@ -399,9 +323,6 @@ def continued_model(
             are dropped.
         background: position of background in the classes of its region head (first, last or none), if it is not a
             run's: those of roibeam's stores have it last, so it is moved there. Most published models have it first.
-    Raises:
-        ValueError: if it is a model of another system, a parameter that stays would have another shape, or the position
-            of background is unknown.
     """
     check_system(start, system)
     state = start.model.state_dict()

@@ -41,15 +41,9 @@ class RowsTask(ABC):
     """Base of pre-training tasks: batches of samples by number, and the losses of a model on them.
 
     Args:
-        model: one of the five with its pre-training heads (`PreTrainingModel`).
-        num_samples: in one epoch.
-        pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         mixture: of sources, see `SampleOrder`.
         validation: evaluation on held-out captions, in place of the first own ones in `evaluate`.
-
-    Attributes:
-        hidden_words: words that the last evaluation predicted; None before one.
     """
 
     def __init__(
@@ -63,8 +57,7 @@ class RowsTask(ABC):
         mixture: SourceMixture | None = None,
         validation: Evaluates | None = None,
     ) -> None:
-        self._model = model
-        self._num_samples = num_samples
+        self.model, self.num_samples, self.batch_size = model, num_samples, config.batch_size
         self._config = config
         self._pad_id = pad_id
         self._seed = seed
@@ -78,19 +71,7 @@ class RowsTask(ABC):
 
     def evaluation_rows(self, max_samples: int) -> Sequence[int]:
         """The first `max_samples` numbers of samples, or all."""
-        return range(min(max_samples, self._num_samples))
-
-    @property
-    def model(self) -> nn.Module:
-        return self._model
-
-    @property
-    def batch_size(self) -> int:
-        return self._config.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return self._num_samples
+        return range(min(max_samples, self.num_samples))
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[VLBatch]:
         def places() -> Iterator[list[tuple[int, int]]]:
@@ -101,14 +82,14 @@ class RowsTask(ABC):
         return batches_ahead(places, self._batch, workers=self._config.workers)
 
     def counts(self, batch: VLBatch) -> Mapping[str, int]:
-        return cast(PreTrainingModel, self._model).loss_counts(batch)
+        return cast(PreTrainingModel, self.model).loss_counts(batch)
 
     def losses(self, model: nn.Module, batch: VLBatch) -> PreTrainingOutput:
         return cast(PreTrainingOutput, model(in_float32(batch)))
 
     def parameter_groups(self) -> list[ParameterGroup]:
         # One group: VL-BERT's release decays biases and LayerNorms too; the others have rules of their own by name.
-        return [{"params": list(self._model.parameters())}]
+        return [{"params": list(self.model.parameters())}]
 
     def sample_ids(self, batch: VLBatch) -> Sequence[str]:
         return batch.sample_ids
@@ -119,15 +100,15 @@ class RowsTask(ABC):
     def encoded(self, batch: VLBatch) -> tuple[VLBatch, VLOutput]:
         """See `HasEvaluationBatches`."""
         rows = in_float32(batch)
-        return rows, cast(PreTrainingModel, self._model).encode(rows)
+        return rows, cast(PreTrainingModel, self.model).encode(rows)
 
     def evaluate(self) -> Judged:
         """See `evaluate`: at each of the loop's evaluations."""
         return evaluate(self) if self._validation is None else self._validation.evaluate()
 
     def model_config(self) -> dict[str, Any]:
-        config = cast(PreTrainingModel, self._model).config
-        return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}
+        config = cast(PreTrainingModel, self.model).config
+        return {**config.to_diff_dict(), "architectures": [type(self.model).__name__]}
 
     def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
         """The first `max_samples` in file order, of several sources in turn, with masks that training does not draw."""
@@ -151,13 +132,8 @@ class PretrainTask(RowsTask):
     """The objectives of a model on captioned records: a `TrainTask`.
 
     Args:
-        model, pad_id, seed, validation: as of `RowsTask`.
-        sampler: the rules of its system.
         lines: a text corpus, for a sampler that is a `TextSampler`.
         weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
-    Raises:
-        ValueError: if the first record of a source, or the size of a batch, does not fit the model, or weights are
-            invalid.
     """
 
     def __init__(
@@ -204,20 +180,14 @@ class PretrainTask(RowsTask):
         number = self._number(epoch, row)
         random = np.random.default_rng([MASKS, *number])
         sample = self._sampler.sample(corpus or self._corpus, row, random)
-        rows = [
-            replace(each, draw_seed=int(random.integers(2**63))) for each in (sample, sample.twin) if each is not None
-        ]
+        pair = (each for each in (sample, sample.twin) if each is not None)
+        rows = [replace(each, draw_seed=int(random.integers(2**63))) for each in pair]
         return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
 
 
 class TextTask(RowsTask):
-    """A model on rows of text alone, without any image: a `TrainTask`. Each line of the corpus begins one row an epoch.
-
-    Args:
-        model, pad_id, seed: as of `RowsTask`.
-        lines: of the corpus, at least one.
-        sampler: the rules of a system that reads text alone.
-    """
+    """A model on rows of text alone, without any image: a `TrainTask`. Each line of the corpus begins one row
+    an epoch."""
 
     def __init__(
         self,
@@ -343,18 +313,12 @@ class RowLengths:
 def count_regions(sources: Iterable[tuple[FeatureStore, CaptionTable]]) -> np.ndarray:
     """(rows,) int32: number of regions of each row's record, or of several together, source behind source; from the
     stores' offset indexes alone."""
-    counts = []
-    for store, rows in sources:
-        counts.append(rows.by_row(store.num_regions_of(rows.captioned_ids())))
-    return np.concatenate(counts)
+    return np.concatenate([rows.by_row(store.num_regions_of(rows.captioned_ids())) for store, rows in sources])
 
 
 def padded_tokens(sizes: np.ndarray) -> int:
-    """Words and regions of a batch, padding counted.
-
-    Args:
-        sizes: (captions, 3) int: rows of the batch that a caption brings, the most pieces and the most regions of one.
-    """
+    """Words and regions of a batch, padding counted; sizes: (captions, 3) int: rows of the batch that a caption brings,
+    the most pieces and the most regions of one."""
     return int(sizes[:, 0].sum() * (sizes[:, 1].max() + sizes[:, 2].max()))
 
 
@@ -429,26 +393,14 @@ _LEAST_PIECES = 3  # first and last special token, and one between
 _Place = tuple[int, int]  # epoch and row
 
 
-class _Part(NamedTuple):
-    """A micro-batch, or its places, and whether it is the last of its step."""
-
-    of: Any
-    ends_step: bool
-
-
 class BudgetedTask(PretrainTask):
-    """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`.
+    """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`; `config.max_tokens` is the
+    budget.
 
     The captions of a step are the same ones as without a budget, and so are their masks and partners; every loss is a
     mean over the step. So what is trained is the same, but for the last digits. A loss that draws among rows must do so
     within one row (contrastive: negative_rows=1), since a micro-batch has any number of them. Lengths are looked up by
     what is drawn for a sample before its masks: each process plans the whole step, and reads the records of its share.
-
-    Args:
-        lengths: of the corpus's captions and records.
-        others: as of `PretrainTask`; `config.max_tokens` is the budget.
-    Raises:
-        ValueError: as `PretrainTask`; when a record's regions alone are more than the budget.
     """
 
     def __init__(
@@ -474,10 +426,10 @@ class BudgetedTask(PretrainTask):
     def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[VLBatch]]:
         """See `PlannedTask`."""
 
-        def parts() -> Iterator[_Part]:
+        def parts() -> Iterator[tuple[list[_Place], bool]]:  # a micro-batch, and whether it is the last of its step
             for places in self._order.batches(start_sample, batch_size=step_samples, rank=0, num_ranks=1):
                 share = self._planned(places, num_ranks)[rank]
-                yield from (_Part(part, at == len(share) - 1) for at, part in enumerate(share))
+                yield from ((part, at == len(share) - 1) for at, part in enumerate(share))
 
         workers = self._config.workers
         made = batches_ahead(parts, self._made, workers=workers) if workers else map(self._made, parts())
@@ -492,8 +444,8 @@ class BudgetedTask(PretrainTask):
         places = [(EVALUATION_EPOCH, row) for row in self._corpus.first_rows(max_samples)]
         yield from map(self._batch, self._planned(places, 1)[0])
 
-    def _made(self, part: _Part) -> _Part:
-        return part._replace(of=self._batch(part.of))
+    def _made(self, part: tuple[list[_Place], bool]) -> tuple[VLBatch, bool]:
+        return self._batch(part[0]), part[1]
 
     def _planned(self, places: Sequence[_Place], num_ranks: int) -> list[list[list[_Place]]]:
         """The micro-batches of a step, for each process."""

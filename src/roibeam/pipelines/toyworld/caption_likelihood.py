@@ -59,11 +59,7 @@ class Way(NamedTuple):
 
 
 def ways_to_write(scene: Scene, relations: Iterable[Relation]) -> list[Way]:
-    """Returns the writer's choices for a first caption, up to opening, verb and attributes; the chances sum to 1.
-
-    Args:
-        relations: all that hold in the scene.
-    """
+    """Returns the writer's choices for a first caption, up to opening, verb and attributes; the chances sum to 1."""
     clear = clear_objects(scene)
     names = [thing.category for thing in scene.objects]
     ways = [Way(names[thing.number], (thing.number,), KINDS["one"] / len(clear)) for thing in clear]
@@ -166,11 +162,7 @@ class Rows(NamedTuple):
 
 
 class KnownWays:
-    """Ways to write of many scenes, indexed for quick queries of one text.
-
-    Args:
-        scenes: each with all relations that hold.
-    """
+    """Ways to write of many scenes, indexed for quick queries of one text."""
 
     def __init__(self, scenes: Iterable[tuple[Scene, Iterable[Relation]]]) -> None:
         frames: dict[str, int] = {}

@@ -14,9 +14,6 @@ is there is whole. FROZEN: heads are compared on these files; a change must rais
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,13 +21,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from roibeam.features.folders.durable_files import write_json_atomically
-from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, RELATION_PHRASES, SceneCaption, plural
+from roibeam.pipelines.toyworld.formats import add_child, add_element
 from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
-from roibeam.pipelines.toyworld.world import CATEGORIES, WORLD_VERSION
-from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside, write_text
+from roibeam.pipelines.toyworld.world import CATEGORIES
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
 from roibeam.pipelines.toyworld.write import PICTURES
 
 ROOT = -1
@@ -200,53 +196,16 @@ _FIRST_GROUP, _GROUND = 50, 99  # chains of a picture: its number and two digits
 
 
 @dataclass(frozen=True)
-class ToyEntities:
-    """Request for the entities of a world.
+class ToyEntities(FolderBesideWorld):
+    """Request for the entities of a world."""
 
-    Attributes:
-        folder: of them, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
-    """
-
-    folder: str
-    world: Path
-    seed: int
-    num_images: int
-
-    def check(self) -> None:
-        """Checks that they can be written, or are there, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold them, or holds others.
-        """
-        check_beside("--entities", self.folder, self.world, holds="entities")
-        self._found()
+    option, holds, manifest_name = "--entities", "entities", ENTITIES_NAME
 
     def write(self) -> WrittenFiles:
-        """Writes the entities of the drawn world, or finds them.
+        return self.written(self._write_files)
 
-        Raises:
-            ValueError: as `check`.
-        """
-        start, out = time.monotonic(), Path(self.folder).resolve()
-        with store_lock(self.world):
-            found = self._found()
-            if found is not None:
-                return WrittenFiles(found, False, time.monotonic() - start)
-            beside = out.with_name(f".{out.name}.tmp")
-            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
-            manifest = self._plan() | self._write_files(beside)
-            write_json_atomically(beside / ENTITIES_NAME, manifest)
-            os.replace(beside, out)
-        return WrittenFiles(manifest, True, time.monotonic() - start)
-
-    def _plan(self) -> dict[str, Any]:
-        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
-        return {"format": ENTITIES_FORMAT, "entities_version": ENTITIES_VERSION, "world": world}
-
-    def _found(self) -> dict[str, Any] | None:
-        return found_beside("--entities", self.folder, ENTITIES_NAME, self._plan(), holds="entities")
+    def plan(self) -> dict[str, Any]:
+        return {"format": ENTITIES_FORMAT, "entities_version": ENTITIES_VERSION} | super().plan()
 
     def _write_files(self, folder: Path) -> dict[str, Any]:
         splits: dict[str, list[str]] = {"train": [], "val": [], "test": []}
@@ -305,22 +264,18 @@ class _Chains:
     def annotation(self) -> str:
         scene = self._picture.scene
         root = ElementTree.Element("annotation")
-        _child(root, "filename", f"{self._picture.number}.jpg")
-        size = ElementTree.SubElement(root, "size")
-        for tag, value in (("width", scene.width), ("height", scene.height), ("depth", 3)):
-            _child(size, tag, value)
+        add_child(root, "filename", f"{self._picture.number}.jpg")
+        add_element(root, "size", width=scene.width, height=scene.height, depth=3)
         for thing in scene.objects:
             chains = [self._of(each) for each in (*self._single, *self._groups) if thing.number in each]
             if chains:
                 entry = _object(root, chains)
                 x, y, width, height = thing.box
-                corners = ElementTree.SubElement(entry, "bndbox")
-                for tag, value in (("xmin", x + 1), ("ymin", y + 1), ("xmax", x + width), ("ymax", y + height)):
-                    _child(corners, tag, value)
+                add_element(entry, "bndbox", xmin=x + 1, ymin=y + 1, xmax=x + width, ymax=y + height)
         if self._has_ground:
             entry = _object(root, [self._number(_GROUND)])
-            _child(entry, "scene", 1)
-            _child(entry, "nobndbox", 0)
+            add_child(entry, "scene", 1)
+            add_child(entry, "nobndbox", 0)
         ElementTree.indent(root, "\t")
         return ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -336,12 +291,8 @@ class _Chains:
 def _object(root: ElementTree.Element, chains: Sequence[int]) -> ElementTree.Element:
     entry = ElementTree.SubElement(root, "object")
     for chain in chains:
-        _child(entry, "name", chain)
+        add_child(entry, "name", chain)
     return entry
-
-
-def _child(parent: ElementTree.Element, tag: str, value: str | int) -> None:
-    ElementTree.SubElement(parent, tag).text = str(value)
 
 
 def _marked(caption: ParsedCaption, chains: _Chains) -> str:

@@ -104,9 +104,9 @@ def coco_categories() -> list[dict[str, Any]]:
     ]
 
 
-def instance_id(picture: Picture, thing: SceneObject) -> int:
-    """Returns COCO's id of an annotation."""
-    return picture.number * 100 + thing.number
+def instance_id(picture: Picture, number: int) -> int:
+    """Returns COCO's id of an annotation, and Visual Genome's of an object, by its number in the scene."""
+    return picture.number * 100 + number
 
 
 def instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
         "image_id": picture.number,
         "bbox": list(map(float, thing.box)),
         "category_id": CATEGORY_IDS[thing.category],
-        "id": instance_id(picture, thing),
+        "id": instance_id(picture, thing.number),
     }
 
 
@@ -174,39 +174,33 @@ class VisualGenomeWriter:
 def _annotation(picture: Picture) -> bytes:
     root = ElementTree.Element("annotation")
     folder, name = picture.file_name.split("/")
-    _child(root, "folder", folder)
-    _child(root, "filename", name)
-    source = ElementTree.SubElement(root, "source")
-    _child(source, "database", "roibeam toy world")
-    _child(source, "image_id", picture.number)
-    size = ElementTree.SubElement(root, "size")
-    for tag, value in (("width", picture.scene.width), ("height", picture.scene.height), ("depth", 3)):
-        _child(size, tag, value)
-    _child(root, "segmented", 0)
+    add_child(root, "folder", folder)
+    add_child(root, "filename", name)
+    add_element(root, "source", database="roibeam toy world", image_id=picture.number)
+    add_element(root, "size", width=picture.scene.width, height=picture.scene.height, depth=3)
+    add_child(root, "segmented", 0)
     for thing in picture.scene.objects:
-        entry = ElementTree.SubElement(root, "object")
-        _child(entry, "name", thing.category)
-        _child(entry, "object_id", _object_id(picture, thing.number))
-        _child(entry, "difficult", int(thing.ignored))
-        corners = ElementTree.SubElement(entry, "bndbox")
+        number, difficult = instance_id(picture, thing.number), int(thing.ignored)
+        entry = add_element(root, "object", name=thing.category, object_id=number, difficult=difficult)
         x, y, width, height = thing.box
-        for tag, value in (("xmin", x), ("ymin", y), ("xmax", x + width), ("ymax", y + height)):
-            _child(corners, tag, value)
+        add_element(entry, "bndbox", xmin=x, ymin=y, xmax=x + width, ymax=y + height)
         for attribute in thing.attributes:
-            _child(entry, "attribute", attribute)
+            add_child(entry, "attribute", attribute)
     for relation in picture.relations:
-        entry = ElementTree.SubElement(root, "relation")
-        _child(entry, "subject_id", _object_id(picture, relation.subject))
-        _child(entry, "object_id", _object_id(picture, relation.target))
-        _child(entry, "predicate", relation.name)
+        subject, target = (instance_id(picture, number) for number in (relation.subject, relation.target))
+        add_element(root, "relation", subject_id=subject, object_id=target, predicate=relation.name)
     return ElementTree.tostring(root)
 
 
-def _object_id(picture: Picture, number: int) -> int:
-    return picture.number * 100 + number
+def add_element(parent: ElementTree.Element, tag: str, **children: str | int) -> ElementTree.Element:
+    """Adds an element with children of text."""
+    element = ElementTree.SubElement(parent, tag)
+    for name, value in children.items():
+        add_child(element, name, value)
+    return element
 
 
-def _child(parent: ElementTree.Element, tag: str, value: str | int) -> None:
+def add_child(parent: ElementTree.Element, tag: str, value: str | int) -> None:
     ElementTree.SubElement(parent, tag).text = str(value)
 
 

@@ -136,8 +136,6 @@ def write_perfect_store(
         out: folder of the store: new, empty, or begun by this function with the same perception.
         scenes: image id and scene.
         photos: folder of the pictures, below which an image id is a path; None where they are not needed.
-    Raises:
-        ValueError: if the folder holds other things.
     """
     return write_store(
         out,
@@ -205,24 +203,17 @@ class PerfectStore:
     tasks: Path | None = None
 
     def check(self) -> None:
-        """Checks that the store can be written, or continued, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold this store, or holds another one.
-        """
+        """Checks that the store can be written, or continued, before anything is drawn."""
         check_beside("--perfect-store", self.folder, self.world, holds="store")
         folder = Path(self.folder)
         if folder.is_dir() and any(folder.iterdir()):
             self._check_existing(folder)
 
     def write(self) -> WrittenStore:
-        """Writes the regions of all pictures of the drawn world, or those that are missing.
-
-        Raises:
-            ValueError: as `check`.
-        """
+        """Writes the regions of all pictures of the drawn world, or those that are missing."""
         start, folder = time.monotonic(), Path(self.folder)
-        before, names = _num_records(folder), _other_names(self.tasks)
+        before = sum(ShardManifest.read(path).num_records for path in folder.glob("part-*.json"))
+        names = _other_names(self.tasks)
         total = self.num_images + sum(map(len, names.values()))
         with Progress("writing regions", total, PICTURES) as progress:
             scenes = progress.counting(_scenes(self.world, names))
@@ -297,7 +288,3 @@ def _other_names(tasks: Path | None) -> dict[str, list[str]]:
     for name, picture in () if tasks is None else read_names(tasks / _NLVR2):
         found.setdefault(image_id_of(picture), []).append(image_id_of(f"{_NLVR2}/{name}"))
     return found
-
-
-def _num_records(folder: Path) -> int:
-    return sum(ShardManifest.read(path).num_records for path in folder.glob("part-*.json"))

@@ -6,10 +6,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
+
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.pipelines.toyworld.world import WORLD_VERSION
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,6 +76,74 @@ class WrittenFiles:
     seconds: float
 
 
+@dataclass(frozen=True)
+class FolderBesideWorld:
+    """Request for a folder of drawn data beside a world.
+
+    Attributes:
+        folder: as it was typed.
+        world: folder of the toy world.
+        seed, num_images: of the world.
+        option: that names the folder, such as "--tasks".
+        holds: its content, for people: "tasks".
+        manifest_name: of the file that says what the folder is.
+    """
+
+    folder: str
+    world: Path
+    seed: int
+    num_images: int
+    option: ClassVar[str]
+    holds: ClassVar[str]
+    manifest_name: ClassVar[str]
+
+    def plan(self) -> dict[str, Any]:
+        """Required entries of the manifest; "format" identifies the kind of folder."""
+        return {"world": {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}}
+
+    def check(self) -> None:
+        """Checks that the folder can be written, or is there, before anything is drawn."""
+        check_beside(self.option, self.folder, self.world, holds=self.holds)
+        self._found()
+
+    def written(self, make: Callable[[Path], dict[str, Any]]) -> WrittenFiles:
+        """Makes the folder of the drawn world, or finds it.
+
+        Args:
+            make: writes all files but the manifest into a folder that is not there yet; gives more of the manifest.
+        """
+        start, out = time.monotonic(), Path(self.folder).resolve()
+        with store_lock(self.world):
+            found = self._found()
+            if found is not None:
+                return WrittenFiles(found, False, time.monotonic() - start)
+            beside = out.with_name(f".{out.name}.tmp")
+            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
+            manifest = self.plan() | make(beside)
+            write_json_atomically(beside / self.manifest_name, manifest)
+            os.replace(beside, out)
+        return WrittenFiles(manifest, True, time.monotonic() - start)
+
+    def _found(self) -> dict[str, Any] | None:
+        """Returns the manifest of a folder that is there; None where the folder is new or empty."""
+        place, plan = Path(self.folder), self.plan()
+        if not place.exists() or not any(place.iterdir()):
+            return None
+        try:
+            found = json.loads((place / self.manifest_name).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            found = None
+        where = f"{self.option} {self.folder!r}"
+        if not isinstance(found, dict) or found.get("format") != plan["format"]:
+            raise ValueError(f"{where}: is not empty and holds no {self.holds} of a toy world; name a new folder")
+        for key, want in plan.items():
+            if found.get(key) != want:
+                raise ValueError(
+                    f"{where}: holds {self.holds} with {key} {found.get(key)}, requested {want}; name another folder"
+                )
+        return found
+
+
 def check_beside(option: str, folder: str, world: Path, *, holds: str) -> None:
     """Checks the folder of drawn data beside a world.
 
@@ -90,31 +163,3 @@ def check_beside(option: str, folder: str, world: Path, *, holds: str) -> None:
         )
     if place.exists() and not place.is_dir():
         raise ValueError(f"{option} {folder!r} is a file; name a folder")
-
-
-def found_beside(
-    option: str, folder: str, manifest: str, plan: Mapping[str, Any], *, holds: str
-) -> dict[str, Any] | None:
-    """Returns the manifest of a folder that is there; None where the folder is new or empty.
-
-    Args:
-        manifest: name of its file in the folder.
-        plan: its required entries; "format" identifies the kind of folder.
-    Raises:
-        ValueError: for a folder of other things, or of another plan.
-    """
-    place = Path(folder)
-    if not place.exists() or not any(place.iterdir()):
-        return None
-    try:
-        found = json.loads((place / manifest).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("format") != plan["format"]:
-        raise ValueError(f"{option} {folder!r}: is not empty and holds no {holds} of a toy world; name a new folder")
-    for key, want in plan.items():
-        if found.get(key) != want:
-            raise ValueError(
-                f"{option} {folder!r}: holds {holds} with {key} {found.get(key)}, requested {want}; name another folder"
-            )
-    return found

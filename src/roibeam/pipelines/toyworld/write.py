@@ -59,9 +59,7 @@ _INK, _QUIET = (31, 27, 36), (112, 100, 91)
 _CATEGORIES = list(CATEGORIES)
 
 
-def write_contact_sheet(
-    path: Path, entries: Sequence[tuple[Picture, np.ndarray]], *, title: str = "Toy world", jpeg_quality: int = 80
-) -> None:
+def write_contact_sheet(path: Path, entries: Sequence[tuple[Picture, np.ndarray]], *, title: str = "Toy world") -> None:
     """Writes a JPEG: three pictures in a row, as high as each other, their boxes with category, and below each its data
     set, split, file and captions.
 
@@ -71,7 +69,7 @@ def write_contact_sheet(
     """
     rows = [_row(entries[start : start + _COLUMNS]) for start in range(0, len(entries), _COLUMNS)]
     sheet = np.vstack([_title(title), *rows])
-    done, data = cv2.imencode(".jpg", sheet, [cv2.IMWRITE_JPEG_QUALITY, jpeg_quality])
+    done, data = cv2.imencode(".jpg", sheet, [cv2.IMWRITE_JPEG_QUALITY, 80])
     if not done:
         raise OSError(f"cannot encode {path}")
     temporary = path.with_name(f".{path.name}.tmp")
@@ -169,8 +167,6 @@ class WorldSummary:
 def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WorldSummary:
     """Makes OUT, finishes it, or finds it finished.
 
-    Args:
-        workers: processes that draw.
     Raises:
         ValueError: if OUT holds other things or another world, or a number is out of range.
     """
@@ -221,11 +217,7 @@ def _remove_leftovers(out: Path, name: str) -> None:
 
 
 def _has_plan(out: Path, plan: dict[str, Any]) -> bool:
-    """Whether OUT has this plan; False if it is empty, or has only leftovers of a run that was killed before its plan.
-
-    Raises:
-        ValueError: if OUT holds another world or other things.
-    """
+    """Whether OUT has this plan; False if it is empty, or has only leftovers of a run killed before its plan."""
     path = out / _PLAN_NAME
     if path.exists():
         found = _read_json(path)

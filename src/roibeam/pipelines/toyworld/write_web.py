@@ -20,68 +20,24 @@ import hashlib
 import io
 import json
 import multiprocessing
-import os
 import re
-import shutil
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO
 
 import cv2
 
-from roibeam.features.folders.durable_files import write_json_atomically
-from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.datasets.photo_folders import WEB_FORMAT, WEB_NAME
 from roibeam.pipelines.toyworld.web_pages import PAGES_FOLDER, WebPlan, draw_pages, draw_static
 from roibeam.pipelines.toyworld.web_texts import SENTENCES
-from roibeam.pipelines.toyworld.world import WORLD_VERSION, place_of
-from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside, write_text
+from roibeam.pipelines.toyworld.world import place_of
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles, write_text
 
 _DATE = "2019-07-01T12:00:00Z"  # fixed: equal pages give equal files
-
-
-class WarcWriter:
-    """Writes one .warc.gz; a `with` closes it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb")
-        self._write("warcinfo", "", "application/warc-fields", b"software: roibeam toyworld\r\nformat: WARC/1.0\r\n")
-
-    def add(self, url: str, body: bytes, content_type: str) -> None:
-        """Adds one answer of a server.
-
-        Args:
-            content_type: as in the HTTP header.
-        """
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._write("response", url, "application/http; msgtype=response", head.encode("ascii") + body)
-
-    def _write(self, kind: str, url: str, content_type: str, block: bytes) -> None:
-        digits = hashlib.sha256(f"{kind} {url} {Path(self._file.name).name}".encode()).hexdigest()
-        name = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
-        lines = [
-            "WARC/1.0", f"WARC-Type: {kind}", f"WARC-Record-ID: <urn:uuid:{name}>", f"WARC-Date: {_DATE}",
-            *([f"WARC-Target-URI: {url}"] if url else []),
-            f"Content-Type: {content_type}", f"Content-Length: {len(block)}",
-        ]  # fmt: skip
-        record = "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + block + b"\r\n\r\n"
-        self._file.write(gzip.compress(record, compresslevel=6, mtime=0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
 TRUTH_NAME = "truth.jsonl"
 MOST_IMAGES_PER_TEXT = 10  # the rule of aggregation; the paper has the rule and no number
 _NOT_WORDS = re.compile(r"[\W_]+")
@@ -120,11 +76,7 @@ def normal_text(text: str) -> str:
 
 
 def read_truth(web: Path) -> Iterator[dict[str, Any]]:
-    """Reads one entry a page, in page order.
-
-    Raises:
-        ValueError: if the folder holds no toy web.
-    """
+    """Reads one entry a page, in page order. Raises ValueError if the folder holds no toy web."""
     path = web / TRUTH_NAME
     if not path.is_file():
         raise ValueError(f"{web}: holds no {TRUTH_NAME}; name a folder that `roibeam toyworld --web` wrote")
@@ -191,72 +143,38 @@ _PAGES_PER_WARC = 1000
 
 
 @dataclass(frozen=True)
-class ToyWeb:
+class ToyWeb(FolderBesideWorld):
     """Request for a web of pages.
 
-    Attributes:
-        folder: of the web, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
+    Attributes, beside those of its folder:
         num_pages: of the web.
         port: that its pictures are served at.
         page_kb: median size of a page, 10^3 bytes.
     """
 
-    folder: str
-    world: Path
-    seed: int
-    num_images: int
     num_pages: int
     port: int
     page_kb: int
+    option, holds, manifest_name = "--web", "pages", WEB_NAME
 
     def check(self) -> None:
-        """Checks that the web can be written, or is there, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold this web, or holds another.
-        """
-        check_beside("--web", self.folder, self.world, holds="pages")
         if self.num_pages > MAX_PAGES:
             raise ValueError(f"--pages {self.num_pages:,}: a toy web has at most {MAX_PAGES:,} pages")
-        self._found()
+        super().check()
 
     def write(self, workers: int) -> WrittenFiles:
-        """Writes the web, or finds it.
+        """Writes the web, or finds it."""
+        Path(self.folder).resolve().parent.mkdir(parents=True, exist_ok=True)
+        return self.written(lambda folder: self._write_files(folder, workers))
 
-        Args:
-            workers: processes that draw.
-        Raises:
-            ValueError: as `check`.
-        """
-        start, out = time.monotonic(), Path(self.folder).resolve()
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with store_lock(self.world):
-            found = self._found()
-            if found is not None:
-                return WrittenFiles(found, False, time.monotonic() - start)
-            beside = out.with_name(f".{out.name}.tmp")
-            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
-            beside.mkdir()
-            manifest = self._plan() | self._write_files(beside, workers)
-            write_json_atomically(beside / WEB_NAME, manifest)
-            if out.exists():
-                out.rmdir()
-            os.replace(beside, out)
-        return WrittenFiles(manifest, True, time.monotonic() - start)
-
-    def _plan(self) -> dict[str, Any]:
-        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
+    def plan(self) -> dict[str, Any]:
         web = {"pages": self.num_pages, "port": self.port, "page_kb": self.page_kb}
-        return {"format": WEB_FORMAT, "web_version": WEB_VERSION, "world": world, **web}
-
-    def _found(self) -> dict[str, Any] | None:
-        return found_beside("--web", self.folder, WEB_NAME, self._plan(), holds="pages")
+        return {"format": WEB_FORMAT, "web_version": WEB_VERSION} | super().plan() | web
 
     def _write_files(self, folder: Path, workers: int) -> dict[str, Any]:
         scenes = tuple(index for index in range(self.num_images) if _is_evaluated(index))
         plan = WebPlan(self.seed, self.num_pages, f"http://127.0.0.1:{self.port}", self.page_kb, scenes)
+        folder.mkdir(parents=True)
         draw_static(folder, self.seed)
         pages = [json.loads(line) for line in _drawn(folder, plan, workers)]
         mark_shared(pages)
@@ -334,10 +252,26 @@ def _csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _write_warc(folder: Path, pages: list[dict[str, Any]], add_to_digest: Any) -> None:
     (folder / "warc").mkdir()
     for first in range(0, len(pages), _PAGES_PER_WARC):
-        with WarcWriter(folder / "warc" / f"part-{first // _PAGES_PER_WARC:05d}.warc.gz") as warc:
+        with open(folder / "warc" / f"part-{first // _PAGES_PER_WARC:05d}.warc.gz", "wb") as file:
+            info = b"software: roibeam toyworld\r\nformat: WARC/1.0\r\n"
+            _write_record(file, "warcinfo", "", "application/warc-fields", info)
             for page in pages[first : first + _PAGES_PER_WARC]:
                 body = (folder / PAGES_FOLDER / page["file"]).read_bytes()
                 add_to_digest(body)
                 # The server of every second page leaves the charset to the page.
-                has_charset = len(body) % 2 == 0
-                warc.add(page["page"], body, f"text/html; charset={page['charset']}" if has_charset else "text/html")
+                charset = f"; charset={page['charset']}" if len(body) % 2 == 0 else ""
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html{charset}\r\nContent-Length: {len(body)}\r\n\r\n"
+                answer = head.encode("ascii") + body
+                _write_record(file, "response", page["page"], "application/http; msgtype=response", answer)
+
+
+def _write_record(file: BinaryIO, kind: str, url: str, content_type: str, block: bytes) -> None:
+    digits = hashlib.sha256(f"{kind} {url} {Path(file.name).name}".encode()).hexdigest()
+    name = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
+    lines = [
+        "WARC/1.0", f"WARC-Type: {kind}", f"WARC-Record-ID: <urn:uuid:{name}>", f"WARC-Date: {_DATE}",
+        *([f"WARC-Target-URI: {url}"] if url else []),
+        f"Content-Type: {content_type}", f"Content-Length: {len(block)}",
+    ]  # fmt: skip
+    record = "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + block + b"\r\n\r\n"
+    file.write(gzip.compress(record, compresslevel=6, mtime=0))

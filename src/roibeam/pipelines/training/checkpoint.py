@@ -57,13 +57,8 @@ class Position:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """State of a run that changes from step to step.
-
-    Attributes:
-        model: not wrapped for several devices.
-        average: of its weights, if the run keeps one.
-        scaler: of the loss, if the run is in fp16.
-    """
+    """State of a run that changes from step to step: the unwrapped model, the average of its weights, if any, and the
+    scaler of an fp16 loss."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -85,8 +80,7 @@ def save_checkpoint(
 ) -> Path:
     """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only.
 
-    Raises:
-        OSError: naming the folder, if it cannot be written, as on a full disk; the partial folder is removed.
+    An OSError, as on a full disk, names the folder; the partial folder is removed.
     """
     final = checkpoint_folder(run_dir, position.step)
     aside = final.with_name(f".writing-{final.name}")
@@ -120,14 +114,20 @@ def _write(
         shutil.rmtree(aside, ignore_errors=True)
         (aside / "model").mkdir(parents=True)
     accelerator.wait_for_everyone()
-    save_file(_random_state(), aside / f"rng-{accelerator.process_index}.safetensors")
+    random_state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        random_state["cuda"] = torch.cuda.get_rng_state()
+    save_file(random_state, aside / f"rng-{accelerator.process_index}.safetensors")
     if accelerator.is_main_process:
         with state.model_to_use():
             save_model(state.model, str(aside / "model" / "model.safetensors"), metadata={"format": "pt"})
         write_json(aside / "model" / "config.json", model_config)
         if state.average is not None:
             save_model(state.model, str(aside / _TRAINED), metadata={"format": "pt"})
-        save_file(_optimizer_state(state.model, state.optimizer), aside / "optimizer.safetensors")
+        # By "parameter name/field", so that the file does not depend on the order of parameters.
+        names, fields = _optimizer_names(state.model, state.optimizer), state.optimizer.state_dict()["state"]
+        tensors = {f"{names[at]}/{field}": each.contiguous() for at, of in fields.items() for field, each in of.items()}
+        save_file(tensors, aside / "optimizer.safetensors")
         write_json(aside / "config.json", resolved)
         write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position), **_described(state)})
     accelerator.wait_for_everyone()
@@ -164,12 +164,8 @@ def put_in_place(aside: Path, final: Path) -> None:
 
 
 def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Position:
-    """Restores `state` and the random state of process `rank`; returns the run's position.
-
-    Raises:
-        ValueError: if a file of the checkpoint is missing or damaged. Files are not compared with their sums here, see
-            `check_sums`.
-    """
+    """Restores `state` and the random state of process `rank`; returns the run's position. Files are not compared with
+    their sums here, see `check_sums`."""
     try:
         return _load(folder, state, rank)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -210,23 +206,6 @@ def _optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list
     """Parameter names in the optimizer's own numbering."""
     by_identity = {id(parameter): name for name, parameter in model.named_parameters()}
     return [by_identity[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """State tensors by "parameter name/field", so that a file does not depend on the order of parameters."""
-    names = _optimizer_names(model, optimizer)
-    return {
-        f"{names[index]}/{field}": tensor.contiguous()
-        for index, fields in optimizer.state_dict()["state"].items()
-        for field, tensor in fields.items()
-    }
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
 
 
 def _restore_random_state(state: Mapping[str, Tensor]) -> None:

@@ -87,6 +87,9 @@ class EncoderChange:
             boxes: (R, 4) of each of them in the original photo, which reveal mirroring; None if unknown.
             masks: whether the run ever masks a region.
         """
+        # A new run does; the configuration of one from before this file existed may record it.
+        recorded = None if latest_checkpoint(self._run_dir) is None else saved_config(self._run_dir)["recorded"]
+        begins_with_these = recorded is None or recorded.get("encoder_weights") == self._weights
         masked = bool((rows.masked_regions & rows.region_mask).any())
         config = self._joint.model.config if masks else None
         words = masking_words(self._joint.choices, config, is_any_masked=masked)
@@ -97,7 +100,7 @@ class EncoderChange:
                 "masking": words,
                 "photo": _first_photo(rows, images, self._encoder, names, boxes),
                 "stages": self._moved({}),
-                "digests": self._digests if self._begins_with_these() else {},
+                "digests": self._digests if begins_with_these else {},
             },
         )
 
@@ -109,17 +112,7 @@ class EncoderChange:
         write_run_json(path, found)
         return {name: found[name] for name in ("masking", "stages")}
 
-    def _begins_with_these(self) -> bool:
-        """Whether the run started from these weights: a new one does; the configuration of one from before this file
-        existed may record it."""
-        if latest_checkpoint(self._run_dir) is None:
-            return True
-        return bool(saved_config(self._run_dir)["recorded"].get("encoder_weights") == self._weights)
-
     def _moved(self, digests: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Args:
-        digests: of the weights that the run started from; a stage without one is not measured.
-        """
         trained = {name for name, parameter in self._encoder.named_parameters() if parameter.requires_grad}
         return [
             {
@@ -134,12 +127,8 @@ class EncoderChange:
 
 
 def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool) -> str:
-    """The masking of photos, and the replacement of masked regions, in words.
-
-    Args:
-        config: of the model; None for a run that masks no region.
-        is_any_masked: whether a region of the first batch is.
-    """
+    """The masking of photos, and the replacement of masked regions, in words; `config` is None for a run that masks
+    none."""
     appearance = getattr(config, "masked_appearance", None)
     if appearance in (None, "none"):
         return "No region is masked: the network sees whole photos."
@@ -153,11 +142,7 @@ def masking_words(choices: EndToEndChoices, config: Any, *, is_any_masked: bool)
 
 
 def _stages(encoder: RegionEncoder, *, copied: bool) -> dict[str, dict[str, Tensor]]:
-    """Tensors of each stage by their names in the encoder, of its norms apart, and of the layers that read outlines.
-
-    Args:
-        copied: whether they are copied to the CPU.
-    """
+    """Tensors of each stage by their names in the encoder, of its norms apart, and of the layers that read outlines."""
     prefixes = {place.rpartition(".")[2]: f"{place}." for place in STAGES.values()} | {OUTLINES: "mask_conv."}
     state = {
         name: tensor.detach().to("cpu", copy=True) if copied else tensor.detach()

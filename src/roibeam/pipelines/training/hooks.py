@@ -91,9 +91,12 @@ class RunHooks:
 
     def evaluate_the_start(self, position: Position, last_step: int) -> None:
         """Evaluates the start of a run, the first step or the checkpoint that it resumes from, for later comparison."""
-        if last_step and self._is_due(self._config.evaluate_every, position) and self._lacks_evaluation(position):
-            self._evaluate(position)
-            self._tidy()
+        if last_step and self._is_due(self._config.evaluate_every, position):
+            # Not logged yet in a new run, or in one that ended after its checkpoint.
+            lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
+            if self._any_process(lacks):
+                self._evaluate(position)
+                self._tidy()
         self._look_whether_it_ends(position)
 
     def _look_whether_it_ends(self, position: Position) -> None:
@@ -154,9 +157,7 @@ class RunHooks:
         if self._state.average is not None:
             self._task.model.load_state_dict(self._state.average.state_dict())
         if self._log is not None and self._log.last_line:
-            best = self._best()
-            best_step = None if best is None else best["step"]
-            write_training_page(self._run_dir, best_step=best_step, ended_early=self.ended_early)
+            write_training_page(self._run_dir, best_step=self._best_step(), ended_early=self.ended_early)
 
     def result(self, position: Position, checkpoint: Path, seconds: float, *, new_steps: int) -> TrainResult:
         best = self._best()
@@ -178,11 +179,6 @@ class RunHooks:
     def _is_due(self, every: int, position: Position) -> bool:
         """Whether this is one of the steps `every` so many, or the last of the schedule; 0 is never."""
         return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
-
-    def _lacks_evaluation(self, position: Position) -> bool:
-        """Whether no evaluation of this step is logged yet: in a new run, or one that ended after its checkpoint."""
-        lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
-        return self._any_process(lacks)
 
     def _evaluate(self, position: Position) -> bool:
         """Evaluates and logs; returns whether it is the best so far, by `best_by`."""
@@ -206,6 +202,10 @@ class RunHooks:
         """The best evaluation so far; None outside the main process."""
         return None if self._log is None else best_evaluation(self._run_dir, self._log.evaluations, self._config)
 
+    def _best_step(self) -> int | None:
+        best = self._best()
+        return None if best is None else int(best["step"])
+
     def _save(self, position: Position) -> Path:
         """Writes a checkpoint, and removes old ones."""
         if self._log is not None:
@@ -220,8 +220,7 @@ class RunHooks:
     def _tidy(self) -> None:
         """Removes the checkpoints that are not to stay."""
         if self._log is not None:
-            best = self._best()
-            remove_old_checkpoints(self._run_dir, self._config.keep, None if best is None else best["step"])
+            remove_old_checkpoints(self._run_dir, self._config.keep, self._best_step())
 
     def _any_process(self, own: bool) -> bool:
         """Whether `own` is true in any process: all get one answer."""

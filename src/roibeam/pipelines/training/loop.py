@@ -1,4 +1,4 @@
-"""Training loop. It trains a `TrainTask`, such as that of a detector or of pre-training.
+"""Training loop; by hand on accelerate, since no trainer has losses over global counts and bit-equal resumes.
 
     micro-batches -> a step (pipelines/training/train_step.py) -> log -> evaluation -> checkpoint
 
@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from signal import Signals
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +41,12 @@ from roibeam.pipelines.common.console.termination import StoppedBySignalError, S
 from roibeam.pipelines.training.checkpoint import Position, TrainingState, load_checkpoint, set_later_aside
 from roibeam.pipelines.training.hooks import RunHooks, TrainResult
 from roibeam.pipelines.training.optimizer import build_optimizer, chosen_groups
-from roibeam.pipelines.training.run_folder.files import check_sums, checkpoint_step, latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import (
+    check_sums,
+    checkpoint_step,
+    latest_checkpoint,
+    write_run_json,
+)
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
@@ -51,7 +56,6 @@ from roibeam.pipelines.training.run_folder.folder import (
     is_out_of_patience,
     run_folder_lock,
     with_recorded_rules,
-    write_config,
 )
 from roibeam.pipelines.training.run_folder.train_log import TrainLog, read_evaluations
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, rehearse, steps_of
@@ -134,7 +138,16 @@ def _train(
 ) -> TrainResult:
     """See `train`, in a folder that no other training writes to."""
     last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
-    _check_task(task, config)
+    if config.evaluate_every and not isinstance(task, EvaluatedTask):
+        raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
+    if config.activation_checkpointing:
+        enable = getattr(task.model, "activation_checkpointing_enable", None)  # of transformers' models
+        if enable is None:
+            raise ValueError(
+                f"activation_checkpointing: {type(task.model).__name__} has no layers that compute their activations "
+                f"again; leave it at false"
+            )
+        enable()
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     newest, earlier = _newest_checkpoint(run_dir, resume=resume)
@@ -181,7 +194,8 @@ def _train(
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
     run.finish()
     if stopped_by and position.step < last_step and not run.ended_early:
-        raise StoppedBySignalError(_stop_message(stopped_by, position, config, checkpoint), stopped_by)
+        where = f"after step {position.step:,} of {config.steps:,}; its checkpoint {checkpoint} stays"
+        raise StoppedBySignalError(f"stopped by {Signals(stopped_by).name} {where}", stopped_by)
     return run.result(position, checkpoint, time.monotonic() - started, new_steps=position.step - first_step)
 
 
@@ -191,14 +205,6 @@ def _is_done(run_dir: Path, newest: Path, config: TrainConfig, last_step: int) -
     lines = [line for line in read_evaluations(run_dir) if line["step"] <= step]
     is_last = newest == latest_checkpoint(run_dir)
     return is_last and (step >= last_step or is_out_of_patience(lines, config))
-
-
-def _check_task(task: TrainTask, config: TrainConfig) -> None:
-    """Checks that the task supports the settings; turns on activation checkpointing in its model."""
-    if config.evaluate_every and not isinstance(task, EvaluatedTask):
-        raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
-    if config.activation_checkpointing:
-        _checkpoint_activations(task.model)
 
 
 def _resolved(
@@ -256,18 +262,15 @@ def _start(
 def _opened_log(
     run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any] | None, accelerator: Accelerator, *, after_step: int
 ) -> TrainLog | None:
-    """The log of the main process, which also writes the configuration; all wait for it.
-
-    Args:
-        resolved: None if no step is left: the folder keeps the configuration that its steps were trained with.
-    """
+    """The log of the main process, which also writes the configuration; all wait for it. `resolved` is None if no step
+    is left: the folder keeps the configuration that its steps were trained with."""
     log = None
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
         log = TrainLog(run_dir, config, after_step=after_step)
         set_later_aside(run_dir, after_step)
         if resolved is not None:
-            write_config(run_dir, resolved)
+            write_run_json(run_dir / CONFIG_NAME, resolved)
     accelerator.wait_for_everyone()
     return log
 
@@ -285,26 +288,3 @@ def _log_start(task: TrainTask, config: TrainConfig, accelerator: Accelerator, g
         f"learning rate {config.learning_rate:g}, {plural(task.num_samples, 'sample')} in an epoch"
     )
     logger.info("%s", folded(line))
-
-
-def _stop_message(stopped_by: int, position: Position, config: TrainConfig, checkpoint: Path) -> str:
-    return (
-        f"stopped by {Signals(stopped_by).name} after step {position.step:,} of {config.steps:,}; its checkpoint "
-        f"{checkpoint} stays"
-    )
-
-
-@runtime_checkable
-class _CheckpointingModel(Protocol):
-    """Protocol of transformers' models."""
-
-    def activation_checkpointing_enable(self) -> None: ...
-
-
-def _checkpoint_activations(model: nn.Module) -> None:
-    if not isinstance(model, _CheckpointingModel):
-        raise ValueError(
-            f"activation_checkpointing: {type(model).__name__} has no layers that compute their activations again; "
-            f"leave it at false"
-        )
-    model.activation_checkpointing_enable()

@@ -105,11 +105,7 @@ _BESIDE = ("head", "_score", "region_encoder", "detection")  # ends of first par
 
 
 def freeze_parts(model: nn.Module, parts: Sequence[str]) -> None:
-    """Turns off the gradients of these parts, so that no step changes them.
-
-    Raises:
-        ValueError: for a part without trained parameters, or if nothing is left.
-    """
+    """Turns off the gradients of these parts, so that no step changes them."""
     if not parts:
         return
     names = _spellings(model)
@@ -128,11 +124,7 @@ def freeze_parts(model: nn.Module, parts: Sequence[str]) -> None:
 def rated_groups(
     groups: Iterable[ParameterGroup], model: nn.Module, rates: Mapping[str, float]
 ) -> Sequence[ParameterGroup]:
-    """The groups, with the rate of parameters of a part times its factor; the longest matching part wins.
-
-    Raises:
-        ValueError: for a part without trained parameters.
-    """
+    """The groups, with the rate of parameters of a part times its factor; the longest matching part wins."""
     names, groups = _spellings(model), list(groups)
     for part in rates:
         _check_part("train.rates", part, names)
@@ -192,9 +184,6 @@ class BertAdam(Optimizer):
     pytorch_pretrained_bert optimization.py, BertAdam, as jiasenlu/vilbert_beta, uclanlp/visualbert and
     black4321/InterBERT use it. There it also clips each tensor to norm 1 by itself and runs its own schedule, in which
     every tensor counts its own steps; here the loop's step counts for all.
-
-    Args:
-        params: tensors, or groups of them with their own "lr" and "weight_decay".
     """
 
     def __init__(
@@ -210,7 +199,7 @@ class BertAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = _closure_loss(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -227,11 +216,8 @@ class TransformersAdamW(Optimizer):
 
     pytorch_transformers optimization.py, AdamW: that of jackroos/VL-BERT (common/nlp/bert/optimization.py) and of
     facebookresearch/vilbert-multi-task. It differs from `torch.optim.AdamW` in two things: that one decays before the
-    step, and adds epsilon after the correction of v instead of before.
-
-    Args:
-        params: tensors, or groups of them with their own "lr" and "weight_decay".
-        correct_bias: False leaves Adam's bias correction out, as the multi-task ViLBERT's fine-tuning does.
+    step, and adds epsilon after the correction of v instead of before. Without `correct_bias` it leaves Adam's bias
+    correction out, as the multi-task ViLBERT's fine-tuning does.
     """
 
     def __init__(
@@ -249,7 +235,7 @@ class TransformersAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = _closure_loss(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             rate, betas = group["lr"], group["betas"]
             for parameter in group["params"]:
@@ -279,21 +265,10 @@ def _running_means(state: dict[str, Tensor], parameter: Tensor, betas: tuple[flo
     return mean, square
 
 
-def _closure_loss(closure: Callable[[], float] | None) -> float | None:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
 def build_optimizer(
     groups: Sequence[ParameterGroup], config: TrainConfig, *, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The optimizer of a run; each of its groups keeps its "learning_rate_scale".
-
-    Args:
-        device: of the parameters when it takes its steps.
-    """
+    """The optimizer of a run on a device; each of its groups keeps its "learning_rate_scale"."""
     options: list[dict[str, Any]] = [
         {
             "params": list(group["params"]),
@@ -321,13 +296,7 @@ def build_optimizer(
 def chosen_groups(
     model: nn.Module, own: Callable[[], Sequence[ParameterGroup]], config: TrainConfig
 ) -> Sequence[ParameterGroup]:
-    """The parameter groups of `config`; frozen parameters have no gradient from now on.
-
-    Args:
-        own: returns the task's groups.
-    Raises:
-        ValueError: if the model is not of the named rule's system, or has no part of a name.
-    """
+    """The parameter groups of `config`, or those that `own` returns; frozen parameters have no gradient from now on."""
     freeze_parts(model, config.frozen)
     if config.parameter_groups == TASK_GROUPS:
         groups = own()

@@ -50,14 +50,7 @@ NEW_HEAD_RATE = 1e-4
 
 
 def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> list[ParameterGroup]:
-    """The trainable parameters of `model` by a release's rule, those alike in one group.
-
-    Args:
-        rule: a name of `PARAMETER_RULES`.
-        learning_rate: the run's peak.
-    Raises:
-        ValueError: for an unknown rule, or a parameter that the rule's system does not have.
-    """
+    """The trainable parameters of `model` by a rule of `PARAMETER_RULES`, those alike in one group."""
     if rule not in PARAMETER_RULES:
         raise ValueError(f"no parameter rule {rule!r}; there are {', '.join(PARAMETER_RULES)}")
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
@@ -71,7 +64,11 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
         if treatment is not None:
             scale = treatment.scale if treatment.rate is None else treatment.rate / learning_rate
             groups.setdefault((scale, treatment.decays), []).append(parameter)
-    return [_group(parameters, scale, decays) for (scale, decays), parameters in groups.items()]
+    found: list[ParameterGroup] = []
+    for (scale, decays), parameters in groups.items():
+        group: ParameterGroup = {"params": parameters, "learning_rate_scale": scale}
+        found.append(group if decays else {**group, "weight_decay": 0.0})
+    return found
 
 
 def _inside(name: str) -> str:
@@ -79,11 +76,6 @@ def _inside(name: str) -> str:
     while name.startswith(_MODEL):
         name = name.removeprefix(_MODEL)
     return name
-
-
-def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> ParameterGroup:
-    group: ParameterGroup = {"params": parameters, "learning_rate_scale": scale}
-    return group if decays else {**group, "weight_decay": 0.0}
 
 
 def with_scaled_part(
@@ -112,9 +104,15 @@ _MODEL, _HEAD = "model.", "head."
 _OF_R2C = ("region_encoder.", "visualbert.embeddings.classed.")
 
 
-def _vl_bert(name: str) -> Treatment:
-    """jackroos/VL-BERT pretrain/function/train.py: everything decays, biases and LayerNorms too."""
-    return Treatment(decays=True)
+def _swapped(rule: Callable[[str], Treatment]) -> Rule:
+    """The rule with decay on what it leaves out, and none on the rest: what a release that swapped them means, or what
+    it does."""
+
+    def swapped(name: str) -> Treatment:
+        treatment = rule(name)
+        return treatment._replace(decays=not treatment.decays)
+
+    return swapped
 
 
 def _vilbert_release(name: str) -> Treatment:
@@ -134,20 +132,10 @@ def _vilbert_release_tasks(name: str) -> Treatment:
     return Treatment(decays=_named_without_decay(official), rate=rate)
 
 
-def _vilbert_tasks(name: str) -> Treatment:
-    """Intended rule of jiasenlu/vilbert_beta train_tasks.py: matrices decay; the answer classifier has its own rate."""
-    return _vilbert_release_tasks(name)._replace(decays=not _vilbert_release_tasks(name).decays)
-
-
 def _single_stream_tasks(name: str) -> Treatment:
-    """The same of ViLBERT's single-stream baseline (train_tasks.py `--baseline`), by roibeam's names."""
+    """Intended rule of train_tasks.py for ViLBERT's single-stream baseline (`--baseline`), by roibeam's names."""
     without_decay = name.endswith((".bias", "norm.weight"))
     return Treatment(decays=not without_decay, rate=NEW_HEAD_RATE if name.startswith("answer_head.") else None)
-
-
-def _single_stream_release_tasks(name: str) -> Treatment:
-    """Rule of train_tasks.py for the baseline: swapped."""
-    return _single_stream_tasks(name)._replace(decays=not _single_stream_tasks(name).decays)
 
 
 def _vilbert_release_mt(name: str) -> Treatment:
@@ -194,29 +182,26 @@ def _interbert_release(name: str) -> Treatment:
     return Treatment(decays=_named_without_decay(official), scale=BERT_SCALE if _from_bert(official) else 1.0)
 
 
-def _interbert_release_tasks(name: str) -> Treatment:
-    """black4321/InterBERT train_tasks.py: swapped, one rate."""
-    return Treatment(decays=_named_without_decay(_interbert_name(name)))
-
-
 # Rules that know the parameters of a region encoder; the other releases have none.
 ENCODER_RULES = frozenset(
     {"vl-bert", "visualbert-ucla", "vilbert-single-stream-tasks", "vilbert-single-stream-release-tasks"}
 )
 PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        "vl-bert": _vl_bert,
+        # jackroos/VL-BERT pretrain/function/train.py: everything decays, biases and LayerNorms too.
+        "vl-bert": lambda name: Treatment(decays=True),
         "vilbert-release": _vilbert_release,
         "vilbert-release-tasks": _vilbert_release_tasks,
-        "vilbert-tasks": _vilbert_tasks,
+        "vilbert-tasks": _swapped(_vilbert_release_tasks),
         "vilbert-single-stream-tasks": _single_stream_tasks,
-        "vilbert-single-stream-release-tasks": _single_stream_release_tasks,
+        "vilbert-single-stream-release-tasks": _swapped(_single_stream_tasks),
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
         "vilbert-release-mt-vision-scratch": _vilbert_release_mt_vision_scratch,
         "visualbert-ucla": _visualbert_ucla,
         "interbert-release": _interbert_release,
-        "interbert-release-tasks": _interbert_release_tasks,
+        # black4321/InterBERT train_tasks.py: swapped, one rate.
+        "interbert-release-tasks": lambda name: Treatment(decays=_named_without_decay(_interbert_name(name))),
     }
 )
 

@@ -228,23 +228,15 @@ def schedule_fields(
 def parted_settings(
     name: str, *, meant: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of a release without its accidents, and the accidents.
-
-    Args:
-        name: as of `release_settings`.
-        meant: fields that replace an accident, or another field, in the first of them.
-    """
+    """The settings of a release without its accidents, and the accidents; `meant` replaces fields in the first
+    of them."""
     every = release_settings(name)
     accidents = {field: value for field, value in every.items() if field in ACCIDENTS and meant.get(field) != value}
     return {**{field: value for field, value in every.items() if field not in ACCIDENTS}, **meant}, accidents
 
 
 def release_settings(name: str) -> dict[str, Any]:
-    """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`.
-
-    Raises:
-        ValueError: for another name.
-    """
+    """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`."""
     if name not in RELEASE_SETTINGS:
         raise ValueError(f"no release settings {name!r}; there are {', '.join(RELEASE_SETTINGS)}")
     return dict(RELEASE_SETTINGS[name])

@@ -15,9 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
-from roibeam.model.common.losses import SumCount
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 
 
@@ -121,10 +121,12 @@ _STATE_TENSORS = 2  # that Adam keeps for each parameter, from its first step on
 
 @dataclass(frozen=True, eq=False)
 class WorstBatch:
-    """Attributes:
-    batch: of the task's own type.
-    what: description, for people.
-    remedies: settings of the task that need less memory.
+    """The largest batch, by the method `worst_batch` of a `TrainTask` that knows it.
+
+    Attributes:
+        batch: of the task's own type.
+        what: description, for people.
+        remedies: settings of the task that need less memory.
     """
 
     batch: Any
@@ -132,27 +134,17 @@ class WorstBatch:
     remedies: str
 
 
-@runtime_checkable
-class RehearsedTask(Protocol):
-    """A `TrainTask` that knows the size of its largest batch."""
-
-    def worst_batch(self) -> WorstBatch: ...
-
-
 def rehearse(
     task: Any, model: nn.Module, optimizer: torch.optim.Optimizer, accelerator: Accelerator, *, accumulation: int
 ) -> None:
-    """Runs the worst batch of a task that has one.
+    """Runs the worst batch of a task that has one; ValueError with the remedy if memory does not suffice.
 
     Args:
-        model: in training mode, ready for training.
         accumulation: micro-batches of a step: with several, gradients are held while the next one runs.
-    Raises:
-        ValueError: if memory does not suffice, with the remedy.
     """
-    if not isinstance(task, RehearsedTask):
+    if not hasattr(task, "worst_batch"):
         return
-    worst = task.worst_batch()
+    worst: WorstBatch = task.worst_batch()
     device, started = accelerator.device, time.monotonic()
     on_cuda = device.type == "cuda"
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -163,7 +155,10 @@ def rehearse(
         room = [] if optimizer.state else [torch.empty_like(each) for each in trained for _ in range(_STATE_TENSORS)]
         with torch.random.fork_rng(devices=[device] if on_cuda else []):
             for _ in range(min(accumulation, 2)):
-                _run(task, model, worst.batch, accelerator)
+                with accelerator.autocast():
+                    losses = task.losses(model, worst.batch.to(device)).losses.values()
+                    loss = sum((term.mean for term in losses), start=torch.zeros((), device=device))
+                accelerator.backward(loss)
         del room
     except RuntimeError as error:
         if not (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
@@ -177,14 +172,6 @@ def rehearse(
     logger.info("the largest batch, %s, fits: %.1f s%s", worst.what, time.monotonic() - started, peak)
     if on_cuda:
         torch.cuda.empty_cache()
-
-
-def _run(task: Any, model: nn.Module, batch: Any, accelerator: Accelerator) -> None:
-    with accelerator.autocast():
-        losses = task.losses(model, batch.to(accelerator.device)).losses
-        loss = sum((term.mean for term in losses.values()), start=torch.zeros((), device=accelerator.device))
-    assert isinstance(loss, Tensor)
-    accelerator.backward(loss)
 
 
 UPDATES = ("step", "task")
@@ -204,12 +191,6 @@ class PartBatch:
 
     def to(self, device: torch.device | str) -> PartBatch:
         return PartBatch(self.task, self.batch.to(device))
-
-
-@dataclass(frozen=True, eq=False)
-class _Losses:
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount]
 
 
 class AlternatingTask:
@@ -239,34 +220,24 @@ class AlternatingTask:
         if updates not in UPDATES:
             raise ValueError(f"updates must be {' or '.join(UPDATES)}, got {updates!r}")
         self._first = next(iter(self._tasks.values()))
-
-    @property
-    def model(self) -> nn.Module:
-        return self._first.model
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of one micro-batch; of one of every task, if they make one update together."""
-        return self._first.batch_size * (len(self._tasks) if self._updates == "step" else 1)
-
-    @property
-    def num_samples(self) -> int:
-        return sum(task.num_samples for task in self._tasks.values())
+        self.model = self._first.model
+        # Of one micro-batch; of one of every task, if they make one update together.
+        self.batch_size = self._first.batch_size * (len(self._tasks) if updates == "step" else 1)
+        self.num_samples = sum(task.num_samples for task in self._tasks.values())
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[PartBatch]:
         """One micro-batch of each task in turn."""
-        streams = self._streams(self._rounds_before(start_sample, num_ranks), rank, num_ranks)
+        rounds = start_sample // (self._first.batch_size * len(self._tasks) * num_ranks)
+        streams = self._streams(rounds, rank, num_ranks)
         while True:
             yield from (PartBatch(name, next(stream)) for name, stream in streams.items())
 
     def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[list[PartBatch]]:
         """See `PlannedTask.steps`."""
         accumulation = step_samples // (self.batch_size * num_ranks)
-        done, count = start_sample // step_samples, len(self._tasks)
+        done, skipped, count = start_sample // step_samples, 0, len(self._tasks)
         if self._updates == "task":
-            done, skipped = done // count, done % count
-        else:
-            skipped = 0
+            done, skipped = divmod(done, count)
         streams = self._streams(done * accumulation, rank, num_ranks)
         while True:
             rounds = [PartBatch(name, next(s)) for _ in range(accumulation) for name, s in streams.items()]
@@ -274,9 +245,6 @@ class AlternatingTask:
             updates = [rounds[:first], *([last] for last in rounds[first:])]
             yield from updates[skipped:]
             skipped = 0
-
-    def _rounds_before(self, start_sample: int, num_ranks: int) -> int:
-        return start_sample // (self._first.batch_size * len(self._tasks) * num_ranks)
 
     def _streams(self, rounds: int, rank: int, num_ranks: int) -> dict[str, Iterator[Any]]:
         return {
@@ -290,7 +258,7 @@ class AlternatingTask:
 
     def losses(self, model: nn.Module, batch: PartBatch) -> LossOutput:
         output, scale = self._tasks[batch.task].losses(model, batch.batch), self._scales.get(batch.task, 1.0)
-        return _Losses(
+        return PreTrainingOutput(
             {f"{batch.task}/{n}": SumCount(t.total * scale, t.count, t.epsilon) for n, t in output.losses.items()},
             {f"{batch.task}/{name}": term for name, term in output.metrics.items()},
         )

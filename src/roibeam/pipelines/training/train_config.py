@@ -85,9 +85,6 @@ class TrainConfig:
         patience: evaluations in a row behind the first step whose `best_by` is not better, after which the run ends
             before `steps`; 0 = it never does.
         tensorboard: write RUN/tensorboard too (extra `tensorboard`).
-
-    Raises:
-        ValueError: naming the field, what it holds and what it may hold.
     """
 
     steps: int
@@ -221,11 +218,8 @@ def _require(condition: bool, message: str) -> None:
 
 
 def with_settings(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
-    """The config with the changes of "train.field=value" of a command line.
-
-    Raises:
-        ValueError: as `apply_overrides`, and for a value other than the default that nothing reads.
-    """
+    """The config with the changes of "train.field=value"; ValueError also for a value other than the default that
+    nothing reads."""
     changed = cast(TrainConfig, apply_overrides({"train": config}, settings, called=TRAIN_NAMES)["train"])
     idle, defaults = idle_fields(vars(changed)), {each.name: each.default for each in fields(TrainConfig)}
     for setting in settings:
@@ -236,11 +230,7 @@ def with_settings(config: TrainConfig, settings: Sequence[str]) -> TrainConfig:
 
 
 def idle_fields(train: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that nothing reads beside these others, each with its purpose.
-
-    Args:
-        train: the fields of a `TrainConfig`, by name.
-    """
+    """The fields of `TrainConfig` that nothing reads beside these others, each with its purpose."""
     optimizer, schedule, is_sgd = train["optimizer"], train["schedule"], train["optimizer"] == "sgd"
     of_plateau = (schedule == "plateau", f"is for the schedule plateau, not {schedule}")
     not_of_sgd = (not is_sgd, "is for other optimizers than sgd")
@@ -276,13 +266,7 @@ def trained_precision(train: Mapping[str, Any]) -> str:
 
 
 def precision_of(requested: str | None, learned: str, device: str) -> str:
-    """Precision to compute in: the requested one, else on CUDA that of the run's training, elsewhere float32.
-
-    Args:
-        device: its name for torch.
-    Raises:
-        ValueError: for fp16 on a CPU.
-    """
+    """Precision to compute in: the requested one, else on CUDA that of the run's training, elsewhere float32."""
     if requested == "fp16" and device == "cpu":
         raise ValueError("--precision fp16 needs an accelerator, device is cpu; choose bf16 or float32")
     return requested or (learned if device.startswith("cuda") else FLOAT32)

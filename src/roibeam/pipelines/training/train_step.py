@@ -8,6 +8,7 @@ Where a loss or a gradient is not finite, `blame` finds the weights or the sampl
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -38,13 +39,8 @@ class SumsOverProcesses:
         self._names: list[str] = []
 
     def __call__(self, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """
-        Args:
-            own: by name (width,) numbers of this process, exact in float64.
-        by name (width,) float64 on the accelerator's device, for all names that any process has; every process calls
-        it, and gets the same.
-            calls it, and gets the same.
-        """
+        """By name (width,) float64 on the accelerator's device, for all names that any process has; every process
+        calls it with its own (width,) numbers, and gets the same."""
         device = self._accelerator.device
         mine = {name: row.to(device, torch.float64) for name, row in own.items()}
         if self._accelerator.num_processes == 1:
@@ -178,12 +174,8 @@ class TrainStep:
         self._add_sums = SumsOverProcesses(accelerator, 3)
 
     def take(self, micro_batches: Sequence[Any], step: int) -> StepOutcome:
-        """
-        Args:
-            step: for messages.
-        Raises:
-            ValueError: if loss or gradients are not finite, naming the cause; the weights stay unchanged.
-        """
+        """Takes step `step`; ValueError if loss or gradients are not finite, naming the cause: the weights stay
+        unchanged."""
         accelerator, config = self._accelerator, self._config
         counts = [self._task.counts(batch) for batch in micro_batches]
         denominators = self._denominators(counts)
@@ -219,10 +211,9 @@ class TrainStep:
         return StepOutcome(values, moved, stop)
 
     def _denominators(self, counts: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
-        own: dict[str, int] = {}
+        own: Counter[str] = Counter()
         for of_batch in counts:
-            for name, count in of_batch.items():
-                own[name] = own.get(name, 0) + count
+            own.update(of_batch)
         added = self._add_counts({name: torch.tensor([count]) for name, count in own.items()})
         return {name: count.squeeze(0).long().clamp(min=1) for name, count in added.items()}
 
@@ -241,10 +232,8 @@ class TrainStep:
         losses = {name: reported(term, config) for name, term in output.losses.items()}
         for name, term in {**losses, **{name: term.detach() for name, term in output.metrics.items()}}.items():
             sums[name] = sums[name] + term if name in sums else term
-        shares = (
-            share_of_step(term, denominators[name], config, num_processes=processes)
-            for name, term in output.losses.items()
-        )
+        terms = ((term, denominators[name]) for name, term in output.losses.items())
+        shares = (share_of_step(*each, config, num_processes=processes) for each in terms)
         return sum(shares, start=torch.zeros((), device=device))
 
     def _means(self, sums: dict[str, SumCount]) -> tuple[dict[str, float | None], int]:
@@ -260,19 +249,13 @@ class TrainStep:
         added = self._add_sums(rows)
         totals = dict(zip(added, torch.stack(list(added.values())).tolist(), strict=True))
         signals, count, _ = totals.pop(_STOP)
-        means = {
-            name: total / (count + epsilons / count) if count else None
-            for name, (total, count, epsilons) in totals.items()
-        }
+        means = {name: total / (n + epsilons / n) if n else None for name, (total, n, epsilons) in totals.items()}
         return means, int(signals // count) if count else 0
 
 
 def share_of_step(term: SumCount, denominator: Tensor, config: TrainConfig, *, num_processes: int) -> Tensor:
-    """One micro-batch's share of the loss of a step; all processes' shares add up to that loss.
-
-    Args:
-        denominator: elements of this loss in the whole step, in all processes.
-    """
+    """One micro-batch's share of the loss of a step; all processes' shares add up to that loss. `denominator` counts
+    the elements of this loss in the whole step, in all processes."""
     if config.loss_mean == "step":
         return term.over(denominator)
     # The releases divide by the configured accumulation, for any number of micro-batches in an update.

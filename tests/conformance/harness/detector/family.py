@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness.case_files import Arrays, read_case_json
-from harness.checks import Case, Check, Family, OpenFolder, failed
+from harness.checks import Case, Check, Family, OpenFolder, unread
 from harness.detector.end_to_end import END_TO_END_FILE, end_to_end_checks
 from harness.detector.options import (
     TRUE_SIZE,
@@ -100,7 +100,7 @@ def _photo_case(folder: Path, options: CaseOptions, set_name: str, file: str, ph
     arrays = Arrays(folder / file)
     case = PhotoCase(_set(folder, options, set_name), arrays, photos, options.tolerances)
     yield from photo_checks(case)
-    yield from _unread(arrays)
+    yield from unread(arrays)
 
 
 def _weight_sums(folder: Path, options: CaseOptions, set_name: str, file: str) -> Iterable[Check]:
@@ -116,9 +116,4 @@ def _end_to_end(folder: Path, options: CaseOptions, photos: list[Path]) -> Itera
     arrays = Arrays(folder / END_TO_END_FILE)
     network = _set(folder, options, TRUE_SIZE)
     yield from end_to_end_checks(network, arrays, photos, options.tolerances)
-    yield from _unread(arrays)
-
-
-def _unread(arrays: Arrays) -> Iterator[Check]:
-    for name in arrays.unread:
-        yield failed(name, "unknown array: nothing was compared with it")
+    yield from unread(arrays)

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.case_files import Arrays
-from harness.checks import Check, close, equal, failed, within
-from harness.finetuning.item_files import (
-    FILES,
-    ITEM_TOLERANCE,
-    MAX_SIZE,
-    size_option,
-    unread_outputs,
-    write_item_file,
-)
-from harness.tolerances import Allclose
+from harness.checks import Check, within
+from harness.finetuning.item_files import FILES, MAX_SIZE, list_checks, size_option, write_item_file
 from roibeam.pipelines.data.datasets.entities import ANNOTATIONS, SENTENCES, EntityCounts, read_entities
 from roibeam.pipelines.finetuning.metrics.grounding import GROUNDING_RULES, region_shares
 from roibeam.pipelines.finetuning.rows import PHRASE, TaskGroup
@@ -33,7 +25,6 @@ from roibeam.pipelines.finetuning.systems.visualbert import SYSTEM
 from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions, entity_groups
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-_ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")
 _FILE = re.compile(rf"{FILES}Flickr30kEntities/({SENTENCES}|{ANNOTATIONS})/([0-9]+\.(?:txt|xml))")
 
 
@@ -56,25 +47,13 @@ def checks(arrays: Arrays) -> Iterator[Check]:
     yield within("config/entries", float(ours != theirs), 0, "must be equal", note)
     ids = arrays.take("in/image_ids").tolist()
     items = [_item(arrays, group, ids.index(int(group.images[0])), pieces, most) for group in groups]
-    for name in arrays.names:
-        if match := _ITEM.fullmatch(name):
-            yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
-    yield from unread_outputs(arrays)
+    yield from list_checks(arrays, items)
 
 
 def _entry(group: TaskGroup) -> dict[str, Any]:
     """What the release lists of a caption."""
     (row,) = group.rows
     return {"sentence": row.parts[0].text, "entity_indices": list(row.phrases), "entity_num": len(row.phrases)}
-
-
-def _compared(arrays: Arrays, name: str, leaf: str, made: Mapping[str, np.ndarray]) -> Check:
-    want = arrays.take(name)
-    if leaf not in made:
-        return failed(name, "no such output of ours")
-    if want.dtype.kind in "biu":
-        return equal(name, made[leaf], want)
-    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
 
 
 def _item(arrays: Arrays, group: TaskGroup, image: int, pieces: Pieces, most: int) -> dict[str, np.ndarray]:

@@ -9,12 +9,11 @@ else, predictions_*        result files
 from __future__ import annotations
 
 import functools
-import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.case_files import Arrays
-from harness.checks import Case, Check, Family, OpenFolder, failed
+from harness.checks import Check, Family, unread
 from harness.finetuning import (
     entity_items,
     nlvr2_items,
@@ -28,7 +27,7 @@ from harness.finetuning.trajectory import LOSSES, Trajectory, trajectory_checks
 from harness.finetuning.two_stream_trajectories import two_stream_trajectory
 from harness.finetuning.visualbert_trajectories import visualbert_trajectory
 from harness.finetuning.vlbert_trajectories import vlbert_trajectory
-from harness.model_case import ModelArrays
+from harness.model_case import ModelArrays, npz_family
 
 SYSTEMS: dict[str, Callable[[ModelArrays], Trajectory]] = {
     "finetune_interbert": two_stream_trajectory,
@@ -76,9 +75,7 @@ def _checks(system: str, path: Path) -> Iterator[Check]:
             yield from checks(arrays.arrays)
     # One file of results has the logits of tasks that the code wrote no file of.
     inputs = () if LOSSES in arrays or arrays.names("checkpoint/") else ("in/", "file/", "image/", "gt_image/")
-    for left in arrays.arrays.unread:
-        if not left.startswith(inputs):
-            yield failed(left, "unknown array: nothing was compared with it")
+    yield from unread(arrays.arrays, inputs)
 
 
 def _known(found: list[Callable[[Arrays], Iterable[Check]]], stem: str) -> list[Callable[[Arrays], Iterable[Check]]]:
@@ -90,22 +87,10 @@ def _known(found: list[Callable[[Arrays], Iterable[Check]]], stem: str) -> list[
 def _family(name: str, mark: str) -> Family:
     """Args: mark: what the parameters of its trajectories, and of no other family's, begin with."""
 
-    def open_folder(folder: Path) -> OpenFolder:
-        files = sorted(path for path in folder.glob("*.npz") if not path.name.startswith("."))
-        return OpenFolder(tuple(Case(path.name, functools.partial(_checks, name, path)) for path in files), frozenset())
+    def is_own(names: Sequence[str]) -> bool:
+        return f"{LOSSES}.npy" in names and any(each.startswith(mark) for each in names)
 
-    def recognises(folder: Path) -> bool:
-        for path in sorted(folder.glob("*.npz")):
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    names = archive.namelist()
-            except (zipfile.BadZipFile, OSError):
-                continue
-            if f"{LOSSES}.npy" in names and any(each.startswith(mark) for each in names):
-                return True
-        return False
-
-    return Family(name, recognises, open_folder)
+    return npz_family(name, functools.partial(_checks, name), is_own)
 
 
 FINETUNING_FAMILIES = (

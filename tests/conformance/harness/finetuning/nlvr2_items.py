@@ -13,20 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from harness.case_files import Arrays
-from harness.checks import Check, close, equal, failed
-from harness.finetuning.item_files import (
-    FILES,
-    ITEM_TOLERANCE,
-    size_option,
-    unread_outputs,
-    write_item_file,
-)
-from harness.tolerances import Allclose
+from harness.checks import Check
+from harness.finetuning.item_files import FILES, list_checks, size_option, write_item_file
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, input_regions, nlvr2_groups
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
-_ITEM = re.compile(r"out/(\d+)\.([a-z_]+)")
 _SPLIT_FILE = re.compile(rf"{FILES}(train|dev|test1|test2)\.json")
 
 
@@ -42,19 +34,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", Path(folder, "vocab.txt")))
         groups = nlvr2_groups(write_item_file(arrays, files[0], Path(folder, "statements.json")), rules)
     items = [_item(arrays, group, tokenizer, rules, pieces) for group in groups]
-    for name in arrays.names:
-        if match := _ITEM.fullmatch(name):
-            yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
-    yield from unread_outputs(arrays)
-
-
-def _compared(arrays: Arrays, name: str, leaf: str, made: dict[str, np.ndarray]) -> Check:
-    want = arrays.take(name)
-    if leaf not in made:
-        return failed(name, "no such output of ours")
-    if want.dtype.kind in "biu":
-        return equal(name, made[leaf], want)
-    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
+    yield from list_checks(arrays, items)
 
 
 def _item(

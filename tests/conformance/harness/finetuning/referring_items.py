@@ -7,9 +7,8 @@ shows it.
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,26 +19,36 @@ import torch
 from torch import Tensor
 
 from harness.case_files import ArrayError, Arrays
-from harness.checks import Check, apart, close, equal, failed, guarded, within
+from harness.checks import Check, close, failed, guarded, within
 from harness.finetuning.item_files import (
+    BATCH,
     FILES,
     ITEM_TOLERANCE,
+    Item,
+    at,
+    filled,
+    item_checks,
     json_of,
+    leaves,
+    padded,
+    photo_edges,
+    photo_pixels,
     same_json,
-    unread_outputs,
+    size_option,
     write_item_file,
     write_pickle,
 )
-from harness.tolerances import METRICS, VLBERT, Allclose
+from harness.finetuning.prepared_photos import candidate_targets, image_feature, prepare_candidates
+from harness.tolerances import METRICS, Allclose
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.region_encoder import PreparedPhoto, collate_photos
 from roibeam.model.common.regions import region_locations
 from roibeam.model.task_losses import region_bce
-from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou, slot_entry
+from roibeam.pipelines.finetuning.metrics.referring import HALF, corner_iou
+from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME
-from roibeam.pipelines.finetuning.tasks.prepared_photos import candidate_targets, image_feature, prepare_candidates
 from roibeam.pipelines.finetuning.tasks.referring import (
     ANNOTATED,
     DETECTED,
@@ -57,13 +66,8 @@ from roibeam.pipelines.finetuning.tasks.referring import (
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
 REFS = f"{FILES}refs.json"
-_ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
-_SCALES = re.compile(r"SCALES (\d+)/(\d+)")
-_BATCH, _FLIPPED = "batch", "_flip"
+_FLIPPED = "_flip"
 _NO_LABEL = -1.0  # padding of the release
-MAX_PADDED = 1 << 12  # candidates and pieces that a case may ask for
-Item = Mapping[str, Any]  # leaf -> ours
-
 # jackroos/VL-BERT refcoco.py; which boxes and split belong to the name of a mode.
 _WITH_PHOTO = ReferringOptions(
     text="tokens", crowds=True, whole_image="last_pixel", one_pixel_more=True, overlap_in="input", box_rule="vl-bert"
@@ -97,7 +101,6 @@ def checks(arrays: Arrays) -> Iterator[Check]:
             yield from _stored_checks(arrays, Path(folder))
         else:
             yield from _photo_checks(arrays, Path(folder))
-    yield from unread_outputs(arrays)
 
 
 def prediction_checks(arrays: Arrays) -> Iterator[Check]:
@@ -105,9 +108,10 @@ def prediction_checks(arrays: Arrays) -> Iterator[Check]:
     scores = torch.from_numpy(arrays.take_finite("in/region_logits", None, None, 1)[..., 0].astype(np.float64))
     overlaps = arrays.take_finite("in/region_iou", *scores.shape, 1)[..., 0]
     ids = arrays.take("in/question_ids", len(scores))
+    slots = [best_choice(own.tolist()) for own in scores]
     entries = [
-        slot_entry(int(number), own.tolist(), [float(each) for each in of_boxes])
-        for number, own, of_boxes in zip(ids, scores, overlaps, strict=True)
+        {"id": int(number), "target": slot, "IOU": float(of_boxes[slot])}
+        for number, slot, of_boxes in zip(ids, slots, overlaps, strict=True)
     ]
     yield same_json(arrays, "out/refer_result_json", entries)
     yield same_json(arrays, "out/refer_others_json", [])
@@ -118,61 +122,29 @@ def prediction_checks(arrays: Arrays) -> Iterator[Check]:
     yield close("out/refer_loss_score_n", np.array([float(loss), hits, len(entries)]), want, Allclose(METRICS.float32))
 
 
-def _items(arrays: Arrays) -> dict[str, dict[str, list[str]]]:
-    """mode -> number of the item or "batch" -> its leaves."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for name in arrays.names:
-        if match := _ITEM.fullmatch(name):
-            found.setdefault(match[1], {}).setdefault(match[2], []).append(match[3])
-    return found
-
-
-def _at(groups: Sequence[TaskGroup], number: int) -> TaskGroup:
-    if number >= len(groups):
-        raise ValueError(f"item {number} of {len(groups)} sentences")
-    return groups[number]
-
-
-def _compared(arrays: Arrays, name: str, leaf: str, made: Item) -> Check:
-    """One leaf: whole numbers are equal, pixels a grey level apart, the rest within the README's tolerance."""
-    if leaf not in made:
-        return failed(name, "no such output of ours")
-    want = arrays.take(name)
-    if want.dtype.kind in "biu":
-        return equal(name, made[leaf], want)
-    if leaf == "image":
-        return apart(name, made[leaf], want, VLBERT.grey_levels)
-    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
-
-
 # --- photos with boxes ---
 
 
 def _photo_checks(arrays: Arrays, folder: Path) -> Iterator[Check]:
     files = _photo_files(arrays, folder)
     tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", folder / "vocab.txt"))
-    scales = _SCALES.search(str(arrays.take_json_object("config").get("official")))
-    if scales is None:
-        raise ArrayError("config", 'says no "SCALES a/b", the edges that photos are resized to')
-    config = DetectorConfig(short_edge=int(scales[1]), long_edge=int(scales[2]))
-    for mode, items in _items(arrays).items():
+    config = photo_edges(arrays.take_json_object("config"))
+    for mode, items in leaves(arrays).items():
         if mode.removesuffix(_FLIPPED) in _PHOTO_MODES:  # another is told as compared with nothing
             made = _PhotoMode(arrays, files, mode, tokenizer, config)
-            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, mode, items, made))
+            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, items, made))
     if "out/accuracy_iou" in arrays:
         pairs = zip(*(arrays.take_finite(f"in/accuracy_{who}_boxes", None, 4) for who in ("pred", "gt")), strict=True)
         ours = np.array([corner_iou(sides(first), sides(second)) for first, second in pairs])
-        yield close("out/accuracy_iou", ours, arrays.take("out/accuracy_iou"), Allclose(ITEM_TOLERANCE))
+        yield close("out/accuracy_iou", ours, arrays.take("out/accuracy_iou"), ITEM_TOLERANCE)
 
 
 def _mode_checks(
-    arrays: Arrays, mode: str, items: Mapping[str, Sequence[str]], made: _PhotoMode | _StoredMode
+    arrays: Arrays, items: Mapping[str, Mapping[str, str]], made: _PhotoMode | _StoredMode
 ) -> Iterator[Check]:
     """All items of a way to read the data set."""
-    for number, leaves in items.items():
-        own = made.batch() if number == _BATCH else made.item(int(number))
-        for leaf in leaves:
-            yield _compared(arrays, f"out/{mode}.{number}.{leaf}", leaf, own)
+    for number, named in items.items():
+        yield from item_checks(arrays, named, made.batch() if number == BATCH else made.item(int(number)))
 
 
 def _photo_files(arrays: Arrays, folder: Path) -> ReferringFiles:
@@ -222,20 +194,17 @@ class _PhotoMode:
             "image": photos.pixels,
             "boxes": photos.boxes,
             "im_info": torch.cat([photos.input_hw.flip(-1), photos.scale_xy], dim=1),
-            "expression": _padded([pieces for _, pieces, _ in items], 0),
-            "label": _padded([label.numpy() for _, _, label in items], _NO_LABEL),
+            "expression": padded([pieces for _, pieces, _ in items], 0),
+            "label": padded([label.numpy() for _, _, label in items], _NO_LABEL),
         }
 
     def _made(self, number: int) -> tuple[PreparedPhoto, np.ndarray, Tensor]:
-        group = _at(self._groups, number)
+        group = at(self._groups, number)
         if self._flip:
             group = mirrored_group(group, self._options)
         image_id = int(group.images[0].rsplit("_", 1)[-1])
-        pixels = self._arrays.take(f"image/{image_id}.rgb", *self._hw[image_id], 3)
-        if pixels.dtype != np.uint8:
-            raise ArrayError(f"image/{image_id}.rgb", f"holds {pixels.dtype}, expected bytes")
         found = prepare_candidates(
-            np.ascontiguousarray(pixels[..., ::-1]),
+            photo_pixels(self._arrays, str(image_id), *self._hw[image_id]),
             candidates_for(group, self._options).boxes,
             group.target,
             self._config,
@@ -246,36 +215,26 @@ class _PhotoMode:
         return found.photo, self._tokenizer.encode(group.rows[0].parts[0].text).ids[1:-1], label
 
 
-def _padded(rows: Sequence[np.ndarray], fill: float) -> np.ndarray:
-    """(B, longest row)."""
-    padded = np.full((len(rows), max(map(len, rows), default=0)), fill, rows[0].dtype)
-    for own, row in zip(padded, rows, strict=True):
-        own[: len(row)] = row
-    return padded
-
-
 # --- stored regions ---
 
 
 def _stored_checks(arrays: Arrays, folder: Path) -> Iterator[Check]:
     options = arrays.take_json_object("config")
-    most, pieces = options.get("max_region_num"), options.get("max_seq_length")
-    if not isinstance(most, dict) or not isinstance(pieces, int) or not 2 <= pieces <= MAX_PADDED:
-        raise ArrayError("config", "needs max_region_num, by mode, and max_seq_length")
+    most, pieces = options.get("max_region_num"), size_option(options, "max_seq_length")
+    if not isinstance(most, dict):
+        raise ArrayError("config", "needs max_region_num, by mode")
     # The first release fails where annotated boxes do not fit, and cuts off the [SEP] of a long text.
     is_first = "first" in arrays.path.stem
     files = _stored_files(arrays, folder)
     tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", folder / "vocab.txt"))
-    items = _items(arrays)
-    for mode, count in most.items():
-        if not isinstance(count, int) or not 1 <= count <= MAX_PADDED:
-            raise ArrayError("config", f"max_region_num of {mode} is {count!r}")
-        rules = replace(_STORED, max_boxes=count, too_many="refuse" if is_first else "last")
+    items = leaves(arrays)
+    for mode in most:
+        rules = replace(_STORED, max_boxes=size_option(most, mode, 1), too_many="refuse" if is_first else "last")
         made = _StoredMode(arrays, files, mode, tokenizer, rules, pieces, keeps_end=not is_first)
         if mode not in items:
             yield _refusal(f"out/{mode}", made)
         else:
-            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, mode, items[mode], made))
+            yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, items[mode], made))
 
 
 def _refusal(name: str, made: _StoredMode) -> Check:
@@ -340,7 +299,7 @@ class _StoredMode:
         Raises:
             ValueError: for an item that the options refuse.
         """
-        group = _at(self._groups, number)
+        group = at(self._groups, number)
         image_id = int(group.images[0].rsplit("_", 1)[-1])
         stored = self._arrays.take_finite(f"image/{image_id}.boxes", None, 4)
         found = candidates_for(group, self._options, stored)
@@ -351,13 +310,13 @@ class _StoredMode:
         slots = self._options.max_boxes
         text = self._text(group)
         return {
-            "features_first8": _rows(features[:, :8], slots),
-            "features_row_sum": _rows(features.double().sum(dim=1), slots),
-            "spatials": _rows(where, slots),
-            "image_mask": _rows(mask[0].long(), slots),
-            "target": _rows(targets[:, None], slots),
-            "text": _rows(torch.from_numpy(text), self._max_pieces),
-            "input_mask": _rows(torch.ones(len(text), dtype=torch.long), self._max_pieces),
+            "features_first8": filled(features[:, :8].numpy(), slots),
+            "features_row_sum": filled(features.double().sum(dim=1).numpy(), slots),
+            "spatials": filled(where.numpy(), slots),
+            "image_mask": filled(mask[0].long().numpy(), slots),
+            "target": filled(targets[:, None].numpy(), slots),
+            "text": filled(text, self._max_pieces),
+            "input_mask": filled(np.ones(len(text), np.int64), self._max_pieces),
             "segment_ids": np.zeros(self._max_pieces, np.int64),
             "image_id": np.array(image_id),
         }
@@ -376,10 +335,3 @@ class _StoredMode:
         if self._keeps_end and len(ids) > self._max_pieces:
             return np.append(ids[: self._max_pieces - 1], ids[-1])
         return ids[: self._max_pieces]
-
-
-def _rows(values: Tensor, count: int) -> Tensor:
-    """The values with zeros behind them, so that there are `count` in all."""
-    padded = values.new_zeros(count, *values.shape[1:])
-    padded[: len(values)] = values
-    return padded

@@ -6,27 +6,25 @@ case shows its draws.
 
 from __future__ import annotations
 
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from harness.case_files import ArrayError, Arrays
-from harness.checks import Check, close, equal, failed
+from harness.checks import Check
 from harness.finetuning.item_files import (
     FILES,
-    ITEM_TOLERANCE,
     MAX_SIZE,
+    filled,
     json_of,
+    list_checks,
     size_option,
-    unread_outputs,
+    stored_record,
     write_item_file,
 )
-from harness.tolerances import Allclose
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.regions import elements_with_whole_image
 from roibeam.model.inputs import VLBatch
@@ -40,13 +38,12 @@ from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
 from roibeam.pipelines.finetuning.tasks.retrieval import Distractors, RetrievalOptions, caption_groups
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-_ITEM = re.compile(r"out/(\d+)\.([a-z0-9_]+)")
 _LINES = f"{FILES}all.jsonline"
 _OF_RANDOM_IMAGE = 2  # its row in a group of the release's mix
 
 
 class _FileDraws:
-    """`Draws` that were noted when the release ran: what, and which number it gave."""
+    """`RandomDraws` that were noted when the release ran: what, and which number it gave."""
 
     def __init__(self, drawn: Sequence[Any], groups: Sequence[TaskGroup], pool: np.ndarray) -> None:
         self._drawn, self._pool = [(str(what), int(number)) for what, number in drawn], pool
@@ -93,7 +90,7 @@ def checks(arrays: Arrays) -> Iterator[Check]:
     for name in (f"{FILES}hard_negative.pkl.as.json", f"{FILES}cache/hard_negative.pkl.as.json"):
         if json_of(arrays, name)["train_hard_pool"] != pool.tolist():
             raise ArrayError(name, "has other neighbours than in/hard_pool")
-    records = {line.image_id: _record(arrays, line.image_id) for line in lines}
+    records = {line.image_id: stored_record(arrays, line.image_id, line.image_id) for line in lines}
     pieces, regions = (size_option(options, name) for name in ("max_seq_length", "max_region_num"))
     layout = LayoutOptions(
         max_pieces=pieces,
@@ -116,37 +113,20 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         if draws.left:
             raise ArrayError("config", f"{draws.left} draws of the caption {group.id} that ours does not ask for")
         items.append(_item(inputs, group, pieces, regions, is_interbert=is_interbert))
-    for name in arrays.names:
-        if match := _ITEM.fullmatch(name):
-            yield _compared(arrays, name, match[2], items[int(match[1])] if int(match[1]) < len(items) else {})
-    yield from unread_outputs(arrays)
-
-
-def _record(arrays: Arrays, image_id: str) -> RegionRecord:
-    boxes = arrays.take_finite(f"image/{image_id}.boxes", None, 4).astype(np.float32)
-    width, height = (int(each) for each in arrays.take(f"image/{image_id}.size_wh", 2))
-    return RegionRecord(
-        image_id=image_id,
-        height=height,
-        width=width,
-        boxes=boxes,
-        features=arrays.take_finite(f"image/{image_id}.features", len(boxes), None).astype(np.float32),
-        class_ids=np.zeros(len(boxes), np.uint16),
-        class_scores=np.zeros(len(boxes), np.float32),
-    )
+    yield from list_checks(arrays, items)
 
 
 def _item(inputs: VLBatch, group: TaskGroup, pieces: int, regions: int, *, is_interbert: bool) -> dict[str, np.ndarray]:
     """Leaves of one item, (4, ...) each."""
     image = elements_with_whole_image(inputs, count="all")
     found = {
-        "features_first8": _filled(image.features[..., :8].numpy(), regions),
-        "features_row_sum": _filled(image.features.numpy().astype(np.float64).sum(axis=-1), regions),
-        "spatials": _filled(image.locations.numpy(), regions),
-        "image_mask": _filled(image.mask.numpy().astype(np.int64), regions),
-        "text": _filled(inputs.text_ids.numpy(), pieces),
-        "input_mask": _filled(inputs.text_mask.numpy().astype(np.int64), pieces),
-        "segment_ids": _filled(inputs.text_segments.numpy(), pieces),
+        "features_first8": filled(image.features[..., :8].numpy(), regions, axis=1),
+        "features_row_sum": filled(image.features.numpy().astype(np.float64).sum(axis=-1), regions, axis=1),
+        "spatials": filled(image.locations.numpy(), regions, axis=1),
+        "image_mask": filled(image.mask.numpy().astype(np.int64), regions, axis=1),
+        "text": filled(inputs.text_ids.numpy(), pieces, axis=1),
+        "input_mask": filled(inputs.text_mask.numpy().astype(np.int64), pieces, axis=1),
+        "segment_ids": filled(inputs.text_segments.numpy(), pieces, axis=1),
         "image_id": np.array(int(group.images[0])),
     }
     rows = len(found["text"])
@@ -158,19 +138,3 @@ def _item(inputs: VLBatch, group: TaskGroup, pieces: int, regions: int, *, is_in
     for leaf in ("features_first8", "features_row_sum", "spatials"):
         found[leaf][_OF_RANDOM_IMAGE, behind] = found[leaf][0, behind]
     return {**found, "target": np.array(group.target)}
-
-
-def _filled(values: np.ndarray, count: int) -> np.ndarray:
-    """(4, count, ...), with zeros behind the values."""
-    padded: np.ndarray = np.zeros((len(values), count, *values.shape[2:]), values.dtype)
-    padded[:, : values.shape[1]] = values
-    return padded
-
-
-def _compared(arrays: Arrays, name: str, leaf: str, made: Mapping[str, np.ndarray]) -> Check:
-    want = arrays.take(name)
-    if leaf not in made:
-        return failed(name, "no such output of ours")
-    if want.dtype.kind in "biu":
-        return equal(name, made[leaf], want)
-    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))

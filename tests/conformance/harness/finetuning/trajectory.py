@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from harness.case_files import ArrayError
-from harness.checks import Check, equal, failed, near, within
+from harness.checks import Check, apart, equal, failed, near, within
 from harness.model_case import ModelArrays
 from harness.tolerances import FINETUNING
 from roibeam.model.common.losses import SumCount
@@ -297,35 +297,23 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
 def _weight_checks(
     arrays: ModelArrays, run: Trajectory, weights: Mapping[str, Tensor], kind: str, start: Mapping[str, Tensor]
 ) -> Iterator[Check]:
-    for name in arrays.names(f"{kind}/"):
-        yield _weight(arrays, weights, run.our_name(name), f"{kind}/{name}", None)
-    for name in arrays.names(f"{kind}_sub/"):
-        yield _weight(arrays, weights, run.our_name(name), f"{kind}_sub/{name}", "sub")
-    for name in arrays.names(f"{kind}_sum/"):
-        yield _weight(arrays, weights, run.our_name(name), f"{kind}_sum/{name}", "sum")
-    for name in arrays.options.get("final_unchanged" if kind == "final" else "ema_unchanged", ()):
+    for part in ("", "_sub", "_sum"):
+        for name in arrays.names(f"{kind}{part}/"):
+            yield _weight(arrays, weights, run.our_name(name), f"{kind}{part}/{name}", part)
+    for name in arrays.options.get(f"{kind}_unchanged", ()):
         ours = run.our_name(name)
         if ours is not None and ours in weights:  # counters of batch norms have no place here
             yield equal(f"{kind}/{name}", weights[ours], start[ours].numpy())
 
 
-def _weight(
-    arrays: ModelArrays, weights: Mapping[str, Tensor], ours: str | None, array: str, part: str | None
-) -> Check:
+def _weight(arrays: ModelArrays, weights: Mapping[str, Tensor], ours: str | None, array: str, part: str) -> Check:
     want = arrays.arrays.take(array)
     if ours is None or ours not in weights:
         return failed(array, f"our model has no {ours}")
     flat = weights[ours].detach().double()
-    if part is None:
-        return _apart(array, flat.reshape(want.shape) if flat.numel() == want.size else flat, want)
+    if not part:
+        return apart(array, flat.reshape(want.shape) if flat.numel() == want.size else flat, want, FINETUNING.weights)
     flat = flat.flatten()
-    if part == "sub":
-        return _apart(array, flat[:: -(-flat.numel() // SUBSAMPLED)], want)
+    if part == "_sub":
+        return apart(array, flat[:: -(-flat.numel() // SUBSAMPLED)], want, FINETUNING.weights)
     return near(array, torch.stack([flat.sum(), flat.square().sum()]), want, FINETUNING.relative)
-
-
-def _apart(array: str, got: Tensor, want: np.ndarray) -> Check:
-    if tuple(got.shape) != want.shape:
-        return failed(array, f"shape {want.shape} where ours is {tuple(got.shape)}")
-    error = float(np.abs(got.numpy() - want).max(initial=0.0))
-    return within(array, error, FINETUNING.weights, "absolute")

@@ -14,16 +14,13 @@ from torch import Tensor, nn
 
 from harness.case_files import ArrayError
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
+from harness.interbert_family import build_interbert
 from harness.model_case import ModelArrays, check_sizes
-from roibeam.model.common.checkpoint import KeyTable
+from harness.vilbert_family import build_vilbert
 from roibeam.model.common.losses import SumCount, binary_cross_entropy
 from roibeam.model.inputs import VLBatch
-from roibeam.model.interbert import checkpoint as interbert
-from roibeam.model.interbert.model import InterBertForTasks
 from roibeam.model.task_losses import answer_bce, binary_loss, multi_class_loss, region_bce
 from roibeam.model.vilbert import checkpoint as vilbert
-from roibeam.model.vilbert.model import ViLbertForMultiTask, ViLbertForTasks
-from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -79,32 +76,17 @@ def two_stream_trajectory(arrays: ModelArrays) -> Trajectory:
 def _model(options: Mapping[str, Any], official: dict[str, Tensor]) -> tuple[Any, Callable[[str], str | None], str]:
     """Model, our names of its parameters, and which release it is of."""
     if "InterBERT" in options["official"]:
-        config = interbert.config_from_official(options["model"], num_answers=len(official["vil_prediction.bias"]))
-        state = interbert.state_from_official(official, config.num_hidden_layers)
-        table = interbert.key_table(config.num_hidden_layers, config.text_num_hidden_layers)
-        model: Any = build_model(lambda: InterBertForTasks(config), as_double(state))
-        release, our_name = "interbert-release", _names(table)
+        model, named = build_interbert(options["model"], official, as_double)
+        release = "interbert-release"
     else:
-        state = vilbert.state_from_official(official)
-        kind = vilbert.release_of(official)
-        sizes = {
-            "num_answers": "answer_head.decoder.bias",
-            "num_gqa_answers": "gqa_answer_head.decoder.bias",
-            "num_task_tokens": "vilbert.text_embeddings.tasks.weight",
-            "region_target_size": "masked_region_head.decoder.bias",  # the 12-in-1 code has a number of its own
-        }
-        overrides = {name: len(state[key]) if key in state else 0 for name, key in sizes.items()}
-        configured = vilbert.config_from_official(options["model"], **overrides)
-        make = {"release": ViLbertForTasks, "release-mt": ViLbertForMultiTask}[kind]
-        model = build_model(lambda: make(configured), as_double(state))
-        release, our_name = f"vilbert-{kind}", _names(vilbert.TABLES[kind])
+        state = as_double(vilbert.state_from_official(official))
+        # The 12-in-1 code has a number of its own.
+        rows = {"region_target_size": "masked_region_head.decoder.bias"}
+        model, kind = build_vilbert(options["model"], official, state, **rows)
+        release, named = f"vilbert-{kind}", vilbert.TABLES[kind].internal
     without_dropout(model)
-    return model, our_name, release
-
-
-def _names(table: KeyTable) -> Callable[[str], str | None]:
-    """Our names of official parameters; None for those that nothing reads."""
-    return lambda name: None if any(part in name for part in vilbert.INERT) else table.internal(name)
+    # None for those that nothing reads.
+    return model, lambda name: None if any(part in name for part in vilbert.INERT) else named(name), release
 
 
 class _GivenAreas:

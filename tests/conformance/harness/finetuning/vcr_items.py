@@ -10,9 +10,8 @@ import csv
 import io
 import itertools
 import math
-import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,25 +19,10 @@ from typing import Any
 import numpy as np
 
 from harness.case_files import ArrayError, Arrays
-from harness.checks import Check, apart, close, equal, failed, guarded, within
-from harness.finetuning.item_files import (
-    FILES,
-    ITEM_TOLERANCE,
-    json_of,
-    same_json,
-    text_of,
-    unread_outputs,
-    write_item_file,
-)
-from harness.finetuning.vcr_layouts import (
-    NAMES_DRAWN,
-    PROBLEMS,
-    TEST,
-    Item,
-    ItemFiles,
-    item_maker,
-)
-from harness.tolerances import METRICS, VLBERT, Allclose
+from harness.checks import Check, close, equal, failed, guarded, within
+from harness.finetuning.item_files import FILES, item_checks, json_of, leaves, same_json, text_of, write_item_file
+from harness.finetuning.vcr_layouts import NAMES_DRAWN, PROBLEMS, TEST, ItemFiles, item_maker
+from harness.tolerances import METRICS, Allclose
 from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, PERSON, read_raw_vcr
 from roibeam.pipelines.finetuning.metrics.vcr import (
     VcrScores,
@@ -52,8 +36,6 @@ from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 MAX_LABELLED = 6  # rows of which all labels are tried
 
-_NAME = re.compile(r"out/([A-Za-z0-9_]+)\.(\d+(?:\.\d)?|batch)\.([a-z][a-z0-9_]*(?:\.\d)?)")
-
 
 def checks(arrays: Arrays) -> Iterator[Check]:
     """Of a case of items."""
@@ -66,9 +48,8 @@ def checks(arrays: Arrays) -> Iterator[Check]:
         questions = list(read_raw_vcr(write_item_file(arrays, asked[0], folder / "asked.jsonl")))
         tokenizer = load_tokenizer(write_item_file(arrays, f"{FILES}vocab.txt", folder / "vocab.txt"))
         files = ItemFiles(questions, tokenizer)
-        for mode, items in _items(arrays).items():
+        for mode, items in leaves(arrays).items():
             yield from guarded(f"out/{mode}", partial(_mode_checks, arrays, config, files, folder, mode, items))
-    yield from unread_outputs(arrays)
 
 
 def _mode_checks(
@@ -77,16 +58,14 @@ def _mode_checks(
     files: ItemFiles,
     folder: Path,
     mode: str,
-    items: Mapping[str, Sequence[str]],
+    items: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Check]:
     """All items of one way to read the data set."""
     make = item_maker(arrays, config, files, folder, mode)
     if (name := f"out/{mode}.{NAMES_DRAWN}") in arrays:
         yield _all_used(arrays, name, files, mode)
-    for number, leaves in items.items():
-        made = make(number)
-        for leaf in leaves:
-            yield _compared(arrays, f"out/{mode}.{number}.{leaf}", leaf, made)
+    for number, named in items.items():
+        yield from item_checks(arrays, named, make(number))
 
 
 def _all_used(arrays: Arrays, name: str, files: ItemFiles, mode: str) -> Check:
@@ -94,27 +73,6 @@ def _all_used(arrays: Arrays, name: str, files: ItemFiles, mode: str) -> Check:
     people = [sum(kind == PERSON for kind in asked.objects) for asked in files.questions]
     contexts = NUM_CHOICES if PROBLEMS[mode.split("_")[0]] == RATIONALE and mode.endswith(TEST) else 1
     return equal(name, np.array(len(json_of(arrays, name))), np.array(contexts * sum(people)))
-
-
-def _items(arrays: Arrays) -> dict[str, dict[str, list[str]]]:
-    """mode -> number of the item or "batch" -> its leaves."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for name in arrays.names:
-        if match := _NAME.fullmatch(name):
-            found.setdefault(match[1], {}).setdefault(match[2], []).append(match[3])
-    return found
-
-
-def _compared(arrays: Arrays, name: str, leaf: str, made: Item) -> Check:
-    """One leaf: whole numbers and masks are equal, pixels a grey level apart, the rest within the README's."""
-    if leaf not in made:
-        return failed(name, "no such output of ours")
-    want = arrays.take(name)
-    if want.dtype.kind in "biu" or leaf == "masks":
-        return equal(name, made[leaf], want)
-    if leaf == "image":
-        return apart(name, made[leaf], want, VLBERT.grey_levels)
-    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
 
 
 # --- result files ---

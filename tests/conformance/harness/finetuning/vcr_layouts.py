@@ -6,7 +6,6 @@ What a release does to words, regions and labels are options of `VcrOptions`, na
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +14,23 @@ import numpy as np
 import torch
 
 from harness.case_files import ArrayError, Arrays
-from harness.finetuning.item_files import FILES, json_of, write_item_file
-from roibeam.extraction.network.config import DetectorConfig
+from harness.finetuning.item_files import (
+    BATCH,
+    FILES,
+    Item,
+    at,
+    filled,
+    json_of,
+    padded,
+    photo_edges,
+    photo_pixels,
+    size_option,
+    write_item_file,
+)
+from harness.finetuning.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
+from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
     RawVcrQuestion,
@@ -28,7 +40,6 @@ from roibeam.pipelines.data.datasets.vcr import (
     read_vcr_metadata,
 )
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
-from roibeam.pipelines.finetuning.tasks.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
 from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     CHOICE_END,
@@ -45,18 +56,14 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     NamesDrawn,
     join_regions,
     name_rule,
-    object_targets,
 )
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
-MAX_PADDED = 1 << 12  # regions and pieces that a case may ask for
 PROBLEMS = {"Q2A": ANSWER, "QA": ANSWER, "answer": ANSWER, "QA2R": RATIONALE, "QAR": RATIONALE, "rationale": RATIONALE}
 TEST, NAMES_DRAWN = "test", "names_drawn"
-Item = Mapping[str, Any]  # leaf -> ours
 MakeItem = Callable[[str], Item]
 
-_SCALES = re.compile(r"SCALES (\d+)/(\d+)")
-_BATCH, _FLIPPED = "batch", "flip"
+_FLIPPED = "flip"
 _NO_BOX, _NO_PIECE, _NO_MASK = -1.0, -2, -1.0  # padding of VL-BERT's batches
 
 
@@ -83,13 +90,6 @@ def item_maker(arrays: Arrays, config: Mapping[str, Any], files: ItemFiles, fold
     return _TextItems(config, files, problem).item
 
 
-def _number(config: Mapping[str, Any], name: str, least: int) -> int:
-    value = config.get(name)
-    if type(value) is not int or not least <= value <= MAX_PADDED:
-        raise ArrayError("config", f"{name} is {value!r}, expected {least} to {MAX_PADDED}")
-    return value
-
-
 def _cycle(config: Mapping[str, Any]) -> list[str]:
     names = config.get("names_cycle")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -99,20 +99,6 @@ def _cycle(config: Mapping[str, Any]) -> list[str]:
 
 def _groups(files: ItemFiles, options: VcrOptions, names: NameRule, *, labelled: bool = True) -> list[TaskGroup]:
     return list(vcr_groups(files.questions, options, names, labelled=labelled))
-
-
-def _at(rows: Sequence[Any], number: int) -> Any:
-    if number >= len(rows):
-        raise ValueError(f"item {number} of {len(rows)}")
-    return rows[number]
-
-
-def _padded(rows: Sequence[np.ndarray], fill: float) -> np.ndarray:
-    """(B, longest row, ...)."""
-    padded = np.full((len(rows), max(map(len, rows), default=0), *rows[0].shape[1:]), fill, rows[0].dtype)
-    for own, row in zip(padded, rows, strict=True):
-        own[: len(row)] = row
-    return padded
 
 
 def _joined(parts: Sequence[PartPieces]) -> np.ndarray:
@@ -135,10 +121,7 @@ class _PhotoItems:
         problem: str,
         how: Sequence[str],
     ) -> None:
-        scales = _SCALES.search(str(config.get("official")))
-        if scales is None:
-            raise ArrayError("config", 'says no "SCALES a/b", the edges that photos are resized to')
-        self._edges = DetectorConfig(short_edge=int(scales[1]), long_edge=int(scales[2]))
+        self._edges = photo_edges(config)
         self._arrays, self._files, self._folder = arrays, files, folder
         self._flip, self._told = _FLIPPED in how, TEST not in how
         self._options = VcrOptions(
@@ -146,7 +129,7 @@ class _PhotoItems:
             names=IN_TURN,
             joining="and",
             truncation=SHARED,
-            max_pieces=_number(config, "seq_len", 1),
+            max_pieces=size_option(config, "seq_len", 1),
             cut_untold=False,
             object_loss=SHOWN,
         )
@@ -154,11 +137,11 @@ class _PhotoItems:
         self._groups = _groups(files, self._options, names, labelled=self._told)
 
     def item(self, number: str) -> Item:
-        return self._batch() if number == _BATCH else self._one(int(number))
+        return self._batch() if number == BATCH else self._one(int(number))
 
     def _one(self, number: int) -> dict[str, Any]:
         """Leaves of one item."""
-        group = _at(self._groups, number)
+        group = at(self._groups, number)
         photo, boxes = self._photo(group)
         high, wide = photo.photo.input_hw
         found: dict[str, Any] = {
@@ -185,8 +168,8 @@ class _PhotoItems:
         problem = self._options.problem
         found = {
             "image_shape": np.array([len(items), *sizes.max(axis=0)]),
-            "boxes": _padded([item["boxes"] for item in items], _NO_BOX),
-            "masks": _padded([item["masks"].numpy() for item in items], _NO_MASK),
+            "boxes": padded([item["boxes"] for item in items], _NO_BOX),
+            "masks": padded([item["masks"].numpy() for item in items], _NO_MASK),
             "im_info": np.stack([item["im_info"] for item in items]),
             "question": _choice_columns(items, "question"),
             f"{problem}_choices": _choice_columns(items, f"{problem}_choices"),
@@ -199,11 +182,8 @@ class _PhotoItems:
         """The photo, and its (R, 6) boxes with score and class."""
         image = group.facts["image"]
         metadata = self._metadata(image)
-        pixels = self._arrays.take(f"image/{group.images[0]}.rgb", None, None, 3)
-        if pixels.dtype != np.uint8:
-            raise ArrayError(f"image/{group.images[0]}.rgb", f"holds {pixels.dtype}, expected bytes")
         photo = prepare_vcr_photo(
-            np.ascontiguousarray(pixels[..., ::-1]),
+            photo_pixels(self._arrays, group.images[0]),
             metadata,
             self._edges,
             CONVENTIONS["vlbert-e2e"],
@@ -211,7 +191,9 @@ class _PhotoItems:
             flip=self._flip,
         )
         names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]
-        classes = object_targets(object_classes(names, image), self._options.object_loss)
+        # The release predicts the class of the whole image too, which is 0.
+        classes = np.concatenate([[0], object_classes(names, image)])
+        classes = classes if self._options.object_loss == SHOWN else np.full(len(classes), IGNORE_INDEX)
         boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
         return photo, boxes.astype(np.float32)
 
@@ -232,10 +214,10 @@ def _columns(parts: Sequence[PartPieces]) -> np.ndarray:
 def _choice_columns(items: Sequence[Item], name: str) -> np.ndarray:
     """(B, n, 3), or (B, 4, n, 3) where an item has four of them."""
     if all(name in item for item in items):
-        return _padded([item[name] for item in items], _NO_PIECE)
+        return padded([item[name] for item in items], _NO_PIECE)
     rows = [item[f"{name}.{place}"] for item in items for place in range(NUM_CHOICES)]
-    padded = _padded(rows, _NO_PIECE)
-    return padded.reshape(len(items), NUM_CHOICES, *padded.shape[1:])
+    found = padded(rows, _NO_PIECE)
+    return found.reshape(len(items), NUM_CHOICES, *found.shape[1:])
 
 
 # --- stored regions: ViLBERT ---
@@ -248,7 +230,7 @@ class _StoredItems:
         self, arrays: Arrays, config: Mapping[str, Any], files: ItemFiles, problem: str, *, is_test: bool
     ) -> None:
         self._arrays, self._files = arrays, files
-        self._pieces, self._regions = _number(config, "max_seq_length", 4), _number(config, "max_region_num", 2)
+        self._pieces, self._regions = size_option(config, "max_seq_length", 4), size_option(config, "max_region_num", 2)
         is_first = "first" in arrays.path.stem
         # How it counts: [CLS] and both [SEP] of a row are not cut, the one between question and answer is.
         self._options = VcrOptions(
@@ -266,7 +248,7 @@ class _StoredItems:
         self._entries = [(group, place) for group in self._groups for place in range(per_group)]
 
     def item(self, number: str) -> Item:
-        group, place = _at(self._entries, int(number))
+        group, place = at(self._entries, int(number))
         rows = group_pieces(group, self._files.coder, self._options, separator=self._files.tokenizer.sep_id)
         texts = [self._text(row) for row in rows[place * NUM_CHOICES : (place + 1) * NUM_CHOICES]]
         text, mask, segments = (np.stack(column) for column in zip(*texts, strict=True))
@@ -311,21 +293,16 @@ class _StoredItems:
         features = np.concatenate([found.whole[None], found.features])
         places = np.concatenate([np.array([WHOLE_IMAGE_LOCATION], np.float32), where])
         return {
-            "features_first8": self._rows(features[:, :8]),
-            "features_row_sum": self._rows(features.sum(axis=1, dtype=np.float64)),
-            "spatials": self._rows(places),
-            "image_mask": self._rows(np.ones(len(features), np.int64)),
+            "features_first8": filled(features[:, :8], self._regions),
+            "features_row_sum": filled(features.sum(axis=1, dtype=np.float64), self._regions),
+            "spatials": filled(places, self._regions),
+            "image_mask": filled(np.ones(len(features), np.int64), self._regions),
         }
 
     def _store(self, name: str) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         boxes = self._arrays.take_finite(f"{name}.boxes", None, 4)
         features = self._arrays.take_finite(f"{name}.features", len(boxes), None)
         return (features, boxes), self._arrays.take_finite(f"{name}.size_wh", 2)
-
-    def _rows(self, values: np.ndarray) -> np.ndarray:
-        padded = np.zeros((self._regions, *values.shape[1:]), values.dtype)
-        padded[: len(values)] = values
-        return padded
 
 
 # --- texts: VisualBERT ---
@@ -340,7 +317,7 @@ class _TextItems:
             problem=PROBLEMS[problem],
             names=RESTARTED,
             truncation=CHOICE_FRONT,
-            max_pieces=_number(config, "max_seq_length", 4) - 3,
+            max_pieces=size_option(config, "max_seq_length", 4) - 3,
             boxes=NAMED,
         )
         self._groups = _groups(files, self._options, name_rule(self._options.names, _cycle(config)))
@@ -349,8 +326,8 @@ class _TextItems:
         question, _, choice = number.partition(".")
         if not choice:
             raise ValueError(f"item {number}: expected a question and one of its choices")
-        group = _at(self._groups, int(question))
-        row = _at(group_pieces(group, self._coder, self._options), int(choice))
+        group = at(self._groups, int(question))
+        row = at(group_pieces(group, self._coder, self._options), int(choice))
         context, answer = _joined(row[:-1]), row[-1]
         ids = [self._tokenizer.cls_id, *context, self._tokenizer.sep_id, *answer.ids, self._tokenizer.sep_id]
         counts = itertools.accumulate((len(part.words) for part in group.rows[0].parts[:-2]), initial=0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from harness.model_case import ModelArrays, check_sizes
+from harness.visualbert_family import batch_of
 from roibeam.model.common.losses import cross_entropy
 from roibeam.model.common.transformer import computing_padding
 from roibeam.model.inputs import VLBatch
@@ -113,19 +114,13 @@ def _rows(arrays: ModelArrays, number: int, config: Any) -> _Rows:
     if f"{folder}image_text_alignment" in arrays:
         longest = config.max_position_embeddings
         fields["aligned_words"] = arrays.whole(f"{folder}image_text_alignment", -1, longest, *lead, regions, None)
-    flat: dict[str, Any] = {name: part.flatten(0, len(lead) - 1) for name, part in fields.items()}
-    rows = len(flat["text_ids"])
+    batch = batch_of(fields)
     label = torch.from_numpy(arrays.arrays.take_finite(f"{folder}label").copy())
     position = f"{folder}flickr_position"
     return _Rows(
-        VLBatch(
-            region_boxes=torch.zeros(rows, regions, 4),  # read by nothing in VisualBERT
-            image_hw=torch.ones(rows, 2),
-            masked_regions=torch.zeros_like(flat["region_mask"]),
-            **flat,
-        ),
+        batch,
         label.double() if label.is_floating_point() else label.long(),
-        arrays.whole(position, -1, ids.shape[-1] + regions, rows, None) if position in arrays else None,
+        arrays.whole(position, -1, ids.shape[-1] + regions, batch.batch_size, None) if position in arrays else None,
         len(ids),
     )
 

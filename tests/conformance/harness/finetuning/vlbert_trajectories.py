@@ -18,20 +18,13 @@ from harness.case_files import Arrays
 from harness.checks import Check
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from harness.model_case import ModelArrays
-from harness.vlbert.case import VLBertCase, batch_of, open_case
+from harness.vlbert.case import VLBertCase, open_case
 from harness.vlbert.pixels import PREFIX
-from harness.vlbert.task_cases import (
-    choice_texts,
-    classes_of_regions,
-    object_labels,
-    target_checks,
-    words_of_regions,
-)
+from harness.vlbert.task_cases import loss_weight, refcoco_inputs, target_checks, vcr_inputs, vcr_losses, vqa_inputs
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
-from roibeam.model.vlbert.embeddings import VLBertImageElements
-from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa, join_question_answer
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.step_policies import release_settings
@@ -191,61 +184,27 @@ def _groups(
 
 
 def _vqa_terms(model: Any, case: VLBertCase) -> Terms:
-    arrays, elements = case.arrays, case.elements()
-    rows = len(elements.mask)
-    question = arrays.whole("in/question", 0, case.config.vocab_size, rows, None)
-    answer = question.new_full((rows, 1), case.token("[MASK]"))
-    text = join_question_answer(question, answer, cls_id=case.token("[CLS]"), sep_id=case.token("[SEP]"))
-    batch = batch_of(text.ids, text.mask, text.segments, elements, case.image_hw(rows))
+    _, elements, batch = vqa_inputs(case)
     logits = model.answers(batch, model.vlbert.encode(batch, elements))
-    loss = model.loss(logits, arrays.floats("in/label", rows, logits.shape[1]))
+    loss = model.loss(logits, case.arrays.floats("in/label", *logits.shape))
     return Terms({"answer": loss}, {"ans_loss": loss.mean.detach()})
 
 
 def _vcr_terms(model: Any, case: VLBertCase) -> Terms:
-    arrays, config = case.arrays, case.config
-    boxes = arrays.arrays.take("in/boxes", None, None, 6).shape
-    shown = case.elements(valid_column=3, cell_weights=arrays.floats("in/masks", *boxes[:2], None, None))
-    questions, count = shown.mask.shape
-    answers = arrays.whole("in/answer_choices", -2, max(config.vocab_size, count), questions, None, None, 3)
-    choices = answers.shape[1]
-    question = arrays.whole("in/question", -2, max(config.vocab_size, count), questions, None, 3)
-    text = choice_texts(case, question, answers, count)
-    elements = VLBertImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
-    hw = case.image_hw(questions).repeat_interleave(choices, dim=0)
-    aligned = words_of_regions(text.tags, count - 1)
-    classes = classes_of_regions(arrays, choices)
-    batch = batch_of(
-        text.ids, text.mask, text.segments, elements, hw, aligned_words=aligned, region_classes=classes
-    )  # fmt: skip
-    output = model.vlbert.encode(batch, elements)
-    right = arrays.whole("in/answer_label", 0, choices, questions)
-    answer = model.choice_loss(model.choices(output, choices), right)
-    losses = {"answer": _weighted(answer, case.network.get("ANS_LOSS_WEIGHT", 1.0))}
+    (_, elements, batch), shown, _ = vcr_inputs(case)
+    answer, objects = vcr_losses(model, case, batch, model.vlbert.encode(batch, elements), shown)
+    losses = {"answer": _weighted(answer, loss_weight(case, "ANS_LOSS_WEIGHT"))}
     others = {"ans_loss": answer.mean.detach()}
-    if model.object_head is not None:
-        labels = object_labels(arrays, model.config, shown.mask)[:, 1:].repeat_interleave(choices, dim=0)
-        objects = model.object_loss(batch, output, labels)
-        losses["objects"] = _weighted(objects, case.network.get("CNN_LOSS_WEIGHT", 1.0))
+    if objects is not None:
+        losses["objects"] = _weighted(objects, loss_weight(case, "CNN_LOSS_WEIGHT"))
         others["cnn_regularization_loss"] = objects.mean.detach()
     return Terms(losses, others)
 
 
 def _refcoco_terms(model: Any, case: VLBertCase) -> Terms:
-    arrays, elements = case.arrays, case.elements()
-    rows, count = elements.mask.shape
-    expression = arrays.whole("in/expression", 0, case.config.vocab_size, rows, None)
-    text = join_question_answer(
-        expression,
-        expression.new_zeros(rows, 0),
-        cls_id=case.token("[CLS]"),
-        sep_id=case.token("[SEP]"),
-        order="one_sentence",
-    )
-    batch = batch_of(text.ids, text.mask, text.segments, elements, case.image_hw(rows))
+    _, elements, batch = refcoco_inputs(case)
     scores = model.score_regions(batch, model.vlbert.encode(batch, elements))
-    targets = arrays.floats("in/label", rows, count)
-    loss = model.loss(batch, scores, targets)
+    loss = model.loss(batch, scores, case.arrays.floats("in/label", *scores.shape))
     return Terms({"answer": loss}, {"cls_loss": loss.mean.detach()})
 
 
@@ -257,4 +216,4 @@ _TERMS: Mapping[str, Callable[[Any, VLBertCase], Terms]] = {
 
 
 def _weighted(term: SumCount, weight: float) -> SumCount:
-    return SumCount(term.total * float(weight), term.count)
+    return SumCount(term.total * weight, term.count)

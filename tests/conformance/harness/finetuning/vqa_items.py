@@ -7,7 +7,6 @@ options of each release. Here stands only how a release pads and names them.
 from __future__ import annotations
 
 import io
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,15 +18,22 @@ import numpy as np
 import torch
 
 from harness.case_files import ArrayError, Arrays
-from harness.checks import Check, close, equal, failed, guarded
+from harness.checks import Check, close, guarded
 from harness.finetuning.item_files import (
+    BATCH,
     FILES,
-    ITEM_TOLERANCE,
     MAX_SIZE,
+    Item,
+    at,
+    filled,
+    item_checks,
     json_of,
+    leaves,
+    padded,
+    photo_edges,
     same_json,
     size_option,
-    unread_outputs,
+    stored_record,
     write_item_file,
     write_pickle,
 )
@@ -52,18 +58,12 @@ from roibeam.pipelines.finetuning.tasks.vqa import VqaFiles, VqaOptions, mirrore
 from roibeam.pipelines.finetuning.tasks.vqa_rules import check_same_labels, labels_of_file, predicted_labels
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 
-_ITEM = re.compile(r"out/([a-z_]+)\.(\d+|batch)\.([a-z0-9_]+)")
-_NUMBERED = re.compile(r"out/(\d+)\.([a-z0-9_]+)")
-_READER = re.compile(r"out/reader\.(\d+)\.([a-z_]+)")
-_SCALES = re.compile(r"SCALES (\d+)/(\d+)")
 _LABELS, _IMDB, _TARGETS = "answers_vqa.txt", ".npy.as.json", "_target.pkl.as.json"
 _INSTANCES = "annotations/instances_train2014.json"
 _SENTENCES = ("one_sentence", _TWO := "two_sentences")
 _PADDED_REGION = -2.0  # of VL-BERT's collation
 _MOST_CONTEXT = 32  # pieces of a first sentence that VisualBERT's release never cuts
 _TOP = 8  # answers of the list beside ViLBERT's answers, in the first release
-Item = Mapping[str, Any]  # leaf -> ours
-
 _VLBERT = VqaOptions(label_form="without_signs", score_rule="left_out", says_unknown=True)
 _VILBERT = VqaOptions(answers="cache/trainval_label2ans.pkl", targets="stored", says_unknown=True)
 _VISUALBERT = VqaOptions(question="imdb", says_unknown=True)
@@ -83,7 +83,6 @@ def checks(arrays: Arrays) -> Iterator[Check]:
             yield from _visualbert_checks(case)
         else:
             yield from _vlbert_checks(case)
-    yield from unread_outputs(arrays)
 
 
 def prediction_checks(arrays: Arrays) -> Iterator[Check]:
@@ -123,25 +122,6 @@ def _submission(arrays: Arrays, groups: Sequence[TaskGroup], labels: Sequence[st
     return _entries([int(group.id) for group in groups], said)
 
 
-def _compared(arrays: Arrays, name: str, leaf: str, made: Item) -> Check:
-    """One leaf: whole numbers are equal, the rest within the README's tolerance."""
-    if leaf not in made:
-        return failed(name, "no such output of ours")
-    want = arrays.take(name)
-    if want.dtype.kind in "biu":
-        return equal(name, made[leaf], want)
-    return close(name, made[leaf], want, Allclose(ITEM_TOLERANCE))
-
-
-def _padded(rows: Sequence[np.ndarray], fill: float) -> np.ndarray:
-    """(B, most rows, ...)."""
-    most = max(len(row) for row in rows)
-    padded: np.ndarray = np.full((len(rows), most, *rows[0].shape[1:]), fill, rows[0].dtype)
-    for own, row in zip(padded, rows, strict=True):
-        own[: len(row)] = row
-    return padded
-
-
 def _scores(group: TaskGroup, num_labels: int) -> np.ndarray:
     """(A,) float32."""
     scores = np.zeros(num_labels, np.float32)
@@ -152,12 +132,6 @@ def _scores(group: TaskGroup, num_labels: int) -> np.ndarray:
 
 def _image_number(group: TaskGroup) -> int:
     return int(group.images[0].rsplit("_", 1)[-1])
-
-
-def _at(groups: Sequence[TaskGroup], number: int) -> TaskGroup:
-    if number >= len(groups):
-        raise ValueError(f"item {number} of {len(groups)} questions")
-    return groups[number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,23 +162,7 @@ class _Case:
         return size_option(self.arrays.take_json_object("config"), name)
 
     def record(self, group: TaskGroup) -> RegionRecord:
-        number, arrays = _image_number(group), self.arrays
-        boxes = arrays.take_finite(f"image/{number}.boxes", None, 4).astype(np.float32)
-        features = arrays.take_finite(f"image/{number}.features", len(boxes), None).astype(np.float32)
-        width, height = (int(each) for each in arrays.take(f"image/{number}.size_wh", 2))
-        own = f"image/{number}.image_box_feature"
-        return RegionRecord(
-            image_id=group.images[0],
-            height=height,
-            width=width,
-            boxes=boxes,
-            features=features,
-            class_ids=np.zeros(len(boxes), np.uint16),
-            class_scores=np.zeros(len(boxes), np.float32),
-            image_feature=arrays.take_finite(own, 1, features.shape[1])[0].astype(np.float32)
-            if own in arrays
-            else None,
-        )
+        return stored_record(self.arrays, str(_image_number(group)), group.images[0])
 
     def batches(self, system: str, groups: Sequence[TaskGroup], layout: LayoutOptions, num_labels: int) -> GroupBatches:
         """As a run makes them; the store is this case."""
@@ -222,10 +180,7 @@ class _Case:
 
 def _vlbert_checks(case: _Case) -> Iterator[Check]:
     arrays = case.arrays
-    scales = _SCALES.search(str(arrays.take_json_object("config").get("official")))
-    if scales is None:
-        raise ArrayError("config", 'says no "SCALES a/b", the edges that photos are resized to')
-    edges = DetectorConfig(short_edge=int(scales[1]), long_edge=int(scales[2]))
+    edges = photo_edges(arrays.take_json_object("config"))
     labels = labels_of_file(case.written(_LABELS), _VLBERT.label_form)
     files = VqaFiles(case.written("_questions.json"), case.written("_annotations.json"))
     groups = vqa_groups(files, labels, _VLBERT)
@@ -258,12 +213,9 @@ def _check_sizes(case: _Case, groups: Sequence[TaskGroup]) -> None:
 def _vlbert_mode(arrays: Arrays, mode: str, make: Callable[[], list[Item]]) -> Iterator[Check]:
     items = make()
     fills = {"boxes": _PADDED_REGION, "question": 0, "im_info": 0, "label": 0}
-    batch = {leaf: _padded([item[leaf] for item in items], fill) for leaf, fill in fills.items()}
-    for name in arrays.names:
-        if (match := _ITEM.fullmatch(name)) and match[1] == mode:
-            known = match[2] == "batch" or int(match[2]) < len(items)
-            own = batch if match[2] == "batch" else items[int(match[2])] if known else {}
-            yield _compared(arrays, name, match[3], own)
+    batch = {leaf: padded([item[leaf] for item in items], fill) for leaf, fill in fills.items()}
+    for number, named in leaves(arrays).get(mode, {}).items():
+        yield from item_checks(arrays, named, batch if number == BATCH else at(items, int(number)))
 
 
 def _vlbert_items(
@@ -321,28 +273,29 @@ def _vilbert_checks(case: _Case) -> Iterator[Check]:
         whole_image="all",
     )
     batches = case.batches("vilbert", groups, layout, len(labels))
-    for name in arrays.names:
-        if match := _NUMBERED.fullmatch(name):
-            group = _at(groups, int(match[1]))
-            own = _vilbert_item(batches.batch([group]).inputs, group, len(labels), pieces, regions)
-            yield _compared(arrays, name, match[2], own)
-        elif match := _READER.fullmatch(name):
-            shown = next((group for group in groups if _image_number(group) == int(match[1])), None)
-            yield _compared(arrays, name, match[2], {} if shown is None else _read_image(case.record(shown)))
+    for mode, items in leaves(arrays).items():
+        for number, named in items.items():
+            if mode == "reader":
+                shown = next((group for group in groups if _image_number(group) == int(number)), None)
+                own = {} if shown is None else _read_image(case.record(shown))
+            else:
+                group = at(groups, int(number))
+                own = _vilbert_item(batches.batch([group]).inputs, group, len(labels), pieces, regions)
+            yield from item_checks(arrays, named, own)
 
 
 def _vilbert_item(inputs: VLBatch, group: TaskGroup, num_labels: int, pieces: int, regions: int) -> Item:
     image = elements_with_whole_image(inputs, count="all")
     features = image.features[0].numpy()
     return {
-        "features_first8": _filled(features[:, :8], regions),
-        "features_row_sum": _filled(features.astype(np.float64).sum(axis=1), regions),
-        "spatials": _filled(image.locations[0].numpy(), regions),
-        "image_mask": _filled(image.mask[0].numpy().astype(np.int64), regions),
-        "question": _filled(inputs.text_ids[0].numpy(), pieces),
+        "features_first8": filled(features[:, :8], regions),
+        "features_row_sum": filled(features.astype(np.float64).sum(axis=1), regions),
+        "spatials": filled(image.locations[0].numpy(), regions),
+        "image_mask": filled(image.mask[0].numpy().astype(np.int64), regions),
+        "question": filled(inputs.text_ids[0].numpy(), pieces),
         "target": _scores(group, num_labels),
-        "input_mask": _filled(inputs.text_mask[0].numpy().astype(np.int64), pieces),
-        "segment_ids": _filled(inputs.text_segments[0].numpy(), pieces),
+        "input_mask": filled(inputs.text_mask[0].numpy().astype(np.int64), pieces),
+        "segment_ids": filled(inputs.text_segments[0].numpy(), pieces),
         "question_id": np.array(int(group.id)),
     }
 
@@ -364,13 +317,6 @@ def _read_image(record: RegionRecord) -> Item:
     }
 
 
-def _filled(values: np.ndarray, count: int) -> np.ndarray:
-    """The values with zeros behind them, so that there are `count` in all."""
-    padded: np.ndarray = np.zeros((count, *values.shape[1:]), values.dtype)
-    padded[: len(values)] = values
-    return padded
-
-
 # --- VisualBERT ---
 
 
@@ -382,12 +328,12 @@ def _visualbert_checks(case: _Case) -> Iterator[Check]:
     path.write_bytes(_npy_bytes(json_of(arrays, imdb)))
     groups = vqa_groups(VqaFiles(str(path)), labels, _VISUALBERT)
     batches = case.batches("visualbert", groups, LayoutOptions(max_pieces=most, cut=BEFORE_SEP), len(labels))
-    for name in arrays.names:
-        if (match := _ITEM.fullmatch(name)) and match[1] in _SENTENCES:
-            group = _at(groups, int(match[2]) if match[2].isdigit() else len(groups))
+    for mode in _SENTENCES:
+        for number, named in leaves(arrays).get(mode, {}).items():
+            group = at(groups, int(number) if number.isdigit() else len(groups))
             inputs = batches.batch([group]).inputs
             ids, segments = inputs.text_ids[0].numpy(), inputs.text_segments[0].numpy()
-            if match[1] == _TWO:
+            if mode == _TWO:
                 ids, segments = _two_sentences(case.tokenizer, group, most)
             own = {
                 "image_feat_variable": inputs.region_features[0],
@@ -398,7 +344,7 @@ def _visualbert_checks(case: _Case) -> Iterator[Check]:
                 "is_random_next": np.array(1),  # the release asks VQA's rows whether texts belong together, always yes
                 "label": _scores(group, len(labels)),
             }
-            yield _compared(arrays, name, match[3], own)
+            yield from item_checks(arrays, named, own)
     yield same_json(arrays, "out/test_vqa_json", _submission(arrays, groups, labels, _VISUALBERT))
 
 

@@ -13,14 +13,50 @@ from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer
 from roibeam.pipelines.finetuning.metrics.referring import (
     BOX_RULES,
     Box,
-    among_clamped,
-    among_detections,
-    among_slots,
     corner_iou,
     corner_iou_float32,
     pixel_iou,
-    plain_iou,
 )
+from roibeam.pipelines.finetuning.metrics.vcr import best_choice
+
+
+def plain_iou(first: Box, second: Box) -> float:
+    """IoU of boxes as areas of the plane, nothing added. Raises ValueError for two boxes without area."""
+    (x1, y1, w1, h1), (x2, y2, w2, h2) = first, second
+    wide, high = min(x1 + w1, x2 + w2) - max(x1, x2), min(y1 + h1, y2 + h2) - max(y1, y2)
+    shared = max(wide, 0.0) * max(high, 0.0)
+    union = w1 * h1 + w2 * h2 - shared
+    if union == 0:
+        raise ValueError("two boxes without area have no overlap that can be measured")
+    return float(shared / union)
+
+
+def among_detections(detections: Sequence[Box], scores: Sequence[float]) -> Box | None:
+    """The chosen detection by MAttNet and UNITER; None without detections, which is a miss."""
+    return detections[best_choice(scores)] if len(detections) else None
+
+
+def among_clamped(
+    detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
+) -> Box:
+    """The chosen box by VL-BERT: of the whole photo (0, 0, w - 1, h - 1) and detections clamped to it."""
+    height, width = image_hw
+    candidates: list[Box] = [(0.0, 0.0, width - 1.0, height - 1.0)]
+    for x, y, w, h in detections:
+        left, right = (min(max(each, 0.0), width - 1.0) for each in (x, x + w))
+        top, bottom = (min(max(each, 0.0), height - 1.0) for each in (y, y + h))
+        candidates.append((left, top, right - left, bottom - top))
+    return candidates[best_choice([whole_image, *scores])]
+
+
+def among_slots(
+    detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
+) -> tuple[int, Box]:
+    """The chosen slot and its box by ViLBERT: slot 0 is the whole photo (0, 0, w, h), the others are detections."""
+    height, width = image_hw
+    slot = best_choice([whole_image, *scores])
+    return slot, detections[slot - 1] if slot else (0.0, 0.0, float(width), float(height))
+
 
 _OVERLAPS = {
     "refer_mattnet_uniter_float64": pixel_iou,
@@ -98,15 +134,7 @@ def _row(each: ReferringSentence, boxes: Sequence[Box], scores: dict[str, Any], 
     }
 
 
-# By the input that only this kind of case has.
 _KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {"boxes": _overlaps_and_hits, "detections": _detected}
-
-
-def _ours(case: MetricCase) -> Ours:
-    for name, compute in _KINDS_OF_CASE.items():
-        if name in case.inputs:
-            return compute(case)
-    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs)}")
 
 
 def _tolerance(name: str) -> float:
@@ -115,4 +143,4 @@ def _tolerance(name: str) -> float:
     return METRICS.float32 if name.endswith("float32") or name == "rows" else METRICS.exact
 
 
-BOX_METRICS = metric_family("metrics_refcoco", _ours, _tolerance, marks=frozenset({"boxes", "detections"}))
+BOX_METRICS = metric_family("metrics_refcoco", _KINDS_OF_CASE, _tolerance, marks=frozenset({"boxes", "detections"}))

@@ -11,9 +11,8 @@ from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.vcr import VcrLabels, read_vcr_labels
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
 from roibeam.pipelines.finetuning.metrics.nlvr2 import (
-    filtered_accuracy,
     judged_statements,
     nlvr2_measures,
     predictions_of,
@@ -24,7 +23,6 @@ from roibeam.pipelines.finetuning.metrics.vcr import (
     best_choice,
     chosen_rows,
     read_vcr_results,
-    scores_by_question,
     vcr_measures,
 )
 
@@ -58,7 +56,7 @@ def _vcr_leaderboard(case: MetricCase) -> Ours:
     questions = [each.annot_id for each in labels]
 
     def score(rows: Iterable[tuple[str, VcrScores]]) -> dict[str, float]:
-        return _vcr_shares(vcr_measures(chosen_rows(labels, scores_by_question(rows, questions, "csv"))))
+        return _vcr_shares(vcr_measures(chosen_rows(labels, rows_by_id("csv", rows, questions, unit="question"))))
 
     def score_file(name: str) -> dict[str, float]:
         return score(read_vcr_results(str(case.file(name))))
@@ -105,8 +103,14 @@ def _nlvr2(case: MetricCase) -> Ours:
         return {name: measure.mean for name, measure in found.items()}
 
     def filtered(lines: list[str]) -> dict[str, Any]:
-        percent, left_out = filtered_accuracy(statements, lines, "predictions")
-        return {"accuracy_percent": percent, "lines_not_counted": left_out}
+        """As compute_filtered_accuracy.py: among the predictions that are true or false."""
+        if any(line.count(",") != 1 for line in lines):
+            raise ValueError("expected two columns")
+        predictions = predictions_of(lines, identifiers, "predictions", OFFICIAL)
+        words = [(predictions[each.identifier], str(each.is_true).lower()) for each in statements]
+        counted = [word == label for word, label in words if word in ("true", "false")]
+        percent = 100.0 * sum(counted) / len(counted) if counted else None
+        return {"accuracy_percent": percent, "lines_not_counted": len(words) - len(counted)}
 
     def both(text: str) -> dict[str, Any]:
         lines = text.split("\n")
@@ -116,7 +120,6 @@ def _nlvr2(case: MetricCase) -> Ours:
     return {name: both(text) for name, text in texts.items()}
 
 
-# By the input that only this kind of case has.
 _KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {
     "answer_probabilities": _vcr_arrays,
     "as_written": _vcr_leaderboard,
@@ -126,16 +129,9 @@ _KINDS_OF_CASE: dict[str, Callable[[MetricCase], Ours]] = {
 }
 
 
-def _ours(case: MetricCase) -> Ours:
-    for name, compute in _KINDS_OF_CASE.items():
-        if name in case.inputs:
-            return compute(case)
-    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs) or 'none'}")
-
-
 CHOICE_METRICS = metric_family(
     "metrics_vcr_nlvr_glue",
-    _ours,
+    _KINDS_OF_CASE,
     lambda name: METRICS.exact,
     marks=frozenset(_KINDS_OF_CASE),
     decimals=lambda case, name: _R2C_DECIMALS if name == _BY_R2C else None,

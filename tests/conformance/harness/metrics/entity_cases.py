@@ -251,22 +251,13 @@ def _iou_pairs(case: MetricCase) -> Ours:
     return {"ban": plain, "mdetr": plain, "plus_one": each(plus_one=True)}
 
 
-# By the input that only this kind of case has.
 _KINDS_OF_CASE: Mapping[str, Callable[[MetricCase], Ours]] = {
+    "": _prediction_lists,
     "scores": _grounding,
     "sentences_txt": _parsing,
     "lines": _odd_lines,
     "boxes": _iou_pairs,
 }
-
-
-def _ours(case: MetricCase) -> Ours:
-    if not case.inputs:
-        return _prediction_lists(case)
-    for name, compute in _KINDS_OF_CASE.items():
-        if name in case.inputs:
-            return compute(case)
-    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs)}")
 
 
 def _tolerance(name: str) -> float:
@@ -275,4 +266,6 @@ def _tolerance(name: str) -> float:
     return METRICS.overlaps if name in ("ban", "mdetr", "plus_one") else METRICS.exact
 
 
-ENTITY_METRICS = metric_family("metrics_entities", _ours, _tolerance, marks=frozenset({"annotations_xml", "lines"}))
+ENTITY_METRICS = metric_family(
+    "metrics_entities", _KINDS_OF_CASE, _tolerance, marks=frozenset({"annotations_xml", "lines"})
+)

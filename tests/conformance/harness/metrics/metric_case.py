@@ -229,7 +229,7 @@ def _is_number(value: Any) -> bool:
 
 def metric_family(
     name: str,
-    ours_of: Callable[[MetricCase], Ours],
+    kinds: Mapping[str, Callable[[MetricCase], Ours]],
     tolerance: Callable[[str], float],
     *,
     marks: frozenset[str],
@@ -238,7 +238,8 @@ def metric_family(
     """A family whose folder holds cases in json and the files that they name.
 
     Args:
-        ours_of: computes what a case expects, not rounded; ValueError for a kind of case that it does not know.
+        kinds: by the input that only this kind of case has, "" for a case without any: computes what a case expects,
+            not rounded.
         tolerance, decimals: as of `compared`.
         marks: inputs that tell its cases from other families'.
     """
@@ -249,8 +250,12 @@ def metric_family(
             raise ValueError(f"{path}: expected inputs, options and expected")
 
         def run() -> Iterator[Check]:
+            compute = next((kinds[each] for each in kinds if each in (case.inputs or {"": ""})), None)
+            if compute is None:
+                named = ", ".join(case.inputs) or "none"
+                raise ValueError(f"{path}: no known kind of case has the inputs {named}")
             try:
-                ours = ours_of(case)
+                ours = compute(case)
             except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError) as error:
                 raise ValueError(f"{path}: not laid out as known cases are: {type(error).__name__}: {error}") from None
             yield from compared(ours, case, tolerance, decimals)

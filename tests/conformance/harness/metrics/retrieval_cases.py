@@ -151,5 +151,5 @@ def _ours(case: MetricCase) -> Ours:
 
 
 RETRIEVAL_METRICS = metric_family(
-    "metrics_retrieval", _ours, lambda name: METRICS.exact, marks=frozenset({"scores", "ids"})
+    "metrics_retrieval", {"scores": _ours}, lambda name: METRICS.exact, marks=frozenset({"scores", "ids"})
 )

@@ -6,30 +6,29 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.vqa import VqaLabels, read_vqa_labels
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure
 from roibeam.pipelines.finetuning.metrics.vqa import (
     answer_accuracy,
+    answer_labels,
     answered_questions,
     answers_by_question,
+    label_of,
     plain_answer,
     plain_words,
     printed_percent,
     read_vqa_results,
+    soft_score,
+    soft_target,
+    vlbert_soft_target,
+    vlbert_vocabulary,
     vqa_measures,
     vqa_result_rows,
     without_signs,
-)
-from roibeam.pipelines.finetuning.metrics.vqa_targets import (
-    answer_labels,
-    label_of,
-    soft_score,
-    soft_target,
-    visualbert_soft_target,
-    vlbert_soft_target,
-    vlbert_vocabulary,
 )
 
 _DECIMALS = 2  # of percents, GT-Vision-Lab/VQA vqaEval.py; a case may say another number
@@ -145,11 +144,16 @@ def _vlbert_target(case: MetricCase) -> Ours:
 
 def _visualbert_target(case: MetricCase) -> Ours:
     num_labels, unknown = int(case.options["labels"]), int(case.options["unknown_index"])
-    rows = case.content("answer_indices")
-    return {"scores": [visualbert_soft_target(row, num_labels, unknown).tolist() for row in rows]}
+    found = []
+    for row in case.content("answer_indices"):
+        people = np.bincount(np.asarray(row, dtype=np.int64), minlength=num_labels)
+        # 3 people make 0.90000004 there.
+        scores = np.minimum(np.float32(1.0), people.astype(np.float32) * np.float32(0.3))
+        scores[unknown] = 0.0
+        found.append(scores.tolist())
+    return {"scores": found}
 
 
-# By the input that only this kind of case has.
 _KINDS_OF_CASE: Mapping[str, Callable[[MetricCase], Ours]] = {
     "results": _scored,
     "results_first": _two_files,
@@ -159,13 +163,6 @@ _KINDS_OF_CASE: Mapping[str, Callable[[MetricCase], Ours]] = {
     "answer_indices": _visualbert_target,
     "strings": _strings,
 }
-
-
-def _ours(case: MetricCase) -> Ours:
-    for name, compute in _KINDS_OF_CASE.items():
-        if name in case.inputs:
-            return compute(case)
-    raise ValueError(f"{case.path}: no known kind of case has the inputs {', '.join(case.inputs)}")
 
 
 def _tolerance(name: str) -> float:
@@ -180,7 +177,7 @@ def _printed(case: MetricCase, name: str) -> int | None:
 
 VQA_METRICS = metric_family(
     "metrics_vqa",
-    _ours,
+    _KINDS_OF_CASE,
     _tolerance,
     marks=frozenset({"result_variants", "train_annotations", "answer_indices"}),
     decimals=_printed,

@@ -136,9 +136,7 @@ class VLBertCase:
 
     def loss(self, name: str, got: Tensor) -> Iterator[Check]:
         if f"out/{name}" in self.arrays:
-            want = self.arrays.arrays.take(f"out/{name}")
-            allowed = max(VLBERT.loss, VLBERT.loss_relative * float(np.abs(want).max(initial=0.0)))
-            yield apart(f"out/{name}", numpy_of(got), want, allowed)
+            yield loss_check(self.arrays, f"out/{name}", got)
 
     def state_checks(self, text_mask: Tensor, element_mask: Tensor) -> Iterator[Check]:
         """Embedding and layers, packed as the release packs them, and its attention mask."""
@@ -185,6 +183,12 @@ class VLBertCase:
             official = f"vlbert.{official}"
         kind = kind_of(self.official)
         return name_from_official(official, kind if kind in TABLES else "pretrain")
+
+
+def loss_check(arrays: ModelArrays, name: str, got: Tensor) -> Check:
+    want = arrays.arrays.take(name)
+    allowed = max(VLBERT.loss, VLBERT.loss_relative * float(np.abs(want).max(initial=0.0)))
+    return apart(name, numpy_of(got), want, allowed)
 
 
 def _is_noise(official: str) -> bool:

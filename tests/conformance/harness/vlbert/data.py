@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from harness.case_files import ArrayError
-from harness.checks import Check, apart, equal, numpy_of
+from harness.checks import Check, apart, equal
 from harness.model_case import ModelArrays
 from harness.tolerances import VLBERT
+from harness.vlbert.case import loss_check
 from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES
 from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.record.region_record import RegionRecord
@@ -26,7 +27,7 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_losses import overlaps
 from roibeam.model.vlbert.embeddings import embed_coordinates
 from roibeam.pipelines.data.batches.sample import PretrainSample
-from roibeam.pipelines.finetuning.metrics.vqa_targets import vlbert_soft_target
+from roibeam.pipelines.finetuning.metrics.vqa import vlbert_soft_target
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
 from roibeam.pipelines.training.optimizer import TransformersAdamW, learning_rate_at
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -245,10 +246,7 @@ def _loss_checks(arrays: ModelArrays) -> Iterator[Check]:
         ("sum", term.total),
         ("none", torch.stack([row.total for row in each])),
     ):
-        name = f"out/soft_ce_{name}"
-        want = arrays.arrays.take(name)
-        allowed = max(VLBERT.loss, VLBERT.loss_relative * float(np.abs(want).max(initial=0.0)))
-        yield apart(name, numpy_of(got), want, allowed)
+        yield loss_check(arrays, f"out/soft_ce_{name}", got)
 
 
 def _answer_checks(arrays: ModelArrays) -> Iterator[Check]:

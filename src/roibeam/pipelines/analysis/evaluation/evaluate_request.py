@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, default_output_path
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, checked_output
+from roibeam.pipelines.analysis.requests import EvaluateRequest
 from roibeam.pipelines.common.compute import check_device
 from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.caption_files import CaptionFile, stored_captions
-from roibeam.pipelines.data.compatibility import ALL, checked_one_in
-from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
-from roibeam.pipelines.training.model_files.provenance import check_feature_space
+from roibeam.pipelines.data.compatibility import checked_one_in
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
@@ -27,77 +26,37 @@ if TYPE_CHECKING:
 _HELD_OUT_SPLIT = "test"  # of a Karpathy file
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateRequest:
-    """Request of `roibeam evaluate`: a model, a store and captions.
-
-    Attributes:
-        checkpoint: run folder, model folder or official checkpoint.
-        store: folder of the store.
-        out: folder for results.json, not there yet or empty; None is as of `default_output_path`, "evaluation".
-        captions: file; None takes those that the store keeps.
-        split: of a Karpathy file; None is its split test.
-        caption_column: as of `CaptionFile`.
-        images: of a model that was trained end to end: folder of the photos; None takes the places that the store
-            recorded.
-        min_match: share of the images of `captions` (0..1) that the store must have; the store's own have one anyway.
-        tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
-        options: official JSON configuration beside an official checkpoint.
-        config: how it is evaluated.
-        threads: of the CPU; None leaves torch's choice.
-        checksums: how many records are compared with theirs, see `checked_one_in`.
-    """
-
-    checkpoint: str
-    store: str
-    out: Path | None = None
-    captions: str | None = None
-    split: str | None = None
-    caption_column: str = ""
-    images: str | None = None
-    min_match: float = 1.0
-    tokenizer: str | None = None
-    options: Path | None = None
-    config: EvaluationConfig = field(default_factory=EvaluationConfig)
-    threads: int | None = None
-    checksums: str = ALL
-
-
 def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda remark: None) -> EvaluationResult:
     """Writes `results.json`; remarks on the caption file come before the others.
 
     Args:
         tell: as of `evaluate_checkpoint`; the notes on the caption file come last.
-    Raises:
-        ValueError, OSError: when something cannot be opened or does not fit; with the remedy.
     """
+    if not request.checkpoint or not request.store:
+        raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
+    config = EvaluationConfig(
+        seed=request.seed, batch_size=request.batch_size, max_images=request.max_images or 0,
+        max_regions=request.max_regions or 0, retrieval=not request.no_retrieval, folds=request.folds,
+        task=request.task_token, background=request.background, device=request.device,
+    )  # fmt: skip
     file, out = _checked(request)
     # Torch is imported only when the names are in order.
     with waiting("loading torch"):
-        import torch
-
         from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-        from roibeam.pipelines.analysis.load_for_evaluation import pretraining_model, tokenizer_spec
-        from roibeam.pipelines.training.model_files.joint_checkpoint import load_model_or_joint
-        from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.analysis.load_for_evaluation import load_requested
 
-    if request.threads is not None:
-        torch.set_num_threads(request.threads)
-    with waiting("loading the model"):
-        found = load_model_or_joint(request.checkpoint, options=request.options)
-    pretraining_model(found, named=request.checkpoint, verb="evaluate")  # before a tokenizer is needed
-    spec = tokenizer_spec(found, request.tokenizer)
+    found, tokenizer = load_requested(request, "evaluate")
     source = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
     with FeatureStore(request.store) as store:
         store.checked_one_in = checked_one_in(request.checksums)
         result = evaluate_checkpoint(
             found,
-            load_tokenizer(spec),
+            tokenizer,
             store,
             stored_captions(store) if file is None else file,
             out,
-            config=request.config,
-            images=request.images,
+            config=config,
+            images=request.photos,
             min_match=0.0 if file is None else request.min_match,
             extra_facts={"asked": source},
             tell=tell,
@@ -114,29 +73,18 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
     has_store = named.need("--store", request.store)
     has_captions = named.need("--captions", request.captions, FILE)
-    named.need("--photos", request.images, FOLDER)
-    named.need("--config", request.options, FILE)
+    named.need("--photos", request.photos, FOLDER)
+    named.need("--config", request.config, FILE)
     named.need("--tokenizer", request.tokenizer)
     named.look(lambda: check_tokenizer_file(request.tokenizer))
-    named.look(lambda: check_device(request.config.device))
+    named.look(lambda: check_device(request.device))
     named.look(lambda: checked_one_in(request.checksums))
     if has_checkpoint:
         named.look(lambda: check_model_files(request.checkpoint))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     file = named.look(lambda: _caption_file(request)) if has_captions else None
-    out = (
-        named.look(lambda: default_output_path(request.checkpoint, request.out, "evaluation"))
-        if has_checkpoint
-        else None
-    )
-    named.check()
-    found = found_model(request.checkpoint)
-    if found is not None:
-        with FeatureStore(request.store) as store:
-            check_feature_space(found, store)
-    assert out is not None
-    return file, out
+    return file, checked_output(named, request, "evaluation", has_checkpoint=has_checkpoint)
 
 
 def _caption_file(request: EvaluateRequest) -> CaptionFile | None:

@@ -106,8 +106,6 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     Args:
         path: results.json, or the folder that it is in.
-    Raises:
-        ValueError: when there is none, or roibeam did not write it.
     """
     file = path / RESULTS_NAME if path.is_dir() else path
     found = read_json_object(file, hint="roibeam evaluate writes results.json")
@@ -144,11 +142,8 @@ class Difference:
 
 
 def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Difference]:
-    """Differences of two models on the same captions, for every figure that both have and that is a mean.
-
-    Raises:
-        ValueError: when captions, images or seed differ.
-    """
+    """Differences of two models on the same captions, for every figure that both have and that is a mean. Raises
+    ValueError when captions, images or seed differ."""
     left, right = read_results(first), read_results(second)
     for name in _SAME_QUESTION:
         if left["question"].get(name) != right["question"].get(name):

@@ -119,8 +119,6 @@ def evaluate_checkpoint(
         min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
         extra_facts: for the results, on where the inputs came from.
         tell: is called with each remark of the result as soon as it is known, most of them before the model runs.
-    Raises:
-        ValueError: when something does not fit; with the remedy.
     """
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)
@@ -154,7 +152,12 @@ def evaluate_checkpoint(
         "checkpoint": _checkpoint_facts(found),
         "store": _store_facts(store),
         "tokenizer": tokenizer.digest,
-        "question": _question_facts(digest, chosen, config),
+        "question": {
+            "captions_digest": digest,
+            "captions": len(chosen.rows),
+            "images": len(chosen.image_ids),
+            **{name: getattr(config, name) for name in ("seed", "max_images", "folds")},
+        },
         "settings": asdict(config),
         "join": join.to_json(),
         **(extra_facts or {}),
@@ -218,15 +221,6 @@ def _store_facts(store: FeatureStore) -> dict[str, Any]:
         "boxes": boxes_words(fingerprint),
         "dtype": dtype_words(fingerprint),
         "numerics": fingerprint.numerics,
-    }
-
-
-def _question_facts(digest: str, chosen: EvaluationSet, config: EvaluationConfig) -> dict[str, Any]:
-    return {
-        "captions_digest": digest,
-        "captions": len(chosen.rows),
-        "images": len(chosen.image_ids),
-        **{name: getattr(config, name) for name in ("seed", "max_images", "folds")},
     }
 
 

@@ -52,10 +52,6 @@ class RegionObjective:
     negatives: int = 0
 
 
-def _of_vlbert(config: Any) -> RegionObjective | None:
-    return RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
-
-
 def _of_two_streams(config: Any) -> RegionObjective | None:
     if config.region_loss == "none":
         return None
@@ -73,7 +69,9 @@ def _of_imagebert(config: Any) -> RegionObjective | None:
 
 _OBJECTIVES: Mapping[type, Callable[[Any], RegionObjective | None]] = MappingProxyType(
     {
-        VLBertConfig: _of_vlbert,
+        VLBertConfig: lambda config: (
+            RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
+        ),
         ViLbertConfig: _of_two_streams,
         SingleStreamConfig: _of_two_streams,
         VisualBertConfig: lambda config: None,
@@ -109,8 +107,6 @@ class EvaluationSamples:
         task: number of the task token, for a model that has such tokens.
         features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
         as_read: changes a record to what the model reads, as `ModelCheckpoint.as_read`; None leaves the record.
-    Raises:
-        ValueError: when tokenizer, store or options do not fit the model.
     """
 
     def __init__(

@@ -432,11 +432,8 @@ def matching_measures(
     device: torch.device,
     progress: Callable[[], None] = lambda: None,
 ) -> list[CaptionMeasure]:
-    """Loss and accuracy of "does it match": each caption once with its image and once with another one.
-
-    Raises:
-        ValueError: when there is only one image.
-    """
+    """Loss and accuracy of "does it match": each caption once with its image and once with another one. Raises
+    ValueError when there is only one image."""
     terms = ImageTerms(chosen.image_ids)
     for numbers in _chunks(len(chosen.rows), max(1, batch_size // 2)):
         randoms = [np.random.default_rng([_PAIRS, seed, int(chosen.rows[number])]) for number in numbers]

@@ -111,24 +111,21 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
     Args:
         kind: required kind of inputs.
         features: allowed sets of features; a model of others is refused.
-    Raises:
-        ValueError: for any other file, whatever its content.
     """
+    command = f"roibeam collect train-{_COMMANDS[kind]}"
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes")
         data = read_regular_file(path)
         check_sum(data, path)
-        content = json.loads(data, parse_constant=_no_constant)
-        return _model(content, kind, features)
+        return _model(json.loads(data, parse_constant=_no_constant), kind, features)
     except DamagedError as error:
-        raise ValueError(f"{error}; restore it, or run `roibeam collect train-{_COMMANDS[kind]}`") from None
+        raise ValueError(f"{error}; restore it, or run `{command}`") from None
     except OSError as error:
-        command = f"roibeam collect train-{_COMMANDS[kind]}"
         raise ValueError(f"{path}: {error.strerror}; name a file of `{command}`") from None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = printable(str(error) or type(error).__name__, 200)
-        raise ValueError(f"{path}: no model of `roibeam collect train-{_COMMANDS[kind]}`: {why}") from None
+        raise ValueError(f"{path}: no model of `{command}`: {why}") from None
 
 
 _COMMANDS = {"pictures": "images", "pairs": "pairs"}
@@ -293,11 +290,7 @@ def is_held_out(group: str) -> bool:
 
 
 def best_of_groups(scores: np.ndarray, groups: Sequence[str], among: np.ndarray) -> np.ndarray:
-    """(N,) bool mask of the row with the best score of each group, the first of equal ones.
-
-    Args:
-        among: (N,) bool, rows to choose from.
-    """
+    """(N,) bool mask of the row with the best score of each group, the first of equal ones, of those `among` (N,)."""
     best: dict[str, int] = {}
     for row in np.flatnonzero(among).tolist():
         if groups[row] not in best or scores[row] > scores[best[groups[row]]]:

@@ -1,86 +1,28 @@
-"""Judges of pictures and pairs: their protocols, and the trained models by file and name, which workers open.
+"""Judges of pictures and pairs: the trained models by file and name, which workers open.
 
 Without a judge its step is off, and the run reports that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from roibeam.pipelines.collection.judging.boosted_model import read_boosted_model
-from roibeam.pipelines.collection.judging.pair_features import NAMES as PAIR_NAMES
-from roibeam.pipelines.collection.judging.picture_judge import NAMES, NAMES_WITH_REGIONS
-from roibeam.pipelines.collection.pairs import FetchedPicture, Pair
+from roibeam.pipelines.collection.judging.pair_features import NAMES
+from roibeam.pipelines.collection.judging.pair_judge import TrainedPairJudge, open_pair_judge
+from roibeam.pipelines.collection.judging.picture_judge import FoundRegions, TrainedPictureJudge, open_picture_judge
 
 if TYPE_CHECKING:
     from roibeam.pipelines.collection.judging.match_scores import MatchScores
-    from roibeam.pipelines.collection.judging.picture_judge import FoundRegions
-
-
-class PictureJudge(Protocol):
-    """Judge of natural photos (step 5); `roibeam collect train-images` makes one.
-
-    Attributes:
-        threshold: a picture with a lower score is dropped as "not natural".
-        fingerprint: digest of the model's content: a rerun with another model does the step again.
-    """
-
-    threshold: float
-    fingerprint: str
-
-    def score(self, pictures: Sequence[FetchedPicture]) -> Sequence[float]:
-        """Scores each picture 0..1, in order, whatever stands beside it. Reads `FetchedPicture.path`."""
-        ...
-
-
-class PairJudge(Protocol):
-    """Judge of whether a text describes an image (step 6); `roibeam collect train-pairs` makes one.
-
-    Attributes:
-        threshold: a pair with a lower score is dropped as "low score".
-        fingerprint: see `PictureJudge`.
-    """
-
-    threshold: float
-    fingerprint: str
-
-    def score(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Scores each pair 0..1, in order, whatever stands beside it.
-
-        All candidate texts of a picture come as pairs of their own, with the same `Pair.picture`, one after another.
-        """
-        ...
-
-
-class Judges(Protocol):
-    """Both judges of a run: plain and picklable, opened on each worker.
-
-    Attributes:
-        has_picture_judge, has_pair_judge: whether there is one, known without opening it.
-    """
-
-    @property
-    def has_picture_judge(self) -> bool: ...
-
-    @property
-    def has_pair_judge(self) -> bool: ...
-
-    def picture_judge(self) -> PictureJudge | None:
-        """Opens the judge of pictures; None for none."""
-        ...
-
-    def pair_judge(self) -> PairJudge | None:
-        """Opens the judge of pairs; None for none."""
-        ...
 
 
 @dataclass(frozen=True)
 class JudgeFiles:
-    """
+    """Both judges of a run, plain and picklable.
+
     Attributes:
         pictures: file of `roibeam collect train-images`; None for no such judge.
         pairs: file of `roibeam collect train-pairs`; None for no such judge.
@@ -95,28 +37,13 @@ class JudgeFiles:
     match_model: str | None = None
     device: str = "auto"
 
-    @property
-    def has_picture_judge(self) -> bool:
-        return self.pictures is not None
-
-    @property
-    def has_pair_judge(self) -> bool:
-        return self.pairs is not None
-
     def check(self) -> None:
         """Reads the files and opens the judges, so that a mismatch is an error before a page is read.
 
         Without a match model nothing heavy is imported.
-
-        Raises:
-            ValueError: if one is no such file, lacks something it needs, or was trained with something else.
         """
-        if self.pictures is not None:
-            model = read_boosted_model(self.pictures, kind="pictures", features=(NAMES, NAMES_WITH_REGIONS))
-            if model.pooled is not None and self.detector is None:
-                raise ValueError(f"{self.pictures}: trained with regions: name the detector with --detector")
         if self.pairs is not None:
-            model = read_boosted_model(self.pairs, kind="pairs", features=(PAIR_NAMES,))
+            model = read_boosted_model(self.pairs, kind="pairs", features=(NAMES,))
             if self.detector is None:
                 raise ValueError(f"{self.pairs}: a judge of pairs looks at regions: name the detector with --detector")
             if model.needs.get("match") is None and self.match_model is not None:  # which would take seconds to open
@@ -130,16 +57,12 @@ class JudgeFiles:
         self.picture_judge()
         self.pair_judge()
 
-    def picture_judge(self) -> PictureJudge | None:
+    def picture_judge(self) -> TrainedPictureJudge | None:
         """Opens the judge of pictures; ValueError if it does not go with the detector."""
-        from roibeam.pipelines.collection.judging.picture_judge import open_picture_judge
-
         return None if self.pictures is None else open_picture_judge(self.pictures, self._regions())
 
-    def pair_judge(self) -> PairJudge | None:
+    def pair_judge(self) -> TrainedPairJudge | None:
         """Opens the judge of pairs; ValueError if it does not go with the detector or the match model."""
-        from roibeam.pipelines.collection.judging.pair_judge import open_pair_judge
-
         regions = self._regions()
         if self.pairs is None or regions is None:
             return None
@@ -152,8 +75,6 @@ class JudgeFiles:
 # One detector and one model a process.
 @cache
 def _found(detector: str, device: str) -> FoundRegions:
-    from roibeam.pipelines.collection.judging.picture_judge import FoundRegions
-
     return FoundRegions(detector, device=device)
 
 

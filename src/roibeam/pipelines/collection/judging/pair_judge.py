@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
 )
 from roibeam.pipelines.collection.judging.pair_features import NAMES, NameReader, pair_features
 from roibeam.pipelines.collection.judging.picture_judge import RegionSource, StoredRegions, TrainedJudge, check_names
-from roibeam.pipelines.collection.judging.training_rows import TrainedPair, negatives, read_labelled_texts
+from roibeam.pipelines.collection.judging.training_rows import LABELLED, TrainedPair, negatives, read_labelled_texts
 from roibeam.pipelines.collection.pairs import Pair
 from roibeam.pipelines.common.console.progress import Progress, Unit
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
@@ -39,7 +39,10 @@ KIND = "pairs"
 
 
 class TrainedPairJudge:
-    """Trained judge of pairs, see `judges.PairJudge`.
+    """Judge of whether a text describes an image (step 6); `roibeam collect train-pairs` makes one.
+
+    Attributes:
+        threshold: a pair with a lower score is dropped as "low score".
 
     Args:
         model: of `roibeam collect train-pairs`.
@@ -57,7 +60,7 @@ class TrainedPairJudge:
             raise ValueError(f"this model of pairs was trained {what}; name the one it was trained with, or none")
         self._model, self._regions, self._match = model, regions, match
         self._reader = NameReader(regions.names.classes or (), regions.names.attributes or ())
-        self.threshold, self.fingerprint = model.threshold, model.fingerprint
+        self.threshold = model.threshold
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """Scores each pair 0..1; pairs of one picture and page, one after another, are each other's context."""
@@ -74,13 +77,7 @@ class TrainedPairJudge:
 
 
 def open_pair_judge(path: Path, regions: RegionSource, match: MatchScores | None = None) -> TrainedPairJudge:
-    """Opens a trained judge of pairs.
-
-    Args:
-        path: a file of `roibeam collect train-pairs`.
-    Raises:
-        ValueError: if it is none, or does not go with the regions or the match model.
-    """
+    """Opens a trained judge of pairs."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES,))
     try:
         return TrainedPairJudge(model, regions, match)
@@ -92,13 +89,14 @@ def features_of(
     text: str, others: Sequence[str], record: RegionRecord | None, reader: NameReader, match: MatchScores | None
 ) -> np.ndarray:
     """(42,) float64 features, see `pair_features`."""
-    has_score = match is not None and record is not None and record.num_regions > 0
-    log_odds = match.log_odds(record, text) if has_score and match is not None and record is not None else None
+    log_odds = None
+    if match is not None and record is not None and record.num_regions:
+        log_odds = match.log_odds(record, text)
     return pair_features(text, others, record, reader, log_odds)
 
 
 _PAIRS = Unit("pair", "pairs")
-CURATED, LABELLED = "curated", "labelled"
+CURATED = "curated"
 
 
 @dataclass(frozen=True)
@@ -131,15 +129,11 @@ class TrainPairsRequest:
 
 @dataclass(eq=False)
 class _Gathered:
-    """Pairs, and the records of their images."""
+    """Pairs, and the records of their images: with the features of regions, which a match model needs."""
 
     pairs: list[TrainedPair] = field(default_factory=list)
     records: dict[str, RegionRecord] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-
-    def add_image(self, name: str, record: RegionRecord) -> None:
-        # Without the features of regions thousands of records would be small; a match model needs them.
-        self.records[name] = record
 
     @property
     def top_class(self) -> dict[str, int]:
@@ -148,11 +142,7 @@ class _Gathered:
 
 
 def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
-    """Trains a judge of pairs and writes it.
-
-    Raises:
-        ValueError: if something cannot be read, does not fit together, or too little is labelled.
-    """
+    """Trains a judge of pairs and writes it."""
     _check(request)
     gathered, names = _Gathered(), None
     for number, (captions, store_path) in enumerate(zip(request.captions, request.stores, strict=True)):
@@ -221,7 +211,7 @@ def _add_captions(gathered: _Gathered, file: CaptionFile, regions: StoredRegions
         if image not in gathered.records:
             record = regions.records([name])[0]
             assert record is not None, name
-            gathered.add_image(image, record)
+            gathered.records[image] = record
         # A page has one caption, seldom two: not the five that people wrote for one image.
         others = (texts[name][(rank + 1) % len(texts[name])],) if rank % 2 and len(texts[name]) > 1 else ()
         gathered.pairs.append(TrainedPair(image, texts[name][rank], others, True, CURATED))
@@ -239,10 +229,10 @@ def _add_labels(gathered: _Gathered, path: Path, regions: StoredRegions) -> None
             if record is None:
                 gathered.left_out["labelled text of an image that is not in the store"] += 1
                 continue
-            gathered.add_image(image, record)
+            gathered.records[image] = record
         others = list(beside[row.image, row.page]) if row.page else [row.text]
         others.remove(row.text)
-        gathered.pairs.append(TrainedPair(image, row.text, tuple(others), row.label, LABELLED, row.page))
+        gathered.pairs.append(replace(row, image=image, others=tuple(others)))
 
 
 def _rows(

@@ -47,11 +47,8 @@ class RegionSource(Protocol):
 
 
 class StoredRegions:
-    """Regions of a store whose images are named by path, by the rules of `ImageFinder`.
-
-    Raises:
-        ValueError: for a store without names of its classes.
-    """
+    """Regions of a store whose images are named by path, by the rules of `ImageFinder`. Raises ValueError for a store
+    without names of its classes."""
 
     def __init__(self, store: FeatureStore, *, named: str) -> None:
         classes, attributes = store.vocabulary["classes"], store.vocabulary["attributes"]
@@ -77,11 +74,11 @@ class FoundRegions:
         ValueError: for a detector that is not known, or has no names.
     """
 
-    def __init__(self, detector: str, *, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(self, detector: str, *, device: str = "auto") -> None:
         from roibeam.pipelines.extract.one_photo import requested_parts
         from roibeam.pipelines.extract.request import RequestedDetector
 
-        self._requested = RequestedDetector(detector=detector, device=device, threads=threads)
+        self._requested = RequestedDetector(detector=detector, device=device)
         self._chosen, self._parts, self.names = requested_parts(self._requested)
         if not self.names.classes:
             raise ValueError(f"--detector {detector!r} has no names of its classes")
@@ -110,7 +107,7 @@ class FoundRegions:
 
 _EDGE = 192  # pixels are looked at in this size at most
 _FLAT = 4  # grey levels within 3x3 pixels
-STATISTICS_NAMES = (
+NAMES = (
     "log bytes a pixel", "aspect", "log pixels", "is jpeg", "is png", "jpeg table", "has alpha", "colours",
     "commonest colour", "four commonest colours", "flat area", "edges", "strong edges", "straight edges", "saturation",
     "bright area", "brightness spread", "entropy", "noise", "even border", "two-toned blocks",
@@ -119,11 +116,8 @@ _UNDECODABLE = "cannot be decoded"
 
 
 def picture_statistics(data: bytes) -> np.ndarray:
-    """(21,) float64, in the order of `NAMES`.
-
-    Raises:
-        ValueError: if it is no picture, or has more pixels than PIL opens without a warning.
-    """
+    """(21,) float64, in the order of `NAMES`. Raises ValueError if it is no picture, or has more pixels than PIL opens
+    without a warning."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
@@ -181,17 +175,12 @@ def _two_toned(grey: np.ndarray) -> float:
     return float(((near.mean(axis=1) > 0.8) & ((high - low)[:, 0] > 90)).mean())
 
 
-NAMES = STATISTICS_NAMES
 REGION_NAMES = ("regions", "sure regions", "best score", "mean of five scores", "pooled feature")
 NAMES_WITH_REGIONS = (*NAMES, *REGION_NAMES)
 
 
 def picture_features(data: bytes, record: RegionRecord | None, pooled: np.ndarray | None) -> np.ndarray:
-    """(21,) or (26,) float64: statistics of the file, and with `pooled` of its regions.
-
-    Raises:
-        ValueError: for a file that cannot be decoded, or regions whose features have another width.
-    """
+    """(21,) or (26,) float64: statistics of the file, and with `pooled` of its regions."""
     statistics = picture_statistics(data)
     if pooled is None:
         return statistics
@@ -208,11 +197,8 @@ def region_facts(record: RegionRecord | None) -> tuple[float, float, float, floa
 
 
 def pooled_feature(record: RegionRecord | None, width: int) -> np.ndarray:
-    """(width,) float64: the mean of all regions; zeros without any.
-
-    Raises:
-        ValueError: if the features have another width.
-    """
+    """(width,) float64: the mean of all regions; zeros without any. Raises ValueError if the features have another
+    width."""
     if record is None or not record.num_regions:
         return np.zeros(width)
     if record.features.shape[1] != width:
@@ -224,7 +210,10 @@ KIND = "pictures"
 
 
 class TrainedPictureJudge:
-    """Trained judge of pictures, see `judges.PictureJudge`; reads their files.
+    """Judge of natural photos (step 5); `roibeam collect train-images` makes one.
+
+    Attributes:
+        threshold: a picture with a lower score is dropped as "not natural".
 
     Args:
         model: of `roibeam collect train-images`.
@@ -236,14 +225,14 @@ class TrainedPictureJudge:
     def __init__(self, model: BoostedModel, regions: RegionSource | None = None) -> None:
         self._model = model
         self._regions = regions if model.pooled is not None else None
-        self.threshold, self.fingerprint = model.threshold, model.fingerprint
+        self.threshold = model.threshold
         if model.pooled is not None:
             if regions is None:
                 raise ValueError("this model of pictures was trained with regions: name the detector with --detector")
             check_names(model, regions)
 
     def score(self, pictures: Sequence[FetchedPicture]) -> list[float]:
-        """Scores each picture 0..1. A picture that cannot be decoded, or has no regions, gets 0."""
+        """Scores each picture 0..1, in order, whatever stands beside it; 0 for one that cannot be decoded."""
         paths = [picture.path for picture in pictures]
         records = [None] * len(paths) if self._regions is None else self._regions.records(paths)
         scores = []
@@ -258,13 +247,7 @@ class TrainedPictureJudge:
 
 
 def open_picture_judge(path: Path, regions: RegionSource | None = None) -> TrainedPictureJudge:
-    """Opens a trained judge of pictures.
-
-    Args:
-        path: a file of `roibeam collect train-images`.
-    Raises:
-        ValueError: if it is none, or does not go with the regions.
-    """
+    """Opens a trained judge of pictures."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES, NAMES_WITH_REGIONS))
     try:
         return TrainedPictureJudge(model, regions)

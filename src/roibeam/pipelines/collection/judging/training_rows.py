@@ -21,6 +21,7 @@ from roibeam.pipelines.data.datasets.tables import read_csv_table
 
 IMAGE_LABELS = {"natural": True, "not": False}
 PAIR_LABELS = {"1": True, "0": False}
+LABELLED = "labelled"
 
 
 @dataclass(frozen=True)
@@ -32,35 +33,36 @@ class LabelledPicture:
 
 
 @dataclass(frozen=True)
-class LabelledText:
-    """A labelled text; `source` and `page`, where it stood, may be ""."""
+class TrainedPair:
+    """
+    Attributes:
+        image: its name.
+        text: beside it; others: the other texts beside it on the page.
+        label: whether the text describes the image.
+        kind: "curated", `LABELLED` or one of `KINDS`.
+        page: of the text; "" for a curated caption.
+    """
 
     image: str
     text: str
+    others: tuple[str, ...]
     label: bool
-    source: str
-    page: str
+    kind: str
+    page: str = ""
 
 
 def read_labelled_images(path: Path) -> list[LabelledPicture]:
-    """Reads the columns image and label ("natural" or "not").
-
-    Raises:
-        ValueError: for any other file, with the line.
-    """
+    """Reads the columns image and label ("natural" or "not"). Raises ValueError for any other file, with the line."""
     rows = _rows(path, ("image", "label"), IMAGE_LABELS)
     return [LabelledPicture(path.parent / row["image"], IMAGE_LABELS[row["label"]]) for row in rows]
 
 
-def read_labelled_texts(path: Path) -> list[LabelledText]:
-    """Reads the columns image, text and label (1 if the text describes the image, else 0); source and page if there.
-
-    Raises:
-        ValueError: as `read_labelled_images`.
-    """
+def read_labelled_texts(path: Path) -> list[TrainedPair]:
+    """Reads the columns image, text and label (1 if the text describes the image, else 0), and page if there; the texts
+    beside each other are not looked for."""
     rows = _rows(path, ("image", "text", "label"), PAIR_LABELS)
     return [
-        LabelledText(row["image"], row["text"], PAIR_LABELS[row["label"]], row.get("source", ""), row.get("page", ""))
+        TrainedPair(row["image"], row["text"], (), PAIR_LABELS[row["label"]], LABELLED, row.get("page", ""))
         for row in rows
     ]
 
@@ -98,36 +100,11 @@ KINDS = (RANDOM, SAME_PAGE, SAME_CLASS, SWAPPED)
 _TRIES = 8
 
 
-@dataclass(frozen=True)
-class TrainedPair:
-    """
-    Attributes:
-        image: its name.
-        text: beside it; others: the other texts beside it on the page.
-        label: whether the text describes the image.
-        kind: "curated", "labelled" or one of `KINDS`.
-        page: of the text; "" for a curated caption.
-    """
-
-    image: str
-    text: str
-    others: tuple[str, ...]
-    label: bool
-    kind: str
-    page: str = ""
-
-
 def negatives(
     right: Sequence[TrainedPair], top_class: dict[str, int], records: dict[str, RegionRecord], reader: NameReader,
     generator: np.random.Generator,
 ) -> Iterator[TrainedPair]:  # fmt: skip
-    """Yields for each right pair at most one wrong one of each kind.
-
-    Args:
-        right: pairs that belong together.
-        top_class: class of the best region of each image.
-        records: of each image.
-    """
+    """Yields for each right pair at most one wrong one of each kind."""
     by_image: dict[str, list[TrainedPair]] = defaultdict(list)
     by_class: dict[int, list[str]] = defaultdict(list)
     by_site: dict[str, list[str]] = defaultdict(list)

@@ -42,12 +42,8 @@ class NamedFiles:
         self._wrong: list[str] = []
 
     def need(self, option: str, value: Named, kind: str = EITHER) -> bool:
-        """Whether the file or folder of an option is there. None stands for an option that was not given; URLs and
-        hf:<repo> are not looked for.
-
-        Args:
-            kind: what it must be: `FILE`, `FOLDER` or `EITHER`.
-        """
+        """Whether the file or folder of an option is there, and of its `kind`. None stands for an option that was not
+        given; URLs and hf:<repo> are not looked for."""
         if value is None or _is_elsewhere(value):
             return True
         path = os.path.expanduser(os.fspath(value))
@@ -89,6 +85,10 @@ class NamedFiles:
             return True
         return False
 
+    def refuse(self, line: str) -> None:
+        """Adds an error."""
+        self._wrong.append(line)
+
     def look(self, check: Callable[[], _T]) -> _T | None:
         """Returns the result of a check; None where it raises an error, which is kept."""
         try:
@@ -127,15 +127,7 @@ def _is_elsewhere(value: str | os.PathLike[str]) -> bool:
 def read_json_object(
     path: Path, *, max_bytes: int | None = None, hint: str = "", parse_float: Callable[[str], float] = float
 ) -> dict[str, Any]:
-    """Reads the JSON object in a file.
-
-    Args:
-        max_bytes: of the file; None for any.
-        hint: added to errors, such as which command writes such files.
-        parse_float: makes a number with a point or an exponent from its text.
-    Raises:
-        ValueError: naming the file, when it is no JSON object, or larger.
-    """
+    """Reads the JSON object in a file; ValueError, which ends in `hint`, for anything else or more than `max_bytes`."""
     after = f"; {hint}" if hint else ""
     if max_bytes is not None and path.is_file() and (size := path.stat().st_size) > max_bytes:
         raise ValueError(f"{path}: {size:,} bytes are too many; at most {max_bytes:,} are read{after}")
@@ -156,7 +148,6 @@ class TemporaryCopies:
     """A file or folder with a path on this machine: its own, or that of a copy of one at a URL.
 
     Attributes:
-        path: to read it by.
         location: its absolute path or URL, as in messages and stores.
         num_bytes: that it takes; those of an LMDB map that were never written do not count.
         changed_ns: when the newest file was changed, in ns.
@@ -170,15 +161,8 @@ class TemporaryCopies:
 
 @contextmanager
 def borrowed_files(place: str | os.PathLike[str], *, scratch: str | None = None) -> Iterator[TemporaryCopies]:
-    """Gives a file or folder a local path. Files at a URL are copied to a scratch folder, which is removed afterwards
-    and needs room for all of them; nothing is held in memory.
-
-    Args:
-        scratch: parent of that folder; None for the machine's temporary folder.
-    Raises:
-        FileNotFoundError, OSError: naming the URL that cannot be read.
-        ValueError: when its driver is missing.
-    """
+    """Gives a file or folder a local path. Files at a URL are copied to a scratch folder below `scratch`, which is
+    removed afterwards and needs room for all of them; nothing is held in memory."""
     if not is_at_url(place):
         yield TemporaryCopies(Path(place), os.path.abspath(place), *_size_and_time(Path(place)))
         return

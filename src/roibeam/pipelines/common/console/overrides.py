@@ -1,4 +1,6 @@
-"""Configs from a command line: presets by name, and `--set section.field=value`, checked against their fields.
+"""`--set section.field=value` on frozen dataclasses, by hand: omegaconf and tyro know no other library's names.
+
+Also presets by name.
 
 `TRAIN_NAMES` are other libraries' names of training settings, Hugging Face's `TrainingArguments` above all.
 """
@@ -47,7 +49,10 @@ def apply_overrides(
         path, equals, text = setting.partition("=")
         section, dot, name = path.strip().partition(".")
         if not equals or not dot:
-            raise ValueError(f"--set {setting!r}: expected section.field=value, such as {_example(sections)}")
+            first, config = next(iter(sections.items()))
+            field = fields(config)[0].name
+            example = f"{first}.{field}={getattr(config, field)}"
+            raise ValueError(f"--set {setting!r}: expected section.field=value, such as {example}")
         if section in elsewhere:
             continue
         if section not in sections:
@@ -95,11 +100,7 @@ def refuse_two_values(request: Any, options: Mapping[str, str], settings: Iterab
 
 
 def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
-    """Returns the preset of that name.
-
-    Raises:
-        ValueError: for an unknown name, with the option and near names.
-    """
+    """Returns the preset of that name."""
     if name not in presets:
         raise ValueError(f"--{option} {name!r}: {name_hint(name, presets)}")
     return presets[name]
@@ -114,11 +115,7 @@ def parse_value(text: str) -> Any:
 
 
 def _value(text: str, current: Any, annotation: str) -> Any:
-    """Parses text as a value of the field's kind.
-
-    Args:
-        annotation: the field's type as written, such as "float | None".
-    """
+    """Parses text as a value of the field's kind; `annotation` is the field's type as written."""
     if "None" in annotation and text.lower() in ("none", "null"):
         return None
     value = parse_value(text)
@@ -137,12 +134,6 @@ def _value(text: str, current: Any, annotation: str) -> Any:
 
 def _are_numbers(values: list[Any]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-
-
-def _example(sections: Mapping[str, Any]) -> str:
-    section, config = next(iter(sections.items()))
-    field = fields(config)[0]
-    return f"{section}.{field.name}={getattr(config, field.name)}"
 
 
 _STEPS = "--epochs of finetune, else --steps: epochs x captions / global batch"

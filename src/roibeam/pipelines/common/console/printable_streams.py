@@ -54,16 +54,11 @@ class PrintableStream:
             self.write(line)
 
     def _escaped(self, text: str) -> str:
-        text = printable_lines(text)
+        text = "\n".join("\t".join(map(on_a_line, line.split("\t"))) for line in text.split("\n"))
         if text.isascii():
             return text
         known = self.below.encoding or "utf-8"
         return text.encode(known, "backslashreplace").decode(known)
-
-
-def printable_lines(text: str) -> str:
-    """Returns `text` made printable, but for its newlines and tabs."""
-    return "\n".join("\t".join(map(on_a_line, line.split("\t"))) for line in text.split("\n"))
 
 
 def terminal_below(stream: TextIO) -> TextIO:

@@ -6,9 +6,9 @@
     with waiting("loading the detector"):
         ...
 
-On a terminal there is a bar for each piece of work, below what is printed. Elsewhere, and in a program that did not
-call `show_bars`, there is a log line every ten seconds, of the piece that began last. Logs are roibeam's own; those of
-libraries are hidden.
+On a terminal `rich` draws a bar for each piece of work, below what is printed. Elsewhere, and in a program that did
+not call `show_bars`, there is a log line every ten seconds, of the piece that began last. Logs are roibeam's own; those
+of libraries are hidden.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import textwrap
 import threading
@@ -30,12 +31,11 @@ from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar, cast
 from roibeam.extraction.weights.sources import show_downloads
 from roibeam.messages import on_a_line
 from roibeam.pipelines.common.compute import is_main_process, main_process_only
-from roibeam.pipelines.common.console.printable_streams import printable_lines, terminal_below
+from roibeam.pipelines.common.console.printable_streams import PrintableStream, terminal_below
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 
 def duration(seconds: float | None) -> str:
@@ -56,173 +56,146 @@ FIRST_LINE_SECONDS = 1.0  # shorter work gets no line
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_LOOKS = 0.5  # in lines
 _SECONDS_BETWEEN_FRAMES = 0.125
-_DUMB = ("", "dumb", "unknown")
+_BAR_COLUMNS = 30
 
 
-class ProgressItem(Protocol):
-    """Piece of work under way. All methods may be called from the screen's thread."""
+class ProgressItem:
+    """Work under way that has no count. `Screen` reads it from a thread of its own."""
 
-    is_counted: bool
+    is_counted = False
+    in_lines = False  # also on a terminal
+    total: int | None = None
+
+    def __init__(self, what: str) -> None:
+        self.what, self._start = what, time.monotonic()
+        self.next_line = 0.0
+        self.bar: TaskID | None = None
 
     @property
-    def in_lines(self) -> bool:
-        """Whether it is logged in lines also on a terminal."""
-        ...
+    def done(self) -> int:
+        return 0
 
     def look(self) -> None:
-        """Updates the state; called at each frame of the screen."""
-        ...
+        """Updates the state, if another process or file has it."""
+
+    def state(self) -> str:
+        """Words on the progress, for a bar."""
+        return f"{duration(time.monotonic() - self._start)} so far"
 
     def log_state(self) -> None:
         """Logs the current progress."""
-        ...
-
-    def drawn(self, columns: int) -> Text:
-        """Returns one line of at most so many columns."""
-        ...
+        log.info("%s: %s", self.what, self.state())
 
 
 def is_drawn_on(stream: TextIO) -> bool:
     """Whether a stream is a terminal that can move its cursor."""
-    return stream.isatty() and os.environ.get("TERM", "").lower() not in _DUMB
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
 
 
 class Screen:
-    """Holds the work under way, innermost last, and displays it from a thread of its own."""
+    """Displays the work under way, innermost last: bars of `rich` on a terminal, else log lines by the clock."""
 
     def __init__(self) -> None:
         self.draws = False
         self._lock = threading.RLock()
-        self._under_way: list[tuple[ProgressItem, list[float]]] = []  # with the time of the next line
+        self._under_way: list[ProgressItem] = []
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
-        self._console: Console | None = None
-        self._live: Live | None = None
+        self._bars: Bars | None = None
         self._streams = (sys.stdout, sys.stderr)  # as they are while nothing is drawn
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self.forget)
 
-    def begin(self, item: ProgressItem) -> None:
-        """Displays an item until `end`, in the main process of a run only."""
+    def begin(self, work: ProgressItem) -> None:
+        """Displays work until `end`, in the main process of a run only."""
         if not is_main_process():
             return
         with self._lock:
             # A wait, and what is within something else, has its line only when it takes long.
-            pause = FIRST_LINE_SECONDS if item.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
-            self._under_way.append((item, [time.monotonic() + pause]))
-            if self.draws and self._live is None and not item.in_lines:
-                self._start_drawing()
+            pause = FIRST_LINE_SECONDS if work.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
+            work.next_line = time.monotonic() + pause
+            self._under_way.append(work)
+            if self.draws and not work.in_lines:
+                self._bars = self._bars or self._start_drawing()
+                work.bar = self._bars.add_task(on_a_line(work.what), total=work.total, state="")
+                self.refresh()
             if self._thread is None:
                 self._wake = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(self._wake,), name="progress", daemon=True)
                 self._thread.start()
 
-    def end(self, item: ProgressItem, *, last: Text | None = None) -> None:
-        """Args: last: a line that stays on a terminal."""
+    def end(self, work: ProgressItem) -> None:
         with self._lock:
-            self._under_way = [each for each in self._under_way if each[0] is not item]
+            self._under_way = [each for each in self._under_way if each is not work]
             thread = None
             if not self._under_way:
                 self._wake.set()
                 thread, self._thread = self._thread, None
-            if last is not None and self._console is not None:
-                self._console.print(_printable(last), no_wrap=True, overflow="ellipsis", crop=True)
-            if not any(not each.in_lines for each, _ in self._under_way):
-                self._stop_drawing()
+            if self._bars is not None and work.bar is not None:
+                self._bars.remove_task(work.bar)
+                if not self._bars.tasks:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    sys.stdout, sys.stderr = self._streams
+                    self._bars.stop()
+                    self._bars = None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def is_drawn(self, item: ProgressItem) -> bool:
-        return self._live is not None and not item.in_lines
-
     def columns(self) -> int:
-        """Width of a drawn line."""
-        return min(MOST_COLUMNS, self._console.width) if self._console is not None else MOST_COLUMNS
-
-    def has_unicode(self) -> bool:
-        """Whether drawn lines may be other than ASCII."""
-        return self._console is None or not self._console.options.ascii_only
+        """Most columns of a line for people."""
+        return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 0)).columns) if self.draws else MOST_COLUMNS
 
     def _run(self, wake: threading.Event) -> None:
         while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else SECONDS_BETWEEN_LOOKS):
+            for work in list(self._under_way):
+                work.look()
             with self._lock:
-                under_way = list(self._under_way)
-            for item, _ in under_way:
-                item.look()
-            with self._lock:
-                if self._live is not None:
-                    self._live.refresh()
-                if self._under_way:
-                    self._log_due_line()
+                self.refresh()
+                # The innermost has its line; the others wait until it is their turn.
+                if self._under_way and (work := self._under_way[-1]).bar is None and time.monotonic() >= work.next_line:
+                    work.next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+                    work.log_state()
 
-    def _log_due_line(self) -> None:
-        """Logs the innermost item; the others wait until it is their turn."""
-        item, next_line = self._under_way[-1]
-        if not self.is_drawn(item) and time.monotonic() >= next_line[0]:
-            next_line[0] = time.monotonic() + SECONDS_BETWEEN_LINES
-            item.log_state()
+    def refresh(self) -> None:
+        """Draws the bars as they are now, if there are any."""
+        if self._bars is not None:
+            for work in self._under_way:
+                if work.bar is not None:
+                    state = on_a_line(work.state())
+                    self._bars.update(work.bar, completed=work.done, total=work.total, state=state)
+            self._bars.refresh()
 
-    def _start_drawing(self) -> None:
+    def _start_drawing(self) -> Bars:
         from rich.console import Console
-        from rich.live import Live
+        from rich.file_proxy import FileProxy
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
 
-        if self._console is None:
-            self._console = Console(file=terminal_below(sys.stderr), highlight=False, markup=False, emoji=False)
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._frame,
+        below = terminal_below(sys.stderr)
+        bars = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(_BAR_COLUMNS),
+            TextColumn("{task.fields[state]}", markup=False),
+            console=Console(file=below, highlight=False, markup=False, emoji=False),
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._live.start()
+        bars.start()
         self._streams = (sys.stdout, sys.stderr)
-        sys.stderr = _above(self._console, sys.stderr)
-        # A result that goes into a file or pipe must not go to the terminal.
-        sys.stdout = _above(self._console, sys.stdout) if sys.stdout.isatty() else sys.stdout
+        # What is printed stands above the bars; a result that goes into a file or pipe must not go to the terminal.
+        sys.stderr = cast("TextIO", PrintableStream(cast("TextIO", FileProxy(bars.console, below)), "<stderr>"))
+        if sys.stdout.isatty():
+            above = FileProxy(bars.console, terminal_below(sys.stdout))
+            sys.stdout = cast("TextIO", PrintableStream(cast("TextIO", above), "<stdout>"))
+        return bars
 
-    def _stop_drawing(self) -> None:
-        if self._live is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            sys.stdout, sys.stderr = self._streams
-            self._live.stop()
-            self._live = None
-
-    def _frame(self) -> Text:
-        from rich.text import Text
-
-        with self._lock:
-            lines = [_printable(item.drawn(self.columns())) for item, _ in self._under_way if not item.in_lines]
-        return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Resets a forked child: the parent displays the work, and a lock may be held by a thread left behind."""
-        if self._live is not None:
+        if self._bars is not None:
             sys.stdout, sys.stderr = self._streams
-        self.__dict__.update(
-            draws=False, _lock=threading.RLock(), _under_way=[], _thread=None, _console=None, _live=None
-        )
-
-
-def _printable(line: Text) -> Text:
-    """Returns a line that may be drawn; one with control characters loses its colours."""
-    text = printable_lines(line.plain)
-    return line if text == line.plain else type(line)(text, no_wrap=True, overflow="ellipsis")
-
-
-def _above(console: Console, stream: TextIO) -> TextIO:
-    """Returns a stream whose lines stand above the drawn ones."""
-    from rich.file_proxy import FileProxy
-
-    class Above(FileProxy):
-        # Without these, typer's echo takes the file below and writes into the drawn line.
-        encoding, errors = "utf-8", "strict"
-
-        def write(self, text: str) -> int:
-            return super().write(printable_lines(text))
-
-    return cast("TextIO", Above(console, stream))
+        self.__dict__.update(draws=False, _lock=threading.RLock(), _under_way=[], _thread=None, _bars=None)
 
 
 SCREEN = Screen()
@@ -293,9 +266,6 @@ STEPS = Unit("step", "steps")
 MEGABYTES = Unit("MB", "MB", 1_000_000)
 
 _RATE_SECONDS, _RATE_POINTS = 60.0, 10  # the rate is of the last minute, or of the last ten counts
-_LONGEST_BAR, _SHORTEST_BAR = 30, 5
-_BAR, _ASCII_BAR = ("━", "─"), ("=", "-")
-_SPINNER, _ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
 
 
 @dataclass(frozen=True)
@@ -316,15 +286,13 @@ class Readable(Protocol):
     def read(self) -> ProgressState: ...
 
 
-class Progress:
+class Progress(ProgressItem):
     """Progress of counted work. A context manager around the work.
 
     A run that finds everything done when it begins displays nothing.
 
     Args:
-        what: the work, such as "extracting".
         total: how many there are; None where that is not known.
-        unit: of the counts.
         done: how many were done before.
         view: source of the progress; without one `to` and `one_more` set it.
         least_seconds: between two reads of the view, where a read costs something.
@@ -344,11 +312,12 @@ class Progress:
         least_seconds: float = 1.0,
         as_json: bool = False,
     ) -> None:
+        super().__init__(what)
         self.in_lines = as_json
-        self._what, self._total, self._unit, self._view = what, total, unit, view
+        self.total, self._unit, self._view = total, unit, view
         self._least_seconds, self._next_look = least_seconds, 0.0
         self._standing, self._before, self._note = ProgressState(done), done, ""
-        self._start, self._logged = time.monotonic(), False
+        self._logged = False
         self._points: deque[tuple[float, int]] = deque()
 
     def __enter__(self) -> Progress:
@@ -364,9 +333,9 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._view is not None and kind is None:
             self._take(self._view.read())
-        draws = SCREEN.is_drawn(self) and time.monotonic() - self._start >= 1.0 and not self._had_nothing_to_do()
-        SCREEN.end(self, last=self._drawn(SCREEN.columns(), is_last=True) if draws else None)
-        if kind is None and (self.in_lines or self._logged):
+        was_drawn = self.bar is not None and time.monotonic() - self._start >= FIRST_LINE_SECONDS
+        SCREEN.end(self)
+        if kind is None and (self.in_lines or self._logged or (was_drawn and not self._had_nothing_to_do())):
             self._log_line(is_last=True)
 
     @property
@@ -375,7 +344,7 @@ class Progress:
 
     def to(self, done: int, total: int | None = None) -> None:
         """Sets how many are done by now, and `total` where it is only known now."""
-        self._total = self._total if total is None else total
+        self.total = self.total if total is None else total
         self._take(ProgressState(done))
 
     def one_more(self) -> None:
@@ -405,9 +374,6 @@ class Progress:
         if not self._had_nothing_to_do():
             self._log_line()
 
-    def drawn(self, columns: int) -> Text:
-        return self._drawn(columns)
-
     def _take(self, standing: ProgressState) -> None:
         if standing.images != self._standing.images:
             now = time.monotonic()
@@ -417,7 +383,7 @@ class Progress:
         self._standing = standing
 
     def _had_nothing_to_do(self) -> bool:
-        return self._before == self._total and self._standing.images == self._before
+        return self._before == self.total and self._standing.images == self._before
 
     def _rate(self, *, overall: bool) -> float | None:
         """Units a second; None before the first count."""
@@ -428,87 +394,38 @@ class Progress:
             done, seconds = after - before, last - first
         return done / max(seconds, 1e-9) if done > 0 else None
 
-    def _parts(self, *, is_last: bool, with_reasons: bool) -> list[str]:
-        """Parts of a line after the count."""
-        seconds = time.monotonic() - self._start
+    def state(self, *, is_last: bool = False, with_reasons: bool = False) -> str:
+        done = self._standing.images
+        left = None if self.total is None else self.total - done
+        count = "" if self.total is None else f"{self._unit.count(done)} of "
+        parts = [count + self._unit.plural(done if self.total is None else self.total)]
         rate = self._rate(overall=is_last)
-        parts = [] if rate is None else [self._unit.rate(rate)]
+        parts += [] if rate is None else [self._unit.rate(rate)]
         parts += [self._note] if self._note else []
-        left = None if self._total is None else self._total - self._standing.images
         if is_last or left == 0 or rate is None or left is None:
+            seconds = time.monotonic() - self._start
             parts.append(duration(seconds) + ("" if is_last or left == 0 else " so far"))
         else:
             parts.append(f"{duration(left / rate)} left")
         parts += [failed(self._standing.failures, with_reasons=with_reasons)] if self._standing.failures else []
-        return parts
+        return ", ".join(parts)
 
     def _log_line(self, *, is_last: bool = False) -> None:
         self._logged = True
         if self.in_lines:
             sys.stdout.write(json.dumps(self._event()) + "\n")
             sys.stdout.flush()
-            return
-        done = self._standing.images
-        if self._total is None:
-            count = self._unit.plural(done)
         else:
-            count = f"{self._unit.count(done)} of {self._unit.plural(self._total)}"
-        log.info("%s: %s", self._what, ", ".join([count, *self._parts(is_last=is_last, with_reasons=True)]))
+            log.info("%s: %s", self.what, self.state(is_last=is_last, with_reasons=True))
 
     def _event(self) -> dict[str, object]:
         standing, rate = self._standing, self._rate(overall=True) or 0.0
-        left = (self._total or 0) - standing.images
+        left = (self.total or 0) - standing.images
         return {
-            "event": "progress", "images": standing.images, "total": self._total, "records": standing.records,
+            "event": "progress", "images": standing.images, "total": self.total, "records": standing.records,
             "failures": dict(standing.failures), "images_per_second": round(rate, 3),
             "eta_seconds": round(left / rate, 1) if rate else None,
         }  # fmt: skip
-
-    def _drawn(self, columns: int, *, is_last: bool = False) -> Text:
-        from rich.text import Text
-
-        done, total = self._standing.images, self._total
-        count = self._unit.plural(done) if total is None else f"{self._unit.count(done)}/{self._unit.plural(total)}"
-        if self._had_nothing_to_do():
-            return Text(f"{self._what}: {count}, all there already", no_wrap=True, overflow="ellipsis")
-        tail = "  ".join([count, *self._parts(is_last=is_last, with_reasons=False)])
-        line = Text(f"{self._what} ", no_wrap=True, overflow="ellipsis")
-        room = columns - len(self._what) - len(tail) - 3
-        if total and room >= _SHORTEST_BAR:
-            length = min(room, _LONGEST_BAR)
-            full = length * min(done, total) // total
-            there, rest = _BAR if SCREEN.has_unicode() else _ASCII_BAR
-            line.append(there * full, style="green" if done >= total else "cyan")
-            line.append(rest * (length - full) + "  ", style="bright_black")
-        line.append(tail)
-        line.truncate(columns, overflow="ellipsis")
-        return line
-
-
-class _Wait:
-    """Work without a count."""
-
-    in_lines = is_counted = False
-
-    def __init__(self, what: str) -> None:
-        self._what, self._start = what, time.monotonic()
-
-    def look(self) -> None:
-        """Does nothing: there is no state."""
-
-    def log_state(self) -> None:
-        seconds = time.monotonic() - self._start
-        log.info("%s: %s so far", self._what, duration(seconds))
-
-    def drawn(self, columns: int) -> Text:
-        from rich.text import Text
-
-        seconds = time.monotonic() - self._start
-        frames = _SPINNER if SCREEN.has_unicode() else _ASCII_SPINNER
-        frame = frames[int(seconds * 8) % len(frames)]
-        line = Text(f"{frame} {self._what}" + (f"  {duration(seconds)}" if seconds >= 2 else ""), no_wrap=True)
-        line.truncate(columns, overflow="ellipsis")
-        return line
 
 
 @contextmanager
@@ -520,13 +437,13 @@ def weights_download(name: str, length: int | None) -> Iterator[Callable[[int], 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Displays a spinner and `what` during the block, such as "loading the detector"; a log line after a while."""
-    wait = _Wait(what)
-    SCREEN.begin(wait)
+    """Displays `what` during the block, such as "loading the detector"; a log line after a while."""
+    work = ProgressItem(what)
+    SCREEN.begin(work)
     try:
         yield
     finally:
-        SCREEN.end(wait)
+        SCREEN.end(work)
 
 
 _FAKED_LINE = re.compile(r"\n(?! )")
@@ -556,11 +473,6 @@ def configure_logging(*, debug: bool = False) -> None:
     handler = _StandardError()
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
-        handler.addFilter(_is_from_roibeam)
+        handler.addFilter(logging.Filter("roibeam"))  # Beam logs a worker's error with pages of its own traceback
         handler.addFilter(main_process_only)
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
-
-
-def _is_from_roibeam(record: logging.LogRecord) -> bool:
-    """Log filter that hides libraries: Beam logs each worker error with pages of its own traceback."""
-    return record.name.partition(".")[0] == "roibeam"

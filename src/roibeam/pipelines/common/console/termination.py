@@ -3,10 +3,6 @@
 A user can cause roibeam's own ValueErrors, every OSError, too little memory, and any exception of a library that reads
 the user's file. Beam hands over a worker's exception as the text of its traceback: the last line of it counts.
 
-Under a limit on the address space (`ulimit -v`) a library can end in an ImportError, a MemoryError without a message,
-or in C++, which ends the process. So under too small a limit torch is not loaded, and under a still smaller one nothing
-is; a second process, started only under a limit, waits for the end and prints the line.
-
 `StopSignals` lets a step of training and its checkpoint end before SIGTERM or Ctrl-C does.
 """
 
@@ -14,13 +10,11 @@ from __future__ import annotations
 
 import builtins
 import errno
-import importlib.util
 import json
 import logging
 import os
 import re
 import resource
-import select
 import shlex
 import shutil
 import signal
@@ -28,130 +22,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from roibeam.features.folders.durable_files import free_bytes
 from roibeam.messages import byte_count
-
-# Most that `roibeam extract` of a photo by the toy detector had, with torch 2.15 of CUDA 13 on two cores, was 4.2 GB,
-# of which 2.4 GB are CUDA's libraries. Threads and models take more; that is an error where it is missing.
-_NEEDED_BYTES = 4_500_000_000
-_OF_CUDA_BYTES = 2_400_000_000
-# `roibeam --version` mapped 0.53 GB, mostly for numpy, pyarrow and OpenCV; each further thread of OpenBLAS 0.18 GB.
-_NEEDED_BY_ALL_BYTES = 600_000_000
-_CURE = "raise the limit (such as ulimit -v 9000000), or take it away (ulimit -v unlimited)"
-
-
-def address_space_limit() -> int | None:
-    """Bytes that this process may map; None without a limit."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def refuse_the_smallest_limit() -> None:
-    """Refuses a limit that is too small for any command. To be called before anything large is imported.
-
-    Raises:
-        MemoryError: if the limit is below what the libraries of every command map.
-    """
-    limit = address_space_limit()
-    if limit is not None and limit < _NEEDED_BY_ALL_BYTES:
-        needed = f"every command needs {_NEEDED_BY_ALL_BYTES / 1e9:.1f} GB for the libraries alone"
-        raise MemoryError(f"the address space is limited to {limit / 1e9:.2f} GB, and {needed}; {_CURE}")
-
-
-def refuse_torch_under_a_small_limit() -> None:
-    """Makes `import torch` a MemoryError of one line, if the limit is below what its libraries map."""
-    limit = address_space_limit()
-    spec = importlib.util.find_spec("torch") if limit is not None else None
-    if limit is None or spec is None or spec.origin is None:
-        return
-    has_cuda = (Path(spec.origin).parent / "lib" / "libtorch_cuda.so").exists()
-    needed = _NEEDED_BYTES - (0 if has_cuda else _OF_CUDA_BYTES)
-    if limit < needed:
-        # Numpy would start as many as there are cores; commands without torch multiply no large matrices.
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
-        message = (
-            f"the address space is limited to {limit / 1e9:.1f} GB, and this command needs {needed / 1e9:.1f} GB for "
-            f"the libraries alone; {_CURE}"
-        )
-        sys.meta_path.insert(0, _NoTorch(message))
-
-
-class _NoTorch:
-    """Reports torch as installed but refuses to import it."""
-
-    def __init__(self, message: str) -> None:
-        self._message = message
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name == "torch" else None  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        raise MemoryError(self._message)
-
-    def exec_module(self, module: ModuleType) -> None:
-        raise MemoryError(self._message)
-
-
-def report_silent_exit() -> Callable[[], None]:
-    """Starts a process that prints one line if this one dies without a message; does nothing without a limit.
-
-    Returns:
-        a function to call before an orderly end, or one with a line of its own.
-    """
-    limit = address_space_limit()
-    if limit is None or not hasattr(os, "pidfd_open"):
-        return lambda: None
-    this = os.pidfd_open(os.getpid())
-    reading, writing = os.pipe()
-    sys.stderr.flush()
-    child = os.fork()
-    if not child:
-        # Double fork: `os.wait()` in the parent must not see the watcher.
-        if not os.fork():
-            _watch(this, reading, writing, limit)
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(this)
-    os.close(reading)
-
-    def end_in_order() -> None:
-        os.write(writing, b".")
-        os.close(writing)
-
-    return end_in_order
-
-
-def _watch(process: int, reading: int, writing: int, limit: int) -> None:
-    """Waits for the end of a process, and prints a line if it was not orderly.
-
-    Args:
-        process: its file descriptor, which can be read when it has ended.
-        reading: end of the pipe on which it announces an orderly end.
-    """
-    os.setsid()  # Ctrl-C is not for this process
-    for each in (0, 1, writing):  # a reader of the output must not wait for this process
-        os.close(each)
-    waiting = select.poll()
-    waiting.register(process, select.POLLIN)
-    waiting.poll()
-    os.set_blocking(reading, False)
-    try:
-        is_orderly = os.read(reading, 1) == b"."
-    except BlockingIOError:  # nothing, and another process still has the other end
-        is_orderly = False
-    if not is_orderly:
-        line = f"the process has ended without a word, and its address space was limited to {limit / 1e9:.1f} GB"
-        os.write(2, f"roibeam: not enough memory, it seems: {line}; {_CURE}\n".encode())
-
 
 _LONGEST = 600  # characters of a message of a library; roibeam's own are as long as they need
 # Libraries that open files of users or talk to servers; their errors are about those.
@@ -201,7 +79,9 @@ def failure_of(error: BaseException) -> FailureLine:
         if isinstance(error, RecursionError) and _is_of_json(error):
             return FailureLine(f"a file of JSON is damaged or of another kind ({text}); write or fetch it again")
         where = f" (in {place})" if (place := _place(error)) else ""
-        return _described(type(error), _full_name(type(error)), text, getattr(error, "errno", None), where)
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return _described(kind, name, text, getattr(error, "errno", None), where)
     # "ValueError: message", the last line that begins at the margin.
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     start = max((at for at, line in enumerate(lines) if _KIND.match(line)), default=len(lines) - 1)
@@ -209,8 +89,8 @@ def failure_of(error: BaseException) -> FailureLine:
     named = _KIND.match(last)
     if named is None:
         return FailureLine(last)
-    kind = getattr(builtins, named[1], None)
-    known = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
+    known = getattr(builtins, named[1], None)
+    known = known if isinstance(known, type) and issubclass(known, BaseException) else None
     return _described(known, named[1], named[2].strip(), None, " (in a worker)")
 
 
@@ -234,15 +114,7 @@ def _room(error: OSError) -> str:
 
 
 def _described(kind: type[BaseException] | None, name: str, text: str, number: int | None, where: str) -> FailureLine:
-    """Describes an exception with its remedy.
-
-    Args:
-        kind: of the exception; None for one that a worker named, unless it is one of Python's own.
-        name: of the kind, with its module where it is known.
-        text: its message.
-        number: of an error of the operating system.
-        where: the place in roibeam's code, for a bug.
-    """
+    """Describes an exception with its remedy; `kind` is None for one that a worker named and Python does not know."""
     line = " ".join(text.split())
     memory = _memory(kind, name, line)
     if memory is not None:
@@ -297,10 +169,9 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory on the GPU: {what}; {_GPU_MEMORY}"
     if name == "cv2.error" and "Insufficient memory" in line:
         kind, line = MemoryError, "OpenCV got less than it requested"
-    if kind is not None and issubclass(kind, MemoryError) and "ulimit -v" in line:  # raised above
-        return f"not enough memory: {line}"
-    limit = address_space_limit()
-    cure = _MEMORY if limit is None else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_limited = limit != resource.RLIM_INFINITY
+    cure = _MEMORY if not is_limited else f"raise the limit of {limit / 1e9:.1f} GB on it (ulimit -v), or {_MEMORY}"
     if tried := re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", line):
         count = int(tried[1])
         size = f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count:,} bytes"
@@ -309,13 +180,9 @@ def _memory(kind: type[BaseException] | None, name: str, line: str) -> str | Non
         return f"not enough memory: {line}; raise the limit on it (ulimit -v), or use a machine with more"
     if (kind is not None and issubclass(kind, MemoryError)) or "std::bad_alloc" in line:
         return f"not enough memory{f': {line}' if line else ''}; {cure}"
-    if limit is not None and "can't start new thread" in line:
+    if is_limited and "can't start new thread" in line:
         return f"not enough memory: no further thread could be started; {cure}"
     return None
-
-
-def _full_name(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_of_json(error: BaseException) -> bool:
@@ -340,25 +207,16 @@ def _cut(line: str) -> str:
 AGAIN = "nothing is kept; to begin again"
 # By command, as it is typed. Other commands change nothing, or keep nothing that is not whole.
 _KEPT = {
-    "extract": "finished shards stay; to go on",
+    **dict.fromkeys(("extract", "store copy", "store import"), "finished shards stay; to go on"),
+    **dict.fromkeys(("pretrain", "detector train"), "the newest checkpoint stays, if there is one; to go on"),
     "download": "the images that are there stay; to go on",
-    "pretrain": "the newest checkpoint stays, if there is one; to go on",
-    "detector train": "the newest checkpoint stays, if there is one; to go on",
     "toyworld": "the pictures drawn so far stay; to go on",
     "demo": "the steps that are finished stay; to go on",
-    "store copy": "finished shards stay; to go on",
-    "store import": "finished shards stay; to go on",
     "store export": "what is written stays beside its place, but of lxmert-h5; to go on",
     "store repair": "the store is as it was, repaired shards stay beside it; to go on",
-    "store info": "nothing is changed; again",
-    "store verify": "nothing is changed; again",
-    "store show": "nothing is changed; again",
-    "store diff": "nothing is changed; again",
-    "store ids": "nothing is changed; again",
-    "store dead-letters": "nothing is changed; again",
-    "store plan": "nothing is changed; again",
     "progress": "the run itself goes on; to look again",
     "leaks": "nothing is changed; again",
+    **{f"store {name}": "nothing is changed; again" for name in "info verify show diff ids dead-letters plan".split()},
 }
 _GROUPS = ("store", "detector")
 _hint: dict[str, str] = {}  # set by this process, instead of the table: "kept", and options to go on with
@@ -462,11 +320,7 @@ def set_resume_hint(kept: str, **options: str) -> None:
 
 
 def resume_hint(arguments: Sequence[str]) -> str:
-    """Returns one line: what ended the command, what is kept, and what to type next.
-
-    Args:
-        arguments: as of sys.argv.
-    """
+    """Returns one line for these `sys.argv`: what ended the command, what is kept, and what to type next."""
     name = signal.Signals(exit_code() - 128).name
     what = "interrupted" if name == "SIGINT" else f"ended by {name}"
     options = {key: value for key, value in _hint.items() if key != "kept"}

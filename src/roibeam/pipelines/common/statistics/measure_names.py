@@ -72,13 +72,13 @@ class MeasureName:
         title = self.title
         return title[:1].lower() + title[1:] if title[1:2].islower() else title
 
-    def formatted(self, value: float | None, *, decimals: int = 1) -> str:
-        """Formats a value: shares in percent with so many decimals, ranks as whole numbers, others with three
-        decimals; "-" for None."""
+    def formatted(self, value: float | None) -> str:
+        """Formats a value: shares in percent with a decimal, ranks as whole numbers, others with three decimals; "-"
+        for None."""
         if value is None:
             return "-"
         if self.is_share:
-            return f"{100 * value:.{decimals}f} %"
+            return f"{100 * value:.1f} %"
         return f"{value:,.0f}" if self.is_rank else f"{value:.3f}"
 
 

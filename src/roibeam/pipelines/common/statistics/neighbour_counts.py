@@ -23,9 +23,6 @@ class NeighbourCounts:
     Args:
         triples: (n, 3) int, left neighbour, word, right neighbour; each triple once. Numbers in 0..2**20 - 1.
         times: (n,) int, how often each was counted.
-
-    Attributes:
-        triples, times: as given.
     """
 
     def __init__(self, triples: np.ndarray, times: np.ndarray) -> None:
@@ -36,13 +33,8 @@ class NeighbourCounts:
         self._any = _Words(np.zeros_like(word), word, times)
 
     def guess(self, left: int, right: int, *, without: int | None = None) -> int:
-        """Returns the most likely word between two neighbours, which may be unknown; the lowest number of equal ones,
-        -1 where nothing was counted.
-
-        Args:
-            left, right: `UNKNOWN` for a hidden one.
-            without: a word to count once less between these two.
-        """
+        """Returns the most likely word between two neighbours (`UNKNOWN` for a hidden one), which may be unknown; the
+        lowest number of equal ones, -1 where nothing was counted. `without` is counted once less between these two."""
         if left != UNKNOWN and right != UNKNOWN:
             words, times = self._between.of(left * _ROOM + right, without)
             if len(words):

@@ -77,8 +77,6 @@ def figures_of(paper: str, row: str, *columns: str) -> tuple[PaperFigure, ...]:
 
     Args:
         columns: whole ones, or their first parts, such as "VCR" or "VCR, Q->A"; all of the row where none is given.
-    Raises:
-        ValueError: for a paper, row or column that is not in the file.
     """
     found = _rows().get(paper)
     if found is None:

@@ -1,4 +1,6 @@
-"""Ranks of retrieval from the scores of all pairs, chance levels, and the best ranks that equal captions allow.
+"""Ranks of retrieval from the scores of all pairs, by hand: ranx and torchmetrics neither count ties nor read blocks.
+
+Also chance levels, and the best ranks that equal captions allow.
 
 Image to text: the rank of the best of an image's captions among all captions. Text to image: the rank of a caption's
 image among all images. A wrong candidate that scores as high as the right one stands before it: rank = 1 + the wrong
@@ -19,12 +21,8 @@ _NUMBERS_AT_ONCE = 2**22  # scores in memory, 16 MB of them
 
 @dataclass(frozen=True, eq=False)
 class CaptionedImages:
-    """Pairs of texts and images that belong together. An image may have several texts, a text several images.
-
-    Attributes:
-        text_of_caption, image_of_caption: (captions,) int64, numbers from 0.
-        num_texts, num_images: T and I; each has a caption.
-    """
+    """Pairs of texts and images that belong together: (captions,) int64 each, numbers from 0. An image may have several
+    texts, a text several images; each has a caption."""
 
     text_of_caption: np.ndarray
     image_of_caption: np.ndarray
@@ -44,14 +42,13 @@ class Ranks:
 
 
 def retrieval_ranks(scores_TI: np.ndarray, captioned: CaptionedImages, *, ties_count: bool = True) -> Ranks:
-    """
+    """Ranks of the right candidates; ValueError where a score is not a finite number: it would have no rank.
+
     Args:
         scores_TI: (T, I) float, of each text with each image; may be a file on disk that memory does not hold: rows are
             read in order, twice.
         ties_count: whether a wrong candidate that scores as high as the right one stands before it. False gives the
             best that an order of equal scores can give; the two together say how much of a figure is ties.
-    Raises:
-        ValueError: where a score is not a finite number: it would have no rank.
     """
     at_least, itself = (np.greater_equal, 0) if ties_count else (np.greater, 1)  # a right one is as good as itself
     texts, images, of_caption = _true_pairs(captioned)
@@ -100,11 +97,8 @@ def best_possible_ranks(captioned: CaptionedImages) -> Ranks:
 
 
 def recall_by_chance(num_true: np.ndarray, num_candidates: int, cut: int) -> float:
-    """Mean over queries of the share of random orders in which one of the right candidates is among the first `cut`.
-
-    Args:
-        num_true: (queries,) int, right candidates of each, at least 1.
-    """
+    """Mean over queries of the share of random orders in which one of the right candidates is among the first `cut`;
+    num_true: (queries,) int >= 1."""
     values, times = np.unique(num_true, return_counts=True)
     chances = [1 - _all_behind(int(value), num_candidates, cut) for value in values]
     return float(np.average(chances, weights=times))

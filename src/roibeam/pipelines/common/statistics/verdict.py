@@ -22,25 +22,16 @@ _NUMBERS_AT_ONCE = 2**22  # of a block of weights, 32 MB
 
 
 class Bootstrap:
-    """Draws of images with replacement; the same for one seed and number of images.
+    """Draws of images with replacement, by hand: scipy.stats.bootstrap has no ratio over images nor block of draws.
 
-    Args:
-        num_images: that there are.
-        seed: of the draws.
-        resamples: how often as many images are drawn.
+    They are the same for one seed and number of images; `resamples` is how often as many images are drawn.
     """
 
     def __init__(self, num_images: int, *, seed: int = 0, resamples: int = RESAMPLES) -> None:
         self._num_images, self._seed, self._resamples = num_images, seed, resamples
 
     def ratio(self, sums: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-        """Interval of sums.sum() / counts.sum().
-
-        Args:
-            sums, counts: (images,), of each image.
-        Returns:
-            Lower and upper end; NaN where nothing was counted.
-        """
+        """Lower and upper end of sums.sum() / counts.sum(), both (images,); NaN where nothing was counted."""
         return _ends(np.concatenate([_ratios(weights, sums, counts) for weights in self._weights(self._num_images)]))
 
     def difference(
@@ -54,11 +45,7 @@ class Bootstrap:
         return _ends(np.concatenate(draws))
 
     def median(self, ranks: np.ndarray, image_of_rank: np.ndarray) -> tuple[float, float]:
-        """Interval of `floor_median(ranks)`.
-
-        Args:
-            ranks: (n,) int; image_of_rank: (n,) int, to which image each belongs.
-        """
+        """Interval of `floor_median(ranks)`; ranks and image_of_rank: (n,) int, the image that each belongs to."""
         order = np.argsort(ranks, kind="stable")
         ordered = ranks[order]
 
@@ -194,7 +181,6 @@ def mean_figure(name: str, sums: np.ndarray, counts: np.ndarray, bootstrap: Boot
 
     Args:
         sums, counts: (images,) of the items of each image.
-        bootstrap: of so many images.
         beside: fields of `Figure`; no chance where they have none.
     """
     items = int(counts.sum())
@@ -207,13 +193,8 @@ def mean_figure(name: str, sums: np.ndarray, counts: np.ndarray, bootstrap: Boot
 def whole_figure(
     name: str, value: float, ends: tuple[float, float] | None, images: int, items: int, chance: float | None
 ) -> Figure:
-    """Figure of a number that is no mean, such as a correlation, by the ends of its interval.
-
-    Args:
-        value: NaN where it is not defined.
-        ends: None without draws.
-        images: that it is of.
-    """
+    """Figure of a number that is no mean, such as a correlation, by the ends of its interval, None without draws; NaN
+    where it is not defined."""
     if math.isnan(value):
         return Figure(name, None, None, None, chance, None, items)
     low, high = _widened(name, ends, images)
@@ -281,12 +262,7 @@ def with_words_alone(figures: Iterable[Figure], found: Mapping[str, float]) -> t
 
 
 def share_interval(share: float, items: int) -> tuple[float, float]:
-    """95 % interval of a share of `items` independent answers (E. B. Wilson, 1927).
-
-    Args:
-        share: 0..1.
-        items: at least 1.
-    """
+    """95 % interval of a share (0..1) of `items` >= 1 independent answers (E. B. Wilson, 1927)."""
     squared = _SURE**2 / items
     middle = (share + squared / 2) / (1 + squared)
     reach = _SURE * math.sqrt(share * (1 - share) / items + squared / (4 * items)) / (1 + squared)

@@ -79,8 +79,6 @@ def photo_inputs(
         masked: (R_i,) bool for each photo, True where the model must not see what is in the region.
         encoder: gives sizes and conventions.
         flips: which photos are mirrored left to right; None for none.
-    Raises:
-        ValueError: as `prepare_photo`, for lists of different lengths, and for boxes outside their photo.
     """
     lengths = {len(photos), len(boxes), len(masked)} | (set() if flips is None else {len(flips)})
     if len(lengths) > 1:
@@ -141,11 +139,7 @@ def prepare_input(
 
 
 def collate_inputs(photos: Sequence[PhotoInput], choices: EndToEndChoices) -> PhotoInputs:
-    """Pads photos and regions to one batch.
-
-    Raises:
-        ValueError: when there is no photo.
-    """
+    """Pads photos and regions to one batch. Raises ValueError when there is no photo."""
     batch = collate_photos([each.photo for each in photos])
     region_boxes, region_mask, input_boxes = batch.photo_boxes, batch.region_mask, batch.boxes
     whole = None
@@ -188,12 +182,7 @@ PhotoOrReason = tuple[bytes | None, str]  # a JPEG, or None and why there is non
 
 
 def stored_photos(stores: Iterable[FeatureStore], image_ids: Iterable[str]) -> dict[str, PhotoOrReason]:
-    """Photos of records by image id; nothing for ids that no store has.
-
-    Args:
-        stores: searched in their order.
-        image_ids: of the records.
-    """
+    """Photos of records by image id; nothing for ids that no store has."""
     left, found = dict.fromkeys(image_ids), dict[str, PhotoOrReason]()
     for store in stores:
         own = [image_id for image_id in left if image_id in store]

@@ -60,8 +60,6 @@ class ClassTargets:
 
         Args:
             regions: (R,) int64, places in the record.
-        Raises:
-            ValueError: as `class_targets` does.
         """
         if not predicted.any():
             return cls(torch.zeros(0, num_classes + 1), predicted)
@@ -274,19 +272,25 @@ def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
         "masked_regions": _padded([image.masked for image in images], regions, shape, np.bool_),
         "whole_image_features": _whole_images(images, width),
         "global_features": torch.stack(global_features) if global_features else None,
-        "region_images": _region_images(images, regions, shape),
+        "region_images": _padded_if_any([image.region_images for image in images], regions, shape),
         "region_classes": _region_classes(images, regions, shape),
     }
 
 
-def _padded(
-    values: Sequence[np.ndarray], lengths: Sequence[int], shape: tuple[int, ...], kind: type, fill: int = 0
-) -> Tensor:
-    """One value in each row of `shape`, and `fill` behind it."""
+def _padded(values: Sequence[Any], lengths: Sequence[int], shape: tuple[int, ...], kind: type, fill: int = 0) -> Tensor:
+    """One value in each row of `shape`, and `fill` behind it; `fill` alone where the value is None."""
     padded: np.ndarray = np.full(shape, fill, kind)
     for row, (value, length) in enumerate(zip(values, lengths, strict=True)):
-        padded[row, :length] = value
+        if value is not None:
+            padded[row, :length] = value
     return torch.from_numpy(padded)
+
+
+def _padded_if_any(
+    values: Sequence[np.ndarray | None], lengths: Sequence[int], shape: tuple[int, int], fill: int = 0
+) -> Tensor | None:
+    """`_padded` int64; None where all values are None."""
+    return None if all(value is None for value in values) else _padded(values, lengths, shape, np.int64, fill)
 
 
 def _lengths_mask(lengths: Sequence[int], shape: tuple[int, int]) -> Tensor:
@@ -310,17 +314,6 @@ def _targets(samples: Sequence[PretrainSample], predicted: Tensor) -> Tensor:
         return _padded_tensors(of_all, (*predicted.shape, of_all[0].shape[1]))
     given = [sample.targets_of_predicted() for sample in samples]
     return torch.cat([rows for rows in given if rows is not None])
-
-
-def _region_images(images: Sequence[ImageSide], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
-    """(I, R) int64; None when no row has several images."""
-    if all(image.region_images is None for image in images):
-        return None
-    of_one = [np.zeros(length, np.int64) for length in lengths]
-    given = [
-        one if each.region_images is None else each.region_images for one, each in zip(of_one, images, strict=True)
-    ]
-    return _padded(given, lengths, shape, np.int64)
 
 
 def _region_classes(images: Sequence[ImageSide], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
@@ -416,36 +409,23 @@ class SharedRows:
         of_texts = text_fields([ids for ids, _ in self.texts], [each for _, each in self.texts], pad_id=pad_id)
         of_images = image_fields(self.images)
         most = of_images["region_mask"].shape[1]
+        pieces = [len(self.texts[text][0]) for text in self.row_texts]
+        phrases = list(map(len, self.row_phrases))
         return VLBatch(
             **of_texts,
             **of_images,
             **self._region_targets(most),
-            text_labels=self._text_labels(of_texts["text_ids"].shape[1]),
+            text_labels=_padded_if_any(
+                self.row_labels, pieces, (len(pieces), of_texts["text_ids"].shape[1]), IGNORE_INDEX
+            ),
             aligned_words=aligned_words(self.row_words, most),
-            phrase_positions=self._phrase_positions(),
+            phrase_positions=_padded(self.row_phrases, phrases, (len(phrases), max(phrases)), np.int64, -1)
+            if phrases
+            else None,
             row_texts=_shared(self.row_texts),
             row_images=_shared(self.row_images),
             sample_ids=tuple(self.row_names),
         )
-
-    def _phrase_positions(self) -> Tensor | None:
-        """(B, P); None where no row has phrases."""
-        if not self.row_phrases:
-            return None
-        found = torch.full((len(self.row_phrases), max(map(len, self.row_phrases))), -1)
-        for row, places in enumerate(self.row_phrases):
-            found[row, : len(places)] = torch.tensor(list(places))
-        return found
-
-    def _text_labels(self, most_pieces: int) -> Tensor | None:
-        """(B, T); None where no piece of any row is predicted."""
-        if all(labels is None for labels in self.row_labels):
-            return None
-        found = torch.full((len(self.row_labels), most_pieces), IGNORE_INDEX)
-        for row, labels in enumerate(self.row_labels):
-            if labels is not None:
-                found[row, : len(labels)] = torch.from_numpy(labels)
-        return found
 
     def _region_targets(self, most_regions: int) -> dict[str, Any]:
         """`region_targets`, of the predicted regions alone, row after row, and `region_target_mask`; empty where no

@@ -51,6 +51,11 @@ class Caption(NamedTuple):
     name: str | None
     row: int | None = None
 
+    @property
+    def called(self) -> str:
+        """What the file calls its image, for people."""
+        return f"row {self.row}" if self.name is None else self.name
+
 
 class CaptionFile:
     """Reads one caption file; of a Karpathy split only train and restval: results are reported on the rest.
@@ -61,8 +66,6 @@ class CaptionFile:
         location: the file.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
         caption_column: of a .tsv, see `conceptual_captions.columns_of`; "" to find it.
-    Raises:
-        ValueError: if the file is missing or of another kind, or has no such split.
     """
 
     def __init__(self, location: str, *, split: str | None = None, caption_column: str = "") -> None:
@@ -136,12 +139,8 @@ class CaptionFile:
     def _rows(self) -> Iterator[Caption]:
         is_sbu = self.kind == "sbu"
         rows: Iterator[CaptionRow | UrlRow | image_list.ListRow | BadRow]
-        if is_sbu:
-            rows = caption_lists.read_sbu(self.location, id_rule=_AS_WRITTEN)
-        elif self.kind == "caption-list":
-            rows = caption_lists.read_caption_list(self.location, id_rule=_AS_WRITTEN)
-        elif self.kind == "flickr30k":
-            rows = caption_lists.read_caption_lines(self.location, id_rule=_AS_WRITTEN)
+        if self.kind in caption_lists.CAPTION_READERS:
+            rows = caption_lists.CAPTION_READERS[self.kind](self.location, id_rule=_AS_WRITTEN)
         elif self.kind == "image-list":
             rows = image_list.read_image_list(self.location, os.path.dirname(self.location), id_rule=_AS_WRITTEN)
         else:
@@ -264,11 +263,7 @@ def merged_annotations(
 
 
 def read_annotations(store: FeatureStore) -> Iterator[Annotation]:
-    """The rows of a store's table, few at a time in memory; none where it has no table.
-
-    Raises:
-        ValueError: when the table is missing, damaged, of another run, or does not fit its manifest entry.
-    """
+    """The rows of a store's table, few at a time in memory; none where it has no table."""
     entry = store.manifest.annotations
     if entry is None:
         return

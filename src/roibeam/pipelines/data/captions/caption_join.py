@@ -90,11 +90,7 @@ class JoinReport:
 
 
 class CaptionJoin:
-    """Joins captions to images as they are read. Memory: 8 bytes for each name in the file, a byte for each image.
-
-    Args:
-        image_ids: of the source or store, in its order.
-    """
+    """Joins captions to images as they are read. Memory: 8 bytes for each name in the file, a byte for each image."""
 
     def __init__(self, image_ids: Iterable[str]) -> None:
         self.finder = ImageFinder(image_ids)
@@ -124,7 +120,7 @@ class CaptionJoin:
             for image in images:
                 each = self._look_up(image)
                 is_found = isinstance(each, Found)
-                called = each.image_id if isinstance(each, Found) else _name_of(image)  # one image may have many names
+                called = each.image_id if isinstance(each, Found) else image.called  # one image may have many names
                 names[is_found].append(xxhash.xxh3_64_intdigest(called.encode("utf-8", "surrogatepass")))
                 if len(names[is_found]) == 1_000_000:
                     self._keep(names)
@@ -142,10 +138,10 @@ class CaptionJoin:
             if several is None:
                 if len(self._first_strangers) < _EXAMPLES and isinstance(text, Caption):
                     self._columns_seem_swapped |= isinstance(self.finder.look_up(text.text), Found)
-                _note_first(self._first_strangers, _name_of(image))
+                _note_first(self._first_strangers, image.called)
             else:
                 self._ambiguous += 1
-                _note_first(self._first_ambiguous, f"{_name_of(image)} ({' or '.join(several.image_ids)})")
+                _note_first(self._first_ambiguous, f"{image.called} ({' or '.join(several.image_ids)})")
         self._keep(names)
 
     def _look_up(self, caption: Caption) -> Found | Ambiguous | None:
@@ -259,9 +255,6 @@ def give_captions(
 
     Returns:
         The source with captions, and notes on what was left out; the report.
-    Raises:
-        ValueError: one line: no caption file, a damaged one, a source with captions of its own, too few images found
-            (see `check_match`).
     """
     file = CaptionFile(location, caption_column=caption_column)
     join = CaptionJoin(_ids_without_captions(source))
@@ -293,10 +286,6 @@ def _ids_without_captions(source: Source) -> Iterator[str]:
 def _below(share: float) -> str:
     """A share to give as --min-match that is met."""
     return f"{int(share * 1000) / 1000:g}"
-
-
-def _name_of(caption: Caption) -> str:
-    return f"row {caption.row}" if caption.name is None else caption.name
 
 
 def _note_first(names: dict[str, None], name: str) -> None:

@@ -36,7 +36,7 @@ from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
 from roibeam.pipelines.data.captions.task_texts import TaskCorpusText, TaskTable, TaskTexts
 from roibeam.pipelines.data.compatibility import ALL, checked_one_in
 from roibeam.pipelines.data.feature_settings import boxes_words, choice_note, dtype_words
-from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint, refuse_leaks
+from roibeam.pipelines.data.held_out import HeldOut, LeakReport, held_out_hint
 from roibeam.pipelines.data.image_identity import checked_data_set, data_set_of_store
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos
 
@@ -63,23 +63,19 @@ class UsableCaptions:
         captions: Iterable[AnyCaption],
         words_of: Callable[[AnyCaption], int] = lambda each: len(each.text.split()),
     ) -> Iterator[AnyCaption]:
-        """The others; to be read once.
-
-        Args:
-            words_of: how many words of one are read.
-        """
+        """The others; to be read once."""
         for caption in captions:
             words = words_of(caption)
             if words:
                 self._longest = max(self._longest, words)
                 self._long += self._most_words is not None and words > self._most_words
                 if isinstance(caption, Caption):  # a task's texts come again with other images
-                    same = f"{caption.row if caption.name is None else caption.name}\0{caption.text}"
+                    same = f"{caption.called}\0{caption.text}"
                     self._seen.append(xxhash.xxh3_64_intdigest(same.encode("utf-8", "surrogatepass")))
                 yield caption
                 continue
             if not self._empty:
-                self._first = f"row {caption.row}" if caption.name is None else caption.name
+                self._first = caption.called
             self._empty += 1
 
     def notes(self) -> list[str]:
@@ -143,22 +139,15 @@ class LeakGuard:
     leave_out: bool = False
 
     def kept(self, rows: CaptionTable, source: CaptionedStore) -> tuple[CaptionTable, LeakReport]:
-        """The rows that may be trained on; ValueError where one may not and none is to be left out, or none is left."""
-        report, where = self.held_out.scan(rows.captioned_ids(), source.data_set), str(source.store.path)
-        if not self.leave_out:
-            refuse_leaks(report, where)
-        if len(report.leaked) == report.images:
-            raise ValueError(f"{where}: all of {report.images:,} captioned images are held out; nothing to train on")
+        """The rows that may be trained on; errors as of `HeldOut.scan_kept`."""
+        ids, where = rows.captioned_ids(), str(source.store.path)
+        report = self.held_out.scan_kept(ids, source.data_set, where, leave_out=self.leave_out)
         return (rows.without(report.leaked) if report.leaked else rows), report
 
     def kept_photos(self, photos: LabelledPhotos, data_set: str | None) -> LabelledPhotos:
         """The labelled photos that may be trained on, likewise; `data_set` is that of the store."""
-        report = self.held_out.scan((image.image_id for image in photos.images), data_set)
-        if not self.leave_out:
-            refuse_leaks(report, f"the labelled photos of {photos.root}")
-        leaked = set(report.leaked)
-        if len(leaked) == len(photos.images):
-            raise ValueError(f"all of {len(leaked):,} labelled photos of {photos.root} are held out; nothing is left")
+        ids, where = [image.image_id for image in photos.images], f"the labelled photos of {photos.root}"
+        leaked = set(self.held_out.scan_kept(ids, data_set, where, leave_out=self.leave_out).leaked)
         kept = tuple(image for image in photos.images if image.image_id not in leaked)
         return dataclasses.replace(photos, images=kept)
 
@@ -222,14 +211,7 @@ def join_sources(
     share: float = 1.0,
     share_seed: int = 0,
 ) -> list[JoinedSource]:
-    """Joins the captions of each source to its store.
-
-    Args:
-        most_pieces: as of `UsableCaptions`.
-        share, share_seed: of the captioned images of each source, as of `CaptionTable.share_of_images`.
-    Raises:
-        ValueError: when there is no source, or stores or captions do not fit.
-    """
+    """Joins the captions of each source to its store."""
     if not sources:
         raise ValueError("pre-training needs a store with captions")
     check_stores_agree([source.store for source in sources])
@@ -258,11 +240,7 @@ def join_sources(
 
 
 def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
-    """Checks that one model can read them all.
-
-    Raises:
-        ValueError: naming the first store and one that does not fit it.
-    """
+    """Raises ValueError, naming the first store and one that does not fit it, unless one model can read them all."""
     for other in stores[1:]:
         check_pair_agrees(stores[0], other, in_one_run=True)
 
@@ -307,19 +285,11 @@ def join_captions(
     other_splits: Collection[str] = (), *, where: str = "the captions",
 ) -> tuple[CaptionTable, JoinReport]:  # fmt: skip
     """The captions whose image has a record, in order. The counts are logged, with `prefix` before them; `where` the
-    captions are from is for errors.
-
-    Raises:
-        ValueError: where less than `min_match` of the images have a record.
-    """
+    captions are from is for errors. Raises ValueError where less than `min_match` of the images have a record."""
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
-    report = join.report(other_splits)
-    check_match(report, min_match=min_match, captions=where, images=str(store.path))
-    for line in report.lines():
-        logger.info("%s%s", prefix, line)
-    return rows, report
+    return rows, _checked_report(join, other_splits, min_match, where, store, prefix)
 
 
 def join_task_texts(
@@ -332,11 +302,18 @@ def join_task_texts(
         (text, [Caption(text.text, name) for name in text.names])
         for text in usable.passed(texts.texts(), lambda text: text.most_words)
     )
-    rows, report = TaskTable(ids, join.joined(named), as_pair=texts.as_pair), join.report()
-    check_match(report, min_match=min_match, captions=texts.files[0], images=str(store.path))
+    rows = TaskTable(ids, join.joined(named), as_pair=texts.as_pair)
+    return rows, _checked_report(join, (), min_match, texts.files[0], store, prefix)
+
+
+def _checked_report(
+    join: CaptionJoin, other_splits: Collection[str], min_match: float, where: str, store: FeatureStore, prefix: str
+) -> JoinReport:
+    report = join.report(other_splits)
+    check_match(report, min_match=min_match, captions=where, images=str(store.path))
     for line in report.lines():
         logger.info("%s%s", prefix, line)
-    return rows, report
+    return report
 
 
 def digest_of_captions(tables: Iterable[CaptionTable]) -> str:
@@ -365,8 +342,6 @@ class GivenStores:
         texts: of a task, that take the place of captions.
         caption_column: as of `given_file`.
         checksums: records that are compared with theirs, see `checked_one_in`.
-    Raises:
-        ValueError: when the numbers of them do not fit, or a caption file is none.
     """
 
     def __init__(
@@ -412,8 +387,6 @@ class GivenStores:
             stage_gb: room in it, 10^9 bytes, several stores have equal parts of.
             images_of: as of `checked_data_set`.
             min_match: of caption files.
-        Raises:
-            ValueError, OSError: when a store cannot be opened.
         """
         several, sources = len(self._stores) > 1, []
         with ExitStack() as stack:
@@ -446,18 +419,15 @@ class GivenValidation:
     Args:
         captions: a caption file, of a Karpathy file its split val; None for no held-out captions.
         store: folder of a store; None for the first one of the run.
-    Raises:
-        ValueError: when the file is none, or a store is named without it.
     """
 
     def __init__(self, captions: str | None, store: str | None, *, caption_column: str = "") -> None:
         if captions is None and store is not None:
             raise ValueError("--validation-store: name the captions too, with --validation-captions")
-        self._store, self._file = store, None
-        if captions is not None:
-            self._file = given_file(captions, caption_column=caption_column)
-        if captions is not None and self._file is not None and self._file.kind == "karpathy":
-            self._file = CaptionFile(captions, split="val")
+        self._store = store
+        self._file = None if captions is None else given_file(captions, caption_column=caption_column)
+        if self._file is not None and self._file.kind == "karpathy":
+            self._file = CaptionFile(self._file.location, split="val")
 
     @contextmanager
     def opened(
@@ -468,8 +438,6 @@ class GivenValidation:
         Args:
             first: source of the run.
             images_of, min_match: as of `GivenStores.opened`.
-        Raises:
-            ValueError, OSError: when the store cannot be opened.
         """
         if self._file is None:
             yield None

@@ -228,11 +228,8 @@ class Corpus:
         return int((self._end - self._first == 1).sum())
 
     def draw_row_of_another_image(self, row: int, random: np.random.Generator) -> int:
-        """A row of the same source whose image is not that of `row`, each of them as likely.
-
-        Raises:
-            ValueError: when all captions are of one image.
-        """
+        """A row of the same source whose image is not that of `row`, each of them as likely. Raises ValueError when all
+        captions are of one image."""
         first, end = int(self._first[row]), int(self._end[row])
         _, table, place = self._find(row)
         others = len(table) - (end - first)

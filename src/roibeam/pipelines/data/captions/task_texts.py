@@ -6,12 +6,11 @@ label that says whether they match.
 
 from __future__ import annotations
 
-import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.data.captions.corpus import CaptionTable, Corpus, RecordStore, reader
+from roibeam.pipelines.data.datasets.known_files import json_object
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.vcr import read_vcr_questions
 from roibeam.pipelines.data.datasets.vqa import ANNOTATIONS, QUESTIONS, read_vqa, vqa_part, vqa_split
@@ -69,12 +69,9 @@ class TaskCorpusText(NamedTuple):
         return first + max(following, default=0)
 
     @property
-    def name(self) -> str:
+    def called(self) -> str:
+        """See `Caption`."""
         return self.names[0]
-
-    @property
-    def row(self) -> None:
-        """See `Caption`: a task's images are called by name."""
 
 
 class TaskTexts:
@@ -115,12 +112,7 @@ class TaskTexts:
                 _refuse_other_split(vqa_split(file).rstrip("0123456789"), repr(file))
 
     def texts(self) -> Iterator[TaskCorpusText]:
-        """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both.
-
-        Raises:
-            ValueError: at the entry that is not as the task writes it, or is of another split; at the end when there
-                was no text.
-        """
+        """Texts in file order. A VCR question gives eight: each answer behind it, each rationale behind both."""
         self.notes.clear()
         blank = found = 0
         for text in {VQA: self._vqa, VCR: self._vcr, NLVR2: self._nlvr2}[self.task]():
@@ -174,7 +166,7 @@ def _part_of(file: str) -> str:
     if not os.path.isfile(file):
         raise ValueError(f"no such file: {file!r}")
     with open(file, "rb") as opened:
-        first = _object(opened.readline(_FIRST_LINE))
+        first = json_object(opened.readline(_FIRST_LINE).decode("utf-8-sig", "replace")) or {}
     if "img_fn" in first:
         return VCR
     if "identifier" in first:
@@ -185,14 +177,6 @@ def _part_of(file: str) -> str:
             f"{file!r}: expected the questions or annotations of VQA, train.jsonl of VCR or train.json of NLVR2"
         )
     return part
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 GIVE_BOXES = (

@@ -32,12 +32,14 @@ from roibeam.pipelines.data.datasets.rows import (
     EMPTY_CAPTION,
     LONG_CAPTION,
     MAX_CAPTION_LETTERS,
+    NO_URL,
     BadRow,
     CaptionRow,
     UrlRow,
     caption_row,
     caption_text,
     is_web_url,
+    parsed_rows,
     read_json_list,
     read_json_members,
     read_lines,
@@ -75,7 +77,6 @@ def columns_of(path: str, given: str = "", *, root: str | None = None) -> TsvCol
         root: folder that local paths are below; None where images must have URLs.
     Raises:
         ValueError: if what is given is no column of the file.
-        OSError: if the file cannot be read.
     """
     texts = (row[1] for row in islice(read_lines(path), _LINES_LOOKED_AT) if not isinstance(row, BadRow))
     rows = [[cell.strip() for cell in columns] for text in texts if len(columns := text.split("\t")) == 2]
@@ -156,87 +157,77 @@ def read_caption_rows(
     Args:
         columns: as `columns_of` decides with the folder of the file as root, where it is None.
     """
+
+    def parse(line: int, cells: tuple[str, str]) -> CaptionRow | UrlRow:
+        caption, name = cells
+        return UrlRow(line, caption, name) if is_web_url(name) else caption_row(line, caption, name, id_rule=id_rule)
+
     columns = columns or columns_of(path, root=os.path.dirname(os.path.abspath(path)))
-    for row in _read_columns(path, columns):
-        if isinstance(row, BadRow):
-            yield row
-            continue
-        line, caption, name = row
-        if is_web_url(name):
-            yield UrlRow(line, caption, name)
-        else:
-            yield caption_row(line, caption, name, id_rule=id_rule)
+    return parsed_rows(_read_columns(path, columns), parse)
 
 
 def read_caption_urls(path: str, columns: TsvColumns | None = None) -> Iterator[UrlRow | BadRow]:
     """Rows in file order; blank lines are passed over, local paths are bad rows: here an image must have a URL."""
-    for row in _read_columns(path, columns or columns_of(path)):
-        if isinstance(row, BadRow):
-            yield row
-            continue
-        line, caption, url = row
-        yield UrlRow(line, caption, url) if is_web_url(url) else BadRow(line, "no http or https URL")
+
+    def parse(line: int, cells: tuple[str, str]) -> UrlRow:
+        if not is_web_url(cells[1]):
+            raise ValueError(NO_URL)
+        return UrlRow(line, *cells)
+
+    return parsed_rows(_read_columns(path, columns or columns_of(path)), parse)
 
 
-def _read_columns(path: str, columns: TsvColumns) -> Iterator[tuple[int, str, str] | BadRow]:
-    """Line, caption and image of each row."""
+def _read_columns(path: str, columns: TsvColumns) -> Iterator[tuple[int, tuple[str, str]] | BadRow]:
+    """Line, and caption and image, of each row."""
     place, header = columns
-    for row in read_lines(path):
-        if isinstance(row, BadRow):
-            yield row
-            continue
-        line, text = row
+
+    def parse(line: int, text: str) -> tuple[int, tuple[str, str]] | None:
+        nonlocal header
         if not text.strip():
-            continue
+            return None
         cells = text.split("\t")
         if len(cells) != 2:
-            yield BadRow(line, "no tab" if len(cells) == 1 else f"{len(cells)} columns, expected 2")
-            continue
+            raise ValueError("no tab" if len(cells) == 1 else f"{len(cells)} columns, expected 2")
         if header:
             header = 0
-            continue
+            return None
         caption, image = cells[place].strip(), cells[1 - place].strip()
         if not caption or not image:
-            yield BadRow(line, EMPTY_CAPTION if not caption else "empty path")
-        elif len(caption) > MAX_CAPTION_LETTERS:
-            yield BadRow(line, LONG_CAPTION)
-        else:
-            yield line, caption, image
+            raise ValueError(EMPTY_CAPTION if not caption else "empty path")
+        if len(caption) > MAX_CAPTION_LETTERS:
+            raise ValueError(LONG_CAPTION)
+        return line, (caption, image)
+
+    return parsed_rows(read_lines(path), parse)
 
 
 _SBU_EXPECTED = 'an SBU file with "image_urls" and "captions" lists'
 
 
 def read_sbu(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
-    """Rows in file order, numbered from 1. The file has all URLs before the captions: they wait on disk.
-
-    Raises:
-        ValueError: if the file is no such json, or its lists differ in length: then no caption is sure of its photo.
-    """
+    """Rows in file order, numbered from 1. The file has all URLs before the captions: they wait on disk. Raises
+    ValueError if the file is no such json, or its lists differ in length: then no caption is sure of its photo."""
     url_of: dict[int, int] = {}  # of a million rows: hashes take a third of what the texts would
-    for row, (url, caption) in enumerate(_read_pairs(path), start=1):
-        try:
-            name = _local_name(url)
-            text = caption_text(caption)
-        except ValueError as error:
-            yield BadRow(row, str(error))
-            continue
-        if url_of.setdefault(hash(name), hash(url)) != hash(url):
-            yield BadRow(row, "another URL ends in the same file name")
-            continue
-        yield CaptionRow(row, text, name, image_id_of(name, id_rule=id_rule))
+
+    def parse(row: int, pair: tuple[str | None, str | None]) -> CaptionRow:
+        name, text = _local_name(pair[0]), caption_text(pair[1])
+        if url_of.setdefault(hash(name), hash(pair[0])) != hash(pair[0]):
+            raise ValueError("another URL ends in the same file name")
+        return CaptionRow(row, text, name, image_id_of(name, id_rule=id_rule))
+
+    return parsed_rows(enumerate(_read_pairs(path), start=1), parse)
 
 
 def read_sbu_urls(path: str) -> Iterator[UrlRow | BadRow]:
     """Rows in file order, numbered from 1; errors as `read_sbu`."""
-    for row, (url, caption) in enumerate(_read_pairs(path), start=1):
-        if not isinstance(url, str) or not is_utf8(url) or not is_web_url(url.strip()):
-            yield BadRow(row, "no http or https URL")
-            continue
-        try:
-            yield UrlRow(row, caption_text(caption), url.strip())
-        except ValueError as error:
-            yield BadRow(row, str(error))
+
+    def parse(row: int, pair: tuple[str | None, str | None]) -> UrlRow:
+        url, caption = pair
+        if url is None or not is_utf8(url) or not is_web_url(url.strip()):
+            raise ValueError(NO_URL)
+        return UrlRow(row, caption_text(caption), url.strip())
+
+    return parsed_rows(enumerate(_read_pairs(path), start=1), parse)
 
 
 def _read_pairs(path: str) -> Iterator[tuple[str | None, str | None]]:
@@ -320,11 +311,7 @@ _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def caption_layout(path: str) -> _Layout | None:
-    """Layout of a list of photos and captions, by its first line that is not blank; None for another file.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
+    """Layout of a list of photos and captions, by its first line that is not blank; None for another file."""
     first = next((row[1] for row in read_lines(path) if not isinstance(row, BadRow) and row[1].strip()), "")
     if _TOKEN_LINE.match(first):
         return _TOKEN
@@ -335,33 +322,26 @@ def caption_layout(path: str) -> _Layout | None:
 def read_caption_lines(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
     """Rows of a list of photos and captions in file order; blank lines are passed over. A list whose first line fits
     no layout is read as a .token.
-
-    Raises:
-        OSError: if the file cannot be read.
     """
     layout = caption_layout(path) or _TOKEN
     is_header = layout.has_header
-    for row in read_lines(path):
-        if isinstance(row, BadRow):
-            yield row
-            continue
-        line, text = row
+
+    def parse(line: int, text: str) -> CaptionRow | None:
+        nonlocal is_header
         if not text.strip():
-            continue
+            return None
         if is_header:
             is_header = False
-            continue
+            return None
         cells = layout.row.fullmatch(text)
         if cells is None:
-            yield BadRow(line, layout.wrong)
-            continue
+            raise ValueError(layout.wrong)
         name, caption = cells[1].strip(), cells[2].strip()
         if layout is _COMMA and (quoted := _QUOTED.fullmatch(caption)):
             caption = quoted[1].replace('""', '"').strip()
-        try:
-            yield caption_row(line, caption_text(caption), name, id_rule=id_rule)
-        except ValueError as error:
-            yield BadRow(line, str(error))
+        return caption_row(line, caption_text(caption), name, id_rule=id_rule)
+
+    return parsed_rows(read_lines(path), parse)
 
 
 def is_sentence_folder(folder: str) -> bool:
@@ -373,12 +353,8 @@ def is_sentence_folder(folder: str) -> bool:
 
 
 def read_sentence_folder(folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The number of each photo and its captions without marks, in the order of the file names.
-
-    Raises:
-        ValueError: naming the file and line that is not UTF-8.
-        OSError: if the folder or a file cannot be read.
-    """
+    """The number of each photo and its captions without marks, in the order of the file names. Raises ValueError,
+    naming the file and line that is not UTF-8."""
     for name in sorted(filter(_NAME.fullmatch, os.listdir(folder))):
         captions = []
         for row in read_lines(os.path.join(folder, name)):
@@ -396,22 +372,20 @@ EXPECTED = f'a list of {{"image_id": ..., "caption": ...}}; for "image_id" also 
 
 def read_caption_list(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
     """Rows in file order, numbered from 1; "caption" may be a list of texts, each of which is a row of that number.
-
-    Raises:
-        ValueError: if the file is no JSON list.
-    """
+    Raises ValueError if the file is no JSON list."""
     for number, entry in enumerate(read_json_list(path, expected=EXPECTED), start=1):
         name, captions = _name(entry), entry.get("caption") if isinstance(entry, dict) else None
         for caption in captions if isinstance(captions, list) else [captions]:
-            if name is None:
-                yield BadRow(number, f"none of {', '.join(IMAGE_KEYS)}")
-                continue
             try:
-                text = caption_text(caption)
+                if name is None:
+                    raise ValueError(f"none of {', '.join(IMAGE_KEYS)}")
+                yield caption_row(number, caption_text(caption), name, id_rule=id_rule)
             except ValueError as error:
                 yield BadRow(number, str(error))
-            else:
-                yield caption_row(number, text, name, id_rule=id_rule)
+
+
+# Kind of a file, as `known_files` calls it.
+CAPTION_READERS = {"sbu": read_sbu, "caption-list": read_caption_list, "flickr30k": read_caption_lines}
 
 
 def _name(entry: Any) -> str | None:

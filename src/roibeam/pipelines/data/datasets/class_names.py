@@ -11,12 +11,11 @@ so a name of background is left out where it stands first or last.
 from __future__ import annotations
 
 import codecs
-import json
 import logging
 import re
 from typing import Any
 
-from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
+from roibeam.pipelines.data.datasets.rows import MAX_JSON_BYTES, BadRow, read_lines, read_small_json
 
 logger = logging.getLogger(__name__)
 _UNDER = (
@@ -26,7 +25,6 @@ _UNDER = (
 _BACKGROUND = frozenset(
     ("background", "bg", "back ground", "no object", "no objects", "none of these", "no attribute", "no attributes")
 )
-_MAX_JSON_BYTES = 64 * 2**20
 _WHOLE = re.compile("[0-9]{1,9}", re.ASCII)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _FORMS = 'a list of names, {"0": name, ...}, {name: 0, ...} or [{"id": 0, "name": name}, ...]'
@@ -39,7 +37,6 @@ def read_class_names(path: str, *, skip_blank: bool = False) -> tuple[str, ...]:
         skip_blank: passes over blank lines, which are errors otherwise.
     Raises:
         ValueError: naming the line that has no name or is no text, or what the JSON has in place of names.
-        OSError: if the file cannot be read.
     """
     with open(path, "rb") as file:
         head = file.read(4096)
@@ -84,14 +81,11 @@ def _names_of_lines(path: str, *, skip_blank: bool) -> list[str]:
 
 
 def _names_of_json(path: str) -> list[str]:
-    with open(path, "rb") as file:
-        data = file.read(_MAX_JSON_BYTES + 1)
-    if len(data) > _MAX_JSON_BYTES:
-        raise ValueError(f"vocabulary {path!r}: is JSON of over {_MAX_JSON_BYTES:,} bytes; give the names alone")
-    try:
-        content: Any = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"vocabulary {path!r}: begins like JSON and is none ({error})") from None
+    content = read_small_json(
+        path,
+        too_long=f"vocabulary {path!r}: is JSON of over {MAX_JSON_BYTES:,} bytes; give the names alone",
+        no_json=f"vocabulary {path!r}: begins like JSON and is none",
+    )
     if isinstance(content, dict):
         content = next((content[name] for name in _UNDER if isinstance(content.get(name), list | dict)), content)
     numbered: list[tuple[Any, Any]] = []

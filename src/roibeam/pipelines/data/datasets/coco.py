@@ -10,6 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,17 +106,13 @@ class CocoInstances:
     """An instances file as detectors are trained and judged on it.
 
     Attributes:
-        class_names: in class id order.
-        category_ids: the file's number of each class, ascending; COCO's 80 go from 1 to 90 with gaps.
+        class_names: in class id order: that of the file's numbers; COCO's 80 go from 1 to 90 with gaps.
         images: one row for each image of the file, in file order, those without objects too.
-        coco_ids: the file's number of each of `images`.
         bad: images and annotations that cannot be used.
     """
 
     class_names: tuple[str, ...]
-    category_ids: tuple[int, ...]
     images: list[LabelledImage]
-    coco_ids: tuple[int, ...]
     bad: tuple[BadRows, BadRows]
 
 
@@ -139,7 +136,7 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
             numbers = [_value(entry, key, int) for key in ("image_id", "category_id")]
             categories.extend((index, *numbers))
 
-    images = _read_entries(path, id_rule, take, _Categories(names).add, needs_categories=False)
+    images = _read_entries(path, id_rule, take, partial(_add_category, names), needs_categories=False)
     kept = [
         (image.image_id, text)
         for index, number, text in captions
@@ -162,14 +159,14 @@ def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
         ValueError: as `read_coco`, if no annotation has a box, as those of a captions file, if all boxes lie in 0..1,
             or if two images have one id.
     """
-    table = _BoxTable()
-    images = _read_entries(path, id_rule, lambda entry, index: table.add(index, table.checked(entry)))
+    table = _ObjectTable()
+    images = _read_entries(path, id_rule, table.add)
     boxes = table.boxes().astype(np.float32)
     found = [ImageBoxes(image.image_id, boxes[rows], image.image_hw) for image, rows in table.by_image(images, path)]
     return CocoBoxes(found, sum(table.crowds), images.bad)
 
 
-def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInstances:
+def read_coco_instances(path: str) -> CocoInstances:
     """Reads an instances file with classes, areas and marks; a box without area in its image is left out, and counted.
 
     Takes about 100 bytes of memory for each annotation: outlines are passed over as they are read.
@@ -177,72 +174,52 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
     Raises:
         ValueError: as `read_coco_boxes`, or if two categories have one name.
     """
-    table = _BoxTable()
-    labels = _LabelTable()
-    names: dict[int, str] = {}
-
-    def take(entry: dict[str, Any], index: int) -> None:
-        box, row = table.checked(entry), labels.checked(entry)
-        table.add(index, box)
-        labels.add(row)
-
-    images = _read_entries(path, id_rule, take, _Categories(names).add)
-    _check_different(names, path)
-    category_ids = tuple(sorted(names))
-    class_ids = labels.class_ids(category_ids)
-    boxes = table.boxes()
-    annotation_ids, areas = np.array(labels.annotation_ids, np.int64), np.array(labels.areas, np.float64)
-    crowds, ignored = np.array(table.crowds, bool), np.array(labels.ignored, bool)
-    labelled, coco_ids = [], []
-    for image, rows in table.by_image(images, path, labels):
-        labelled.append(
-            label_image(
-                image.image_id,
-                image.file_name,
-                image.image_hw,
-                FileObjects(
-                    boxes=boxes[rows],
-                    class_ids=class_ids[rows],
-                    attribute_ids=np.empty((len(rows), 0), np.int64),
-                    annotation_ids=annotation_ids[rows],
-                    areas=areas[rows],
-                    crowds=crowds[rows],
-                    ignored=crowds[rows] | ignored[rows],
-                ),
-            )
+    table = _ObjectTable(has_classes=True)
+    images, names = _read_classified(path, "no-extension", table)
+    class_ids, boxes = table.class_ids(tuple(names)), table.boxes()
+    annotation_ids, areas = np.array(table.annotation_ids, np.int64), np.array(table.areas, np.float64)
+    crowds, ignored = np.array(table.crowds, bool), np.array(table.ignored, bool)
+    labelled = []
+    for image, rows in table.by_image(images, path):
+        objects = FileObjects(
+            boxes=boxes[rows],
+            class_ids=class_ids[rows],
+            attribute_ids=np.empty((len(rows), 0), np.int64),
+            annotation_ids=annotation_ids[rows],
+            areas=areas[rows],
+            crowds=crowds[rows],
+            ignored=crowds[rows] | ignored[rows],
         )
-        coco_ids.append(image.coco_id)
-    class_names = tuple(names[number] for number in category_ids)
-    return CocoInstances(class_names, category_ids, labelled, tuple(coco_ids), images.bad)
+        labelled.append(label_image(image.image_id, image.file_name, image.image_hw, objects))
+    return CocoInstances(tuple(names.values()), labelled, images.bad)
 
 
-def read_coco_objects(
-    path: str, *, id_rule: str = "no-extension"
-) -> tuple[tuple[str, ...], list[CocoObjects], tuple[BadRows, BadRows]]:
-    """Names of the classes in the order of their numbers, the objects of each image, in file order, and the
-    annotations that cannot be used, those with a broken outline among them.
-
-    Raises:
-        ValueError: as `read_coco_instances`.
+def read_coco_objects(path: str) -> tuple[tuple[str, ...], list[CocoObjects], tuple[BadRows, BadRows]]:
+    """Names of the classes in the order of their numbers, the objects of each image (its id with the extension), in
+    file order, and the annotations that cannot be used, those with a broken outline among them.
     """
-    table, labels, names = _BoxTable(), _LabelTable(), dict[int, str]()
-    outlines: list[tuple[np.ndarray, ...] | None] = []
-
-    def take(entry: dict[str, Any], index: int) -> None:
-        box, row, outline = table.checked(entry), labels.checked(entry), _outline(entry.get("segmentation"))
-        table.add(index, box)
-        labels.add(row)
-        outlines.append(outline)
-
-    images = _read_entries(path, id_rule, take, _Categories(names).add)
-    _check_different(names, path)
-    category_ids = tuple(sorted(names))
-    class_ids, boxes = labels.class_ids(category_ids), table.boxes().astype(np.float32)
+    table = _ObjectTable(has_classes=True, has_outlines=True)
+    images, names = _read_classified(path, "with-extension", table)
+    class_ids, boxes = table.class_ids(tuple(names)), table.boxes().astype(np.float32)
     found = [
-        CocoObjects(image.image_id, boxes[rows], class_ids[rows], tuple(outlines[row] for row in rows))
-        for image, rows in table.by_image(images, path, labels)
+        CocoObjects(image.image_id, boxes[rows], class_ids[rows], tuple(table.outlines[row] for row in rows))
+        for image, rows in table.by_image(images, path)
     ]
-    return tuple(names[number] for number in category_ids), found, images.bad
+    return tuple(names.values()), found, images.bad
+
+
+def _read_classified(path: str, id_rule: str, table: _ObjectTable) -> tuple[_Images, dict[int, str]]:
+    """The images of an instances file, and the names of its categories by their numbers, ascending."""
+    names: dict[int, str] = {}
+    images = _read_entries(path, id_rule, table.add, partial(_add_category, names))
+    numbers: dict[str, int] = {}
+    for number, name in names.items():
+        if (first := numbers.setdefault(name, number)) != number:
+            raise ValueError(
+                f"{path!r}: the categories {first} and {number} are both named {name!r}; rename one, or give their "
+                f"annotations one category_id"
+            )
+    return images, dict(sorted(names.items()))
 
 
 def _outline(segmentation: Any) -> tuple[np.ndarray, ...] | None:
@@ -331,11 +308,8 @@ class _Images:
         self.bad[member == "annotations"].add(BadRow(index, error.reason))
 
     def taken(self, member: str, index: int, entry: Any, take: _Taker) -> None:
-        """Hands an entry out, and counts it; a bad image or annotation is left out.
-
-        Raises:
-            ValueError: for a bad category, and for one id that two entries have.
-        """
+        """Hands an entry out, and counts it; a bad image or annotation is left out. Raises ValueError for a bad
+        category, and for one id that two entries have."""
         self._counts[member] += 1
         try:
             if not isinstance(entry, dict):
@@ -358,46 +332,37 @@ class _Images:
                 raise ValueError(self._first_bad[member] + all_of_them)
 
 
-class _Categories:
-    """The entries of "categories", their names put into `names` by number."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        self._names = names
-
-    def add(self, entry: dict[str, Any], index: int) -> None:
-        number = _value(entry, "id", int)
-        if number in self._names:
-            raise _SameIdError(f": two categories have the id {number}")
-        self._names[number] = _value(entry, "name", str)
+def _add_category(names: dict[int, str], entry: dict[str, Any], index: int) -> None:
+    number = _value(entry, "id", int)
+    if number in names:
+        raise _SameIdError(f": two categories have the id {number}")
+    names[number] = _value(entry, "name", str)
 
 
-def _check_different(names: dict[int, str], path: str) -> None:
-    """Raises ValueError when two categories have one name: a detector would learn to distinguish equal things."""
-    numbers: dict[str, int] = {}
-    for number, name in names.items():
-        if (first := numbers.setdefault(name, number)) != number:
-            raise ValueError(
-                f"{path!r}: the categories {first} and {number} are both named {name!r}; rename one, or give their "
-                f"annotations one category_id"
-            )
+class _ObjectTable:
+    """Usable boxes of all annotations in file order as plain numbers: 49 bytes for each, where objects would take a
+    kilobyte; 25 more with their classes.
 
+    Args:
+        has_classes: whether class, number, area and marks are read too, without which an annotation is a bad one.
+        has_outlines: likewise.
+    """
 
-class _BoxTable:
-    """Usable boxes of all annotations as plain numbers: 49 bytes for each, where objects would take a kilobyte."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, has_classes: bool = False, has_outlines: bool = False) -> None:
+        self._has_classes, self._has_outlines = has_classes, has_outlines
         self._places = array("q")  # of annotations in the file
         self._images = array("q")
         self._numbers = array("d")
         self._largest = 0.0
-        self.crowds = array("b")
+        self._categories = array("q")
+        self._unknown: dict[int, _BadEntryError] = {}  # errors of the rows whose class is not there
+        self.annotation_ids = array("q")
+        self.areas = array("d")
+        self.crowds, self.ignored = array("b"), array("b")
+        self.outlines: list[tuple[np.ndarray, ...] | None] = []
 
-    def checked(self, entry: dict[str, Any]) -> tuple[int, list[float], bool]:
-        """Values of an annotation for `add`.
-
-        Raises:
-            _BadEntryError: for one that is not as COCO writes it.
-        """
+    def add(self, entry: dict[str, Any], index: int) -> None:
+        """Raises _BadEntryError, and adds nothing, for an annotation that is not as COCO writes it."""
         if "bbox" not in entry:
             raise _BadEntryError("no bbox", " lacks bbox; give the instances file, a captions file has no boxes")
         number = _value(entry, "image_id", int)
@@ -405,30 +370,37 @@ class _BoxTable:
             parse_boxes([entry["bbox"]], "")
         except ValueError as error:
             raise _BadEntryError("bbox that is not 4 finite numbers", str(error)) from None
-        return number, entry["bbox"], entry.get("iscrowd") == 1
-
-    def add(self, index: int, box: tuple[int, list[float], bool]) -> None:
-        number, (left, top, width, height), is_crowd = box  # added up before they are rounded to float32
+        label = _label(entry) if self._has_classes else None
+        if self._has_outlines:
+            self.outlines.append(_outline(entry.get("segmentation")))
+        if label is not None:
+            category, annotation_id, area = label
+            self._categories.append(category)
+            self.annotation_ids.append(annotation_id)
+            self.areas.append(area)
+            self.ignored.append(entry.get("ignore") == 1)
+        left, top, width, height = entry["bbox"]  # added up before they are rounded to float32
         self._places.append(index)
         self._images.append(number)
         self._numbers.extend((left, top, left + width, top + height))
         self._largest = max(self._largest, left, top, width, height)
-        self.crowds.append(is_crowd)
+        self.crowds.append(entry.get("iscrowd") == 1)
 
     def boxes(self) -> np.ndarray:
         """(N, 4) float64, x1 y1 x2 y2, in file order."""
         return np.array(self._numbers, np.float64).reshape(-1, 4)
 
-    def by_image(
-        self, images: _Images, path: str, labels: _LabelTable | None = None
-    ) -> Iterator[tuple[CocoImage, np.ndarray]]:
-        """Each image once, in file order, with the rows of its boxes.
+    def class_ids(self, category_ids: tuple[int, ...]) -> np.ndarray:
+        """(N,) int64 places in `category_ids`; -1 for what is not among them, which is a bad annotation then."""
+        places = {number: place for place, number in enumerate(category_ids)}
+        found = np.array([places.get(number, -1) for number in self._categories], np.int64)
+        for row in np.flatnonzero(found < 0).tolist():
+            self._unknown[row] = _no_category(self._categories[row], len(places))
+        return found
 
-        Args:
-            labels: of boxes with classes, `class_ids` taken; a class that is not there makes its annotation a bad one.
-        Raises:
-            ValueError: when two images have one id, all boxes lie in 0..1, or all annotations are bad.
-        """
+    def by_image(self, images: _Images, path: str) -> Iterator[tuple[CocoImage, np.ndarray]]:
+        """Each image once, in file order, with the rows of its boxes; `class_ids` first. Raises ValueError when two
+        images have one id, all boxes lie in 0..1, or all annotations are bad."""
         firsts: dict[str, CocoImage] = {}
         for image in images.rows:
             first = firsts.setdefault(image.image_id, image)
@@ -440,10 +412,9 @@ class _BoxTable:
                     f"also takes --id-rule with-extension)"
                 )
         rows: dict[int, array[int]] = {image.coco_id: array("q") for image in firsts.values()}
-        unknown = {} if labels is None else labels.unknown
         for row, (place, number) in enumerate(zip(self._places, self._images, strict=True)):
-            if row in unknown:
-                images.leave_out(place, unknown[row])
+            if row in self._unknown:
+                images.leave_out(place, self._unknown[row])
             elif (found := images.annotated(number, place, "box")) is not None:
                 rows[found.coco_id].append(row)
         images.check()
@@ -456,46 +427,17 @@ class _BoxTable:
             yield image, np.array(rows[image.coco_id], np.int64)
 
 
-class _LabelTable:
-    """Class, area and crowd flag of instances, for each annotation in file order.
-
-    Attributes:
-        unknown: errors of the rows whose class is not there.
-    """
-
-    def __init__(self) -> None:
-        self._categories = array("q")
-        self.unknown: dict[int, _BadEntryError] = {}
-        self.annotation_ids = array("q")
-        self.areas = array("d")
-        self.ignored = array("b")
-
-    def checked(self, entry: dict[str, Any]) -> tuple[int, int, float, bool]:
-        """Values of an annotation for `add`; errors as `_BoxTable.checked`."""
-        number = _value(entry, "id", int) if "id" in entry else -1
-        area: Any = entry.get("area")
-        if area is None:
-            area = float("nan")
-        elif type(area) not in (int, float) or not abs(area) < 1e18:  # NaN is not
-            raise _BadEntryError(
-                "area that is no finite number", f": area must be a finite number of pixels, got {excerpt(area)}"
-            )
-        return _value(entry, "category_id", int), number, area, entry.get("ignore") == 1
-
-    def add(self, row: tuple[int, int, float, bool]) -> None:
-        category, number, area, is_ignored = row
-        self._categories.append(category)
-        self.annotation_ids.append(number)
-        self.areas.append(area)
-        self.ignored.append(is_ignored)
-
-    def class_ids(self, category_ids: tuple[int, ...]) -> np.ndarray:
-        """(N,) int64 places in `category_ids`; -1 for what is not among them, which is `unknown` then."""
-        places = {number: place for place, number in enumerate(category_ids)}
-        found = np.array([places.get(number, -1) for number in self._categories], np.int64)
-        for row in np.flatnonzero(found < 0).tolist():
-            self.unknown[row] = _no_category(self._categories[row], len(places))
-        return found
+def _label(entry: dict[str, Any]) -> tuple[int, int, float]:
+    """Category, number (-1 for none) and area (NaN for none) of an annotation."""
+    number = _value(entry, "id", int) if "id" in entry else -1
+    area: Any = entry.get("area")
+    if area is None:
+        area = float("nan")
+    elif type(area) not in (int, float) or not abs(area) < 1e18:  # NaN is not
+        raise _BadEntryError(
+            "area that is no finite number", f": area must be a finite number of pixels, got {excerpt(area)}"
+        )
+    return _value(entry, "category_id", int), number, area
 
 
 def _read_entries(

@@ -70,8 +70,6 @@ def parse_marked_sentence(line: str, rule: str = OWN) -> EntitySentence:
                 not swallows what comes after it.
             release: jnhwkim/ban-vqa, which VisualBERT's release reads with: a phrase is where its words stand FIRST in
                 the caption, so that the second "a man" lies upon the first.
-    Raises:
-        ValueError: for a line that the code cannot read.
     """
     if rule == OWN:
         return _own(line)
@@ -249,11 +247,7 @@ def check_entities(folder: str, split: str | None = None) -> None:
 
 
 def split_names(folder: str, split: str) -> frozenset[str]:
-    """The images of FOLDER/<split>.txt.
-
-    Raises:
-        ValueError: when there is no such list, or no name in it.
-    """
+    """The images of FOLDER/<split>.txt. Raises ValueError when there is no such list, or no name in it."""
     if not re.fullmatch(r"\w+", split):
         raise ValueError(f"--split {split!r}: expected the name of a list beside Sentences, such as val")
     path = os.path.join(folder, f"{split}.txt")
@@ -397,12 +391,8 @@ class Parse:
 
 
 def read_conll(path: str) -> Iterator[Parse]:
-    """Parses in file order.
-
-    Raises:
-        ValueError: naming the line that is not as CoNLL has it, or whose head is no word of its sentence.
-        OSError: if the file cannot be read.
-    """
+    """Parses in file order. Raises ValueError, naming the line that is not as CoNLL has it, or whose head is no word of
+    its sentence."""
     rows: list[tuple[int, list[str]]] = []
     sent_id: str | None = None
     for row in read_lines(path):

@@ -17,6 +17,7 @@ import numpy as np
 
 from roibeam.extraction.photos.image_ref import lie_inside
 from roibeam.features.record.region_record import MAX_REGIONS
+from roibeam.pipelines.common.image_ids import is_utf8
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,26 @@ def excerpt(value: Any) -> str:
     """A value from a file as it may stand in an error: json, cut to 80 letters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def typed_fields(entry: Any, expected: str, /, **kinds: type) -> tuple[Any, ...]:
+    """The values of some members of a json object, in the order of `kinds`.
+
+    Args:
+        expected: beginning of the error, such as "expected VQA's".
+        kinds: type of each; texts must be such as UTF-8 can write.
+    Raises:
+        ValueError: naming the member that is missing or of another type.
+    """
+    members: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    values: list[Any] = []
+    for name, kind in kinds.items():
+        value = members.get(name)
+        # Not isinstance: json's true is no number. VQA has six million answers: isascii is the faster look.
+        if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
+            raise ValueError(f"{expected} {name}, of type {kind.__name__}, got {excerpt(value)}")
+        values.append(value)
+    return tuple(values)
 
 
 def _is_edge(value: Any) -> bool:
@@ -199,24 +220,15 @@ class _PlainTree(ElementTree.TreeBuilder):
 
 
 def read_annotation_xml(path: str, data_set: str) -> ElementTree.Element:
-    """
-    Args:
-        data_set: whose files these are, for errors.
-    Raises:
-        ValueError: as `parse_annotation_xml`.
-        OSError: if the file cannot be read.
-    """
+    """The root of a file; `data_set` is whose files these are, for errors."""
     with open(path, "rb") as file:
         data = file.read(MAX_XML_BYTES + 1)
     return parse_annotation_xml(data, repr(path), data_set)
 
 
 def parse_annotation_xml(data: bytes, where: str, data_set: str) -> ElementTree.Element:
-    """The root of a file's bytes.
-
-    Raises:
-        ValueError: if it is no such xml, over 4 MiB, or declares a document type: entities could make it any size.
-    """
+    """The root of a file's bytes. Raises ValueError if it is no such xml, over 4 MiB, or declares a document type:
+    entities could make it any size."""
     if len(data) > MAX_XML_BYTES:
         raise ValueError(f"{where}: over {MAX_XML_BYTES} bytes; annotations of an image are smaller")
     parser = ElementTree.XMLParser(target=_PlainTree())

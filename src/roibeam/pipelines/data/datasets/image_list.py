@@ -24,13 +24,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.messages import name_hint
 from roibeam.pipelines.common.image_ids import MAX_PATH_LETTERS, image_id_of, in_nfc, is_utf8, path_below
-from roibeam.pipelines.data.datasets.rows import NOT_UTF8, BadRow, is_web_url, read_json_rows, read_lines
-from roibeam.pipelines.data.datasets.tables import URL_NAMES, read_csv_table, refuse_same_names
+from roibeam.pipelines.data.datasets.rows import (
+    NOT_UTF8,
+    BadRow,
+    is_web_url,
+    parsed_rows,
+    read_json_rows,
+    read_lines,
+)
+from roibeam.pipelines.data.datasets.tables import URL_NAMES, open_parquet, read_csv_table, refuse_same_names
 
 IMAGE_COLUMNS = (
     "image_path", "image", "path", "file_name", "filename", "filepath", "file", "location", "img_path", "img",
@@ -84,25 +89,18 @@ def read_image_list(
         caption_column: name of the column of captions; "" for one of the usual names.
     Raises:
         ValueError: if the file is no such list, or has no column for the image; the error names those that it has.
-        OSError: if it cannot be read.
     """
     extension = os.path.splitext(path)[1].lower()
-    if extension == ".txt":
-        if caption_column:
-            raise ValueError(f"{path!r}: --caption-column {caption_column!r}: a .txt has a path a line and no columns")
-        yield from _text_rows(path, root, id_rule)
-        return
-    read = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}[extension]
-    for found in read(path, caption_column):
-        if isinstance(found, BadRow):
-            yield found
-            continue
-        line, columns, entry = found
+
+    def parse(line: int, found: tuple[_Columns, dict[str, Any]]) -> ListRow:
         try:
-            yield _row(line, columns, entry, root, id_rule)
-        except ValueError as error:
-            is_other = extension == ".csv" and not is_utf8("".join(entry.values()))
-            yield BadRow(line, NOT_UTF8 if is_other else str(error))
+            return _row(line, *found, root, id_rule)
+        except ValueError:
+            if extension == ".csv" and not is_utf8("".join(found[1].values())):
+                raise ValueError(NOT_UTF8) from None
+            raise
+
+    return parsed_rows(_READERS[extension](path, caption_column), parse)
 
 
 def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule: str) -> ListRow:
@@ -178,38 +176,33 @@ def _first(candidates: tuple[str, ...], names: list[str]) -> str | None:
     return next((by_lower_case[name] for name in candidates if name in by_lower_case), None)
 
 
-_Entries = Iterator[tuple[int, _Columns, dict[str, Any]] | BadRow]
+_Entries = Iterator[tuple[int, tuple[_Columns, dict[str, Any]]] | BadRow]
 
 
-def _text_rows(path: str, root: str, id_rule: str) -> Iterator[ListRow | BadRow]:
+def _text_rows(path: str, caption_column: str) -> _Entries:
     """Rows of a list without columns; blank lines are passed over."""
+    if caption_column:
+        raise ValueError(f"{path!r}: --caption-column {caption_column!r}: a .txt has a path a line and no columns")
     columns = _Columns(IMAGE_COLUMNS[0], None, None, None)
     for row in read_lines(path):
         if isinstance(row, BadRow):
             yield row
         elif row[1].strip():
-            try:
-                yield _row(row[0], columns, {columns.image: row[1]}, root, id_rule)
-            except ValueError as error:
-                yield BadRow(row[0], str(error))
+            yield row[0], (columns, {columns.image: row[1]})
 
 
 def _parquet_rows(path: str, caption_column: str) -> _Entries:
     line = 0
-    check_regular_file(path)
-    try:
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            _refuse_bytes(path, schema)
-            refuse_same_names(path, schema.names)
-            columns = _columns(schema.names, repr(path), caption_column)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns.names(), use_threads=False):
-                _refuse_long(path, batch, columns, line)
-                for entry in batch.to_pylist():
-                    line += 1
-                    yield line, columns, entry
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise ValueError(f"{path!r}: not a parquet file, or damaged ({_one_line(error)})") from None
+    with open_parquet(path, "not a parquet file, or damaged") as file:
+        schema = file.schema_arrow
+        _refuse_bytes(path, schema)
+        refuse_same_names(path, schema.names)
+        columns = _columns(schema.names, repr(path), caption_column)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns.names(), use_threads=False):
+            _refuse_long(path, batch, columns, line)
+            for entry in batch.to_pylist():
+                line += 1
+                yield line, (columns, entry)
 
 
 def _refuse_long(path: str, batch: pa.RecordBatch, columns: _Columns, rows_before: int) -> None:
@@ -243,7 +236,7 @@ def _csv_rows(path: str, caption_column: str) -> _Entries:
     names, rows = read_csv_table(path)
     columns = _columns(names, repr(path), caption_column)
     for row in rows:
-        yield row if isinstance(row, BadRow) else (row[0], columns, dict(zip(names, row[1], strict=True)))
+        yield row if isinstance(row, BadRow) else (row[0], (columns, dict(zip(names, row[1], strict=True))))
 
 
 def _json_rows(path: str, caption_column: str) -> _Entries:
@@ -259,10 +252,9 @@ def _json_rows(path: str, caption_column: str) -> _Entries:
         if names not in known:
             is_there = is_there or _first((caption_column.lower(),), list(names)) is not None
             known = {names: _columns([*names, *given], f"{path!r}, line {line}", caption_column)}
-        yield line, known[names], entry
+        yield line, (known[names], entry)
     if not is_there:
         raise ValueError(f"{path!r}: --caption-column {caption_column!r}: no row has such a column")
 
 
-def _one_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+_READERS = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows, ".txt": _text_rows}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roibeam.messages import plural, printable
-from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.common.image_ids import image_id_of, path_below
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import (
     EMPTY_CAPTION,
@@ -26,7 +26,9 @@ from roibeam.pipelines.data.datasets.rows import (
     BadRow,
     BadRows,
     MissingFileError,
+    are_texts,
     find_file,
+    read_json_lines,
     read_json_members,
 )
 from roibeam.pipelines.data.datasets.tables import read_csv_table
@@ -105,11 +107,7 @@ def bad_entries(path: str) -> BadRows:
 
 
 def has_columns(path: str) -> bool:
-    """Whether a file is a table with the columns of a split.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Whether a file is a table with the columns of a split."""
     with open(path, "rb") as file:
         first = file.readline(MAX_LINE_BYTES).decode("utf-8-sig", "replace")
     names = {name.strip().strip('"').lower() for name in first.split(",")}
@@ -197,7 +195,7 @@ def _sentence(entry: Any) -> KarpathySentence:
     tokens = _value(entry, "tokens", list)
     if not all(isinstance(token, str) for token in tokens):
         raise ValueError(f"tokens must be a list of words, got {excerpt(tokens)}")
-    if not all(is_utf8(each) for each in (text, *tokens)):
+    if not are_texts([text, *tokens]):
         raise ValueError("the caption holds half a surrogate pair; write it as UTF-8")
     return KarpathySentence(_value(entry, "sentid", int), text, tuple(tokens))
 
@@ -230,35 +228,18 @@ class CaptionedLine(NamedTuple):
 
 
 def read_retrieval_lines(path: str) -> Iterator[CaptionedLine]:
-    """Lines in file order.
-
-    Raises:
-        ValueError: naming the file and the line that is not as these files have it.
-    """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _line(line, f"{path!r}, line {number}")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path!r}: not UTF-8: {error}") from None
-
-
-def _line(line: str, where: str) -> CaptionedLine:
-    try:
-        entry: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: no json: {error}") from None
-    if not isinstance(entry, dict) or not isinstance(entry.get("img_path"), str):
-        raise ValueError(f"{where}: expected an object with img_path, the image's file, and sentences")
-    sentences = entry.get("sentences")
-    if not isinstance(sentences, list) or not all(isinstance(each, str) and is_utf8(each) for each in sentences):
-        raise ValueError(f"{where}: sentences must be a list of captions")
-    try:
-        image_id = image_id_of(path_below(entry["img_path"]), id_rule="no-extension")
-    except ValueError as error:
-        raise ValueError(f"{where}: img_path: {error}") from None
-    return CaptionedLine(image_id, tuple(each.strip() for each in sentences))
+    """Lines in file order."""
+    for where, entry in read_json_lines(path):
+        sentences: Any = entry.get("sentences")
+        if not isinstance(entry.get("img_path"), str):
+            raise ValueError(f"{where}: expected an object with img_path, the image's file, and sentences")
+        if not are_texts(sentences):
+            raise ValueError(f"{where}: sentences must be a list of captions")
+        try:
+            image_id = image_id_of(path_below(entry["img_path"]), id_rule="no-extension")
+        except ValueError as error:
+            raise ValueError(f"{where}: img_path: {error}") from None
+        yield CaptionedLine(image_id, tuple(each.strip() for each in sentences))
 
 
 KARPATHY = ("dataset_flickr30k.json", "dataset_coco.json", "dataset_flickr8k.json")
@@ -283,9 +264,6 @@ def read_captioned(folder: Path, split: str, *, most_captions: int = 0) -> tuple
     Args:
         folder: with files of one data set, found by their names.
         most_captions: of an image, the first ones; 0 for all. fartashf/vsepp takes 5.
-    Raises:
-        ValueError: for files that are not there, twice, or not what they should be; for an image without a caption, or
-            one that comes twice.
     """
     path = _file(folder, split)
     pictures = [

@@ -119,11 +119,7 @@ def refuse_others(path: str, kinds: Collection[str]) -> None:
 
 
 def kind_of(path: str) -> str:
-    """A key of what is known, or ""; also for a pipe, which can be read only once.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """A key of what is known, or ""; also for a pipe, which can be read only once."""
     if os.path.isdir(path):
         return next((kind for kind, names in _FOLDERS.items() if names <= set(os.listdir(path))), "")
     if not os.path.isfile(path):
@@ -135,7 +131,7 @@ def kind_of(path: str) -> str:
     text = head.decode("utf-8-sig", "replace")
     first = text.lstrip()[:1]
     if first == "{":
-        line = _object(text.lstrip().partition("\n")[0])
+        line = json_object(text.lstrip().partition("\n")[0])
         return (line and _line_kind(line)) or _members_kind(path, text)
     if first == "[":
         return _list_kind(path)
@@ -143,12 +139,8 @@ def kind_of(path: str) -> str:
 
 
 def json_kind(path: str) -> str:
-    """Kind of a .json; an unknown one is COCO's, whose reader raises the error.
-
-    Raises:
-        ValueError: if it is no json object.
-        OSError: if it cannot be read.
-    """
+    """Kind of a .json; an unknown one is COCO's, whose reader raises the error. Raises ValueError if it is no json
+    object."""
     kind = kind_of(path)
     if kind in BY_EXTENSION:
         others = f"a Karpathy split, an SBU file, Visual Genome's image_data.json, or {caption_lists.EXPECTED}"
@@ -181,7 +173,8 @@ def _hdf5_kind(path: str) -> str:
     return "features" if has_groups or not names else "one-array-h5"
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def json_object(line: str) -> dict[str, Any] | None:
+    """The object of a line of json; None for any other text."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -37,11 +37,7 @@ class Nlvr2Statement:
 
 
 def read_nlvr2(path: str) -> Iterator[Nlvr2Statement]:
-    """The statements of a file in its order.
-
-    Raises:
-        ValueError: naming the line that is not as NLVR2 writes it.
-    """
+    """The statements of a file in its order."""
     for where, row in read_json_lines(path):
         identifier, sentence, label = row.get("identifier"), row.get("sentence"), row.get("label")
         if not isinstance(identifier, str) or len(identifier.split("-")) != 4 or not is_utf8(identifier):

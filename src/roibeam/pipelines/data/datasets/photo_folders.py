@@ -258,11 +258,7 @@ class SeveralListing(Listing):
 
 
 def list_together(locations: Iterable[str]) -> SeveralListing:
-    """All files of several folders, patterns and files, which must be there.
-
-    Raises:
-        ValueError: see `list_folder` and `list_pattern`.
-    """
+    """All files of several folders, patterns and files, which must be there."""
     files, listings = [], list[Listing]()
     for location in locations:
         if os.path.isdir(location):
@@ -281,11 +277,8 @@ def is_pattern(location: str) -> bool:
 
 
 def list_folder(folder: str) -> FolderListing:
-    """All files below `folder`, hidden files and folders left out.
-
-    Raises:
-        ValueError: if the folder does not exist, or, once its files are taken, a folder in it cannot be read.
-    """
+    """All files below `folder`, hidden files and folders left out. Raises ValueError if the folder does not exist, or,
+    once its files are taken, a folder in it cannot be read."""
     if not os.path.isdir(folder):
         raise ValueError(f"no such folder: {folder!r}")
     return FolderListing(os.path.abspath(folder), ["**"])
@@ -485,11 +478,7 @@ class _Sample:
 
 
 def _texts(data: bytes, extension: str) -> tuple[str, ...]:
-    """The captions or the label in a file; none where it has none, "" for a caption that is empty.
-
-    Raises:
-        ValueError: with a short reason, so that files can be counted by it.
-    """
+    """The captions or the label in a file; none where it has none, "" for a caption that is empty."""
     if len(data) > _MAX_TEXT_BYTES:
         raise ValueError(f"longer than {_MAX_TEXT_BYTES} bytes")
     try:

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from roibeam.features.safe_pickle import load_pickle
-from roibeam.pipelines.common.image_ids import is_utf8
-from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, excerpt
-from roibeam.pipelines.data.datasets.rows import BadRow, BadRows, read_json_list, read_json_members
+from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, excerpt, typed_fields
+from roibeam.pipelines.data.datasets.rows import BadRow, BadRows, are_texts, read_json_list, read_json_members
 
 Entry = TypeVar("Entry")
 INSTANCES = 'COCO\'s instances with a list "annotations"'
@@ -93,8 +92,6 @@ def sentences_of(
     Args:
         source: their file, for errors.
         bad: takes the references that cannot be used; None makes them errors.
-    Raises:
-        ValueError: as `read_refer`; at the end, if no reference can be used.
     """
     found = list(read_json_list(refs, expected="a list of references")) if refs.endswith(".json") else load_pickle(refs)
     if not isinstance(found, list):
@@ -107,16 +104,16 @@ def sentences_of(
 
 
 def _sentences(ref: Any, where: str, instances: ReferInstances, source: str) -> list[ReferringSentence]:
-    ref_id, object_id, image_id, split, sentences = _fields(
-        ref, ref_id=int, ann_id=int, image_id=int, split=str, sentences=list
+    ref_id, object_id, image_id, split, sentences = typed_fields(
+        ref, "expected", ref_id=int, ann_id=int, image_id=int, split=str, sentences=list
     )
     if object_id not in instances.objects:
         raise ValueError(f"its object has no box, got {object_id} in {source!r}; are both of one data set?")
     found = []
     for each in sentences:
-        number, text = _fields(each, sent_id=int, sent=str)
+        number, text = typed_fields(each, "expected", sent_id=int, sent=str)
         raw, tokens = each.get("raw", ""), each.get("tokens", [])
-        if not _is_text(raw) or not isinstance(tokens, list) or not all(_is_text(token) for token in tokens):
+        if not isinstance(tokens, list) or not are_texts([raw, *tokens]):
             raise ValueError(f"sentences: expected raw, a text, and tokens, a list, got {excerpt(each)}")
         box = instances.objects[object_id].box
         found.append(ReferringSentence(where, number, ref_id, image_id, split, text, box, raw, tuple(tokens)))
@@ -128,8 +125,6 @@ def read_refer_instances(path: str, bad: BadRows | None = None) -> ReferInstance
 
     Args:
         bad: takes the annotations that cannot be used; None makes them errors.
-    Raises:
-        ValueError: naming the entry that is not as COCO writes it; if no annotation can be used.
     """
     found, entries = ReferInstances({}, {}), _Entries(bad)
     for name, index, entry in read_json_members(path, expected=INSTANCES):
@@ -142,7 +137,7 @@ def read_refer_instances(path: str, bad: BadRows | None = None) -> ReferInstance
                 found.objects[row[0]] = row[1]
         elif name == "images":
             try:
-                number, height, width = _fields(entry, id=int, height=int, width=int)
+                number, height, width = typed_fields(entry, "expected", id=int, height=int, width=int)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
             if height < 1 or width < 1:
@@ -153,7 +148,7 @@ def read_refer_instances(path: str, bad: BadRows | None = None) -> ReferInstance
 
 
 def _object(entry: Any) -> tuple[int, ReferObject]:
-    number, image_id, box = _fields(entry, id=int, image_id=int, bbox=list)
+    number, image_id, box = typed_fields(entry, "expected", id=int, image_id=int, bbox=list)
     return number, ReferObject(image_id, _box(box, "bbox"), entry.get("iscrowd", 0) == 1)
 
 
@@ -162,8 +157,6 @@ def read_refer_detections(path: str, bad: BadRows | None = None) -> Iterator[tup
 
     Args:
         bad: takes the entries that cannot be used; None makes them errors.
-    Raises:
-        ValueError: naming the entry that is not as MAttNet writes it; at the end, if none can be used.
     """
     entries = _Entries(bad)
     for index, entry in enumerate(read_json_list(path, expected=DETECTIONS)):
@@ -174,7 +167,7 @@ def read_refer_detections(path: str, bad: BadRows | None = None) -> Iterator[tup
 
 
 def _detection(entry: Any) -> tuple[int, Box]:
-    number, box = _fields(entry, image_id=int, box=list)
+    number, box = typed_fields(entry, "expected", image_id=int, box=list)
     return number, _box(box, "box")
 
 
@@ -183,9 +176,7 @@ def read_detected_boxes(path: str, bad: BadRows | None = None) -> list[ImageBoxe
     found: dict[int, list[tuple[float, ...]]] = {}
     for number, (x, y, width, height) in read_refer_detections(path, bad):
         found.setdefault(number, []).append((x, y, x + width, y + height))
-    return [
-        ImageBoxes(refer_image_id(number), np.array(boxes, np.float32), None) for number, boxes in found.items()
-    ]  # fmt: skip
+    return [ImageBoxes(refer_image_id(number), np.array(boxes, np.float32), None) for number, boxes in found.items()]
 
 
 class _Entries:
@@ -224,15 +215,3 @@ def _box(value: list[Any], name: str) -> Box:
     if width < 0 or height < 0:
         raise ValueError(f"{name} must be x, y, width, height, got a negative side in {excerpt(value)}")
     return x, y, width, height
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and is_utf8(value)
-
-
-def _fields(entry: Any, **kinds: type) -> tuple[Any, ...]:
-    for name, kind in kinds.items():
-        value: Any = entry.get(name) if isinstance(entry, dict) else None
-        if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
-            raise ValueError(f"expected {name}, of type {kind.__name__}, got {excerpt(value)}")
-    return tuple(entry[name] for name in kinds)

@@ -14,15 +14,17 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.messages import name_hint, plural, printable
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.data.datasets.rows import (
+    NO_URL,
     NOT_UTF8,
     OTHER_ENCODING,
     OTHER_FIELDS,
@@ -30,8 +32,12 @@ from roibeam.pipelines.data.datasets.rows import (
     UrlRow,
     caption_text,
     is_web_url,
+    parsed_rows,
     refuse_utf16,
 )
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 _OPEN_QUOTE = "quote that is opened there and not closed"
 
@@ -42,18 +48,13 @@ def read_csv_table(path: str) -> tuple[list[str], Iterator[tuple[int, list[str]]
 
     Raises:
         ValueError: if the first row cannot be read, or names two columns alike.
-        OSError: if the file cannot be read.
     """
     return _opened(path, checks_width=True)
 
 
 def read_strict_csv(path: str) -> Iterator[dict[str, str]]:
-    """The rows of a table of which none may be missing, by the names of their columns.
-
-    Raises:
-        ValueError: as `read_csv_table`, and naming the first row that is a bad one.
-        OSError: if the file cannot be read.
-    """
+    """The rows of a table of which none may be missing, by the names of their columns. Raises ValueError as
+    `read_csv_table`, and naming the first row that is a bad one."""
     names, rows = _opened(path, checks_width=False)
     for number, row in enumerate(rows):
         line, fields = (row.line, []) if isinstance(row, BadRow) else row
@@ -91,6 +92,25 @@ def refuse_same_names(path: str, names: Sequence[str]) -> None:
             f"{path!r}: two columns are called {printable(repr(again[0]), 60)}; rename one or take it out; it has "
             f"{printable(', '.join(names), 200)}"
         )
+
+
+@contextmanager
+def open_parquet(path: str | Path, otherwise: str) -> Iterator[ParquetFile]:
+    """A parquet file to read.
+
+    Args:
+        otherwise: what the error calls a file that is none, or is found to be damaged while it is read.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    check_regular_file(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{str(path)!r}: {otherwise}: {reason}") from None
 
 
 def _rows(path: str, *, checks_width: bool) -> Iterator[tuple[int, list[str]] | BadRow]:
@@ -187,12 +207,7 @@ class UrlColumns:
     caption: str = ""
 
     def of(self, path: str, names: Sequence[str]) -> tuple[str, str]:
-        """
-        Args:
-            names: of the columns of the table.
-        Raises:
-            ValueError: naming the columns that there are, if one is missing or several may be meant.
-        """
+        """The two among a table\'s names; ValueError names what there is, if one is missing or several may be meant."""
         return (
             _column(path, names, self.url, URL_NAMES, "--url-column"),
             _column(path, names, self.caption, CAPTION_NAMES, "--caption-column"),
@@ -200,25 +215,18 @@ class UrlColumns:
 
 
 def read_url_table(path: str, columns: UrlColumns) -> Iterator[UrlRow | BadRow]:
-    """Rows in file order; one without a caption, or without an http or https URL, is a bad row.
+    """Rows in file order; one without a caption, or without an http or https URL, is a bad row."""
 
-    Raises:
-        ValueError: if the file is no such table, or lacks a column.
-        OSError: if it cannot be read.
-    """
-    read = _parquet_rows if Path(path).suffix.lower() == ".parquet" else _csv_rows
-    for number, row in enumerate(read(path, columns), start=1):
+    def parse(number: int, row: tuple[str | None, str | None] | str) -> UrlRow:
         if isinstance(row, str):
-            yield BadRow(number, row)
-            continue
+            raise ValueError(row)
         url = (row[0] or "").strip()
         if not is_web_url(url):
-            yield BadRow(number, "no http or https URL")
-            continue
-        try:
-            yield UrlRow(number, caption_text(row[1]), url)
-        except ValueError as error:
-            yield BadRow(number, str(error))
+            raise ValueError(NO_URL)
+        return UrlRow(number, caption_text(row[1]), url)
+
+    rows = _parquet_rows(path, columns) if Path(path).suffix.lower() == ".parquet" else _csv_rows(path, columns)
+    return parsed_rows(enumerate(rows, start=1), parse)
 
 
 def _column(path: str, names: Sequence[str], chosen: str, usual: Sequence[str], option: str) -> str:
@@ -235,26 +243,17 @@ def _column(path: str, names: Sequence[str], chosen: str, usual: Sequence[str], 
 
 def _parquet_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str | None, str | None]]:
     """(URL, caption) of each row, some thousand rows in memory at a time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    check_regular_file(path)
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid:
-        raise ValueError(f"{path!r}: no parquet file, or a damaged one") from None
-    with file:
-        refuse_same_names(path, file.schema_arrow.names)
-        chosen = columns.of(path, file.schema_arrow.names)
+    with open_parquet(path, "no parquet file, or a damaged one") as file:
+        schema = file.schema_arrow
+        refuse_same_names(path, schema.names)
+        chosen = columns.of(path, schema.names)
         for name in chosen:
-            kind = file.schema_arrow.field(name).type
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                raise ValueError(f"{path!r}: the column {name!r} has values of {kind}, expected texts")
-        try:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(chosen))):
-                yield from zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path!r}: damaged: {str(error).splitlines()[0]:.120}") from None
+            if str(schema.field(name).type) not in ("string", "large_string"):
+                raise ValueError(
+                    f"{path!r}: the column {name!r} has values of {schema.field(name).type}, expected texts"
+                )
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(chosen))):
+            yield from zip(*(batch.column(name).to_pylist() for name in chosen), strict=True)
 
 
 def _csv_rows(path: str, columns: UrlColumns) -> Iterator[tuple[str, str] | str]:
@@ -309,11 +308,7 @@ def tables_in(folder: Path, splits: Sequence[str] = ("train", "val", "test")) ->
 
 
 def table_of(folder: Path, split: str) -> Path:
-    """The file of a split.
-
-    Raises:
-        ValueError: when there is none, or several.
-    """
+    """The file of a split. Raises ValueError when there is none, or several."""
     found = tables_in(folder, (split,))
     if len(found) != 1:
         names = ", ".join(f"{split}{kind}" for kind in TASK_TABLE_KINDS)
@@ -323,11 +318,8 @@ def table_of(folder: Path, split: str) -> Path:
 
 
 def read_table(path: Path) -> Iterator[TableRow]:
-    """The rows of a table in its order.
-
-    Raises:
-        ValueError: naming the row that lacks an image or a text, or is not as its kind of file writes it.
-    """
+    """The rows of a table in its order. Raises ValueError, naming the row that lacks an image or a text, or is not as
+    its kind of file writes it."""
     for where, number, row in _task_rows(path):
         image, text, name = _common_fields(row, where, number, "label")
         label = _text(row, "label", where)
@@ -335,11 +327,7 @@ def read_table(path: Path) -> Iterator[TableRow]:
 
 
 def read_answer_table(path: Path) -> Iterator[AnswerRow]:
-    """`read_table` for questions with the column "answers".
-
-    Raises:
-        ValueError: also naming a row whose answers are no texts.
-    """
+    """`read_table` for questions with the column "answers"."""
     for where, number, row in _task_rows(path):
         image, text, name = _common_fields(row, where, number, "answers")
         answers = row.get("answers")
@@ -383,10 +371,6 @@ def _text(row: Mapping[str, Any], name: str, where: str) -> str | None:
     return value if value and value.strip() else None
 
 
-def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    return read_strict_csv(str(path))
-
-
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
     with path.open("rb") as file:
         for number, line in enumerate(file):
@@ -402,17 +386,14 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    import pyarrow
-    from pyarrow import parquet
-
-    check_regular_file(path)
-    try:
-        file = parquet.ParquetFile(path)
+    with open_parquet(path, "no parquet table") as file:
         refuse_same_names(str(path), file.schema_arrow.names)
         for batch in file.iter_batches():
             yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{str(path)!r}: no parquet table: {' '.join(str(error).split())}") from None
 
 
-_READERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+_READERS: Mapping[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
+    ".csv": lambda path: read_strict_csv(str(path)),
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.rows import BadRow, read_lines
+from roibeam.pipelines.data.datasets.tables import open_parquet
 
 MATCHED, MISMATCHED = "dev_matched", "dev_mismatched"
 _LONGEST = 5.0  # similarity of STS-B
@@ -125,11 +125,7 @@ class GlueCounts:
 
 def glue_files(folder: Path, task: GlueTask, split: str) -> tuple[Path, ...]:
     """The files of a split, tab-separated ones before parquet: in the folder of the task, or in the task's folder of
-    the folder of all tasks.
-
-    Raises:
-        ValueError: for a split that the task has not, or when there is no such file.
-    """
+    the folder of all tasks. Raises ValueError for a split that the task has not, or when there is no such file."""
     if split not in task.rows:
         raise ValueError(f"{task.name} has no split {split!r}; choose one of {', '.join(task.rows)}")
     parquet = split.replace("dev", "validation")
@@ -164,8 +160,6 @@ def read_glue(files: Sequence[Path], task: GlueTask, split: str, counts: GlueCou
         files: of `glue_files`.
         counts: gets the rows of train and dev that are left out: those with too few fields, as some of QQP, and those
             without a gold label. Every row of test must be there.
-    Raises:
-        ValueError: naming the file that lacks a column, or the row whose label is none.
     """
     if files[0].suffix == ".parquet":
         yield from _parquet_rows(files, task)
@@ -250,14 +244,9 @@ def _checked(label: str, task: GlueTask, where: str) -> str:
 
 
 def _parquet_rows(files: Sequence[Path], task: GlueTask) -> Iterator[GlueRow]:
-    import pyarrow
-    from pyarrow import parquet
-
     number = 0
     for path in files:
-        check_regular_file(path)
-        try:
-            file = parquet.ParquetFile(path)
+        with open_parquet(path, "no parquet table") as file:
             words = _words(file.schema_arrow.metadata or {}, task)
             lacks = [name for name in (*task.parquet_texts, "label") if name not in file.schema_arrow.names]
             if lacks:
@@ -266,8 +255,6 @@ def _parquet_rows(files: Sequence[Path], task: GlueTask) -> Iterator[GlueRow]:
                 for row in batch.to_pylist():
                     yield _parquet_row(row, number, f"{str(path)!r}, row {number}", task, words)
                     number += 1
-        except (pyarrow.ArrowException, OSError) as error:
-            raise ValueError(f"{str(path)!r}: no parquet table: {' '.join(str(error).split())}") from None
 
 
 def _words(metadata: Mapping[bytes, bytes], task: GlueTask) -> tuple[str, ...]:
@@ -308,21 +295,13 @@ NO_TEXT = "no text in it; expected UTF-8, a sentence or paragraph on each line"
 
 
 def check_has_text(path: str) -> None:
-    """Reads a corpus up to its first line of text.
-
-    Raises:
-        ValueError: where there is none.
-    """
+    """Reads a corpus up to its first line of text. Raises ValueError where there is none."""
     if not any(isinstance(row, TextLine) for row in read_text_corpus(path)):
         raise ValueError(f"{path}: {NO_TEXT}")
 
 
 def read_text_corpus(path: str) -> Iterator[TextLine | BadRow]:
-    """Lines in file order; lines of one document follow each other. Bad lines are in a document, but do not begin one.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
+    """Lines in file order, those of one document together. Bad lines are in a document, but do not begin one."""
     document = 0
     has_text = False  # several blank lines in a row, or at the beginning, part nothing
     for row in read_lines(path):

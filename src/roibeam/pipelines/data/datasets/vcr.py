@@ -10,7 +10,6 @@ become the names of their classes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,18 @@ import numpy as np
 from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.data.datasets.class_names import read_class_names
 from roibeam.pipelines.data.datasets.image_boxes import ImageBoxes, excerpt, parse_boxes, parse_image_hw
-from roibeam.pipelines.data.datasets.rows import BadRow, read_json_lines, read_json_rows
+from roibeam.pipelines.data.datasets.rows import (
+    MAX_JSON_BYTES,
+    BadRow,
+    are_texts,
+    parsed_rows,
+    read_json_lines,
+    read_json_rows,
+    read_small_json,
+)
 
 IMAGES_FOLDER = "vcr1images"
 NUM_CHOICES = 4
-_MAX_METADATA_BYTES = 64 * 2**20  # outlines take most of it; real ones have under 1 MB
 # Classes of COCO as VCR writes them, in COCO's order from 1 on.
 OBJECT_CLASSES = (
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "trafficlight",
@@ -55,29 +61,21 @@ class VcrImage:
 
 
 def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage | BadRow]:
-    """Images of the questions of an annotation file, in file order: an image comes once for each question.
+    """Images of the questions of an annotation file, in file order: an image comes once for each question."""
 
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    for found in read_json_rows(path):
-        if isinstance(found, BadRow):
-            yield found
-            continue
-        line, row = found
+    def parse(_: int, row: dict[str, Any]) -> VcrImage:
         name, objects = row.get("img_fn"), row.get("objects", [])
         if not isinstance(name, str):
-            yield BadRow(line, "no img_fn")
-            continue
-        if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
-            yield BadRow(line, "objects is no list of names")
-            continue
+            raise ValueError("no img_fn")
+        if not are_texts(objects):
+            raise ValueError("objects is no list of names")
         try:
             below = path_below(name)
         except ValueError as error:
-            yield BadRow(line, f"img_fn: {error}")
-            continue
-        yield VcrImage(image_id_of(below, id_rule=id_rule), below, tuple(dict.fromkeys(objects)))
+            raise ValueError(f"img_fn: {error}") from None
+        return VcrImage(image_id_of(below, id_rule=id_rule), below, tuple(dict.fromkeys(objects)))
+
+    return parsed_rows(read_json_rows(path), parse)
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,7 @@ class VcrLabels:
 
 
 def read_vcr_labels(path: str) -> Iterator[VcrLabels]:
-    """The labels of an annotation file in its order.
-
-    Raises:
-        ValueError: naming the line that is not as VCR writes it.
-    """
+    """The labels of an annotation file in its order."""
     for where, row in read_json_lines(path):
         annotation, image = row.get("annot_id"), row.get("img_fn")
         if not isinstance(annotation, str) or not isinstance(image, str):
@@ -138,16 +132,11 @@ class VcrMetadata:
 
 
 def read_vcr_metadata(path: str) -> VcrMetadata:
-    """A whole metadata file.
-
-    Raises:
-        ValueError: if it is not as VCR writes it.
-        OSError: if it cannot be read.
-    """
+    """A whole metadata file."""
     content = _metadata(path)
     boxes = parse_boxes(content["boxes"], repr(path), columns=5)
     names, outlines = content.get("names", []), content.get("segms", [])
-    if not isinstance(names, list) or not all(isinstance(each, str) and is_utf8(each) for each in names):
+    if not are_texts(names):
         raise ValueError(f"{path!r}: names must be a list of names, got {excerpt(names)}")
     if not isinstance(outlines, list) or len(outlines) != len(boxes) or (names and len(names) != len(boxes)):
         raise ValueError(f"{path!r}: expected names and segms for each of {len(boxes)} boxes")
@@ -156,12 +145,7 @@ def read_vcr_metadata(path: str) -> VcrMetadata:
 
 
 def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
-    """The boxes of one metadata file, their scores left out; `name` is passed on.
-
-    Raises:
-        ValueError: if it is not as VCR writes it.
-        OSError: if it cannot be read.
-    """
+    """The boxes of one metadata file, their scores left out; `name` is passed on."""
     content = _metadata(path)
     boxes = parse_boxes(content["boxes"], repr(path), columns=5)
     return ImageBoxes(name, boxes[:, :4].copy(), parse_image_hw(content))
@@ -170,8 +154,6 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
 def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
     """(R,) int64, number of each name among the known classes, from 1 on.
 
-    Args:
-        known: names of classes; COCO's by default.
     Raises:
         ValueError: naming a class that is not known.
     """
@@ -187,11 +169,8 @@ def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJE
 
 
 def read_object_names(path: str) -> tuple[str, ...]:
-    """Names of classes, one a line, see `read_class_names`.
-
-    Raises:
-        ValueError: for a file that cannot be read, without a name, or with one twice.
-    """
+    """Names of classes, one a line, see `read_class_names`. Raises ValueError for a file that cannot be read, without a
+    name, or with one twice."""
     try:
         names = tuple(name.strip() for name in read_class_names(str(Path(path).expanduser()), skip_blank=True))
     except (OSError, ValueError) as error:
@@ -202,14 +181,11 @@ def read_object_names(path: str) -> tuple[str, ...]:
 
 
 def _metadata(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        data = file.read(_MAX_METADATA_BYTES + 1)
-    if len(data) > _MAX_METADATA_BYTES:
-        raise ValueError(f"{path!r}: over {_MAX_METADATA_BYTES} bytes; VCR metadata is smaller")
-    try:
-        content: Any = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path!r}: not a json file ({error})") from None
+    content = read_small_json(  # outlines take most of it; real ones have under 1 MB
+        path,
+        too_long=f"{path!r}: over {MAX_JSON_BYTES} bytes; VCR metadata is smaller",
+        no_json=f"{path!r}: not a json file",
+    )
     if not isinstance(content, dict) or "boxes" not in content:
         raise ValueError(f'{path!r}: expected VCR metadata with "boxes", got other json')
     return content
@@ -294,27 +270,16 @@ class RawVcrQuestion:
 
 
 def read_raw_vcr(path: str) -> Iterator[RawVcrQuestion]:
-    """The questions of an annotation file in its order, those of a test file too.
-
-    Raises:
-        ValueError: naming the line that is not as VCR writes it.
-    """
+    """The questions of an annotation file in its order, those of a test file too."""
     for where, row in read_json_lines(path):
-        annotation, image = _named(row, where)
-        yield _raw_question(row, where, annotation, image)
+        yield _raw_question(row, where)
 
 
 def read_vcr_questions(path: str) -> Iterator[VcrQuestion]:
-    """The questions of an annotation file in its order; those of a test file, which has no labels, without choices.
-
-    Raises:
-        ValueError: naming the line that is not as VCR writes it.
-    """
-    for where, row in read_json_lines(path):
-        annotation, image = _named(row, where)
-        raw = _raw_question(row, where, annotation, image)
-        choices = tuple(_choices(raw)) if "answer_label" in row else ()
-        yield VcrQuestion(where, annotation.partition("-")[0], image, named_objects(raw), choices)
+    """The questions of an annotation file in its order; those of a test file, which has no labels, without choices."""
+    for raw in read_raw_vcr(path):
+        choices = () if raw.answer is None else tuple(_choices(raw))
+        yield VcrQuestion(raw.where, raw.annot_id.partition("-")[0], raw.image, named_objects(raw), choices)
 
 
 def named_objects(raw: RawVcrQuestion) -> tuple[int, ...]:
@@ -372,9 +337,10 @@ def _named(row: dict[str, Any], where: str) -> tuple[str, str]:
         raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
 
 
-def _raw_question(row: dict[str, Any], where: str, annotation: str, image: str) -> RawVcrQuestion:
-    objects = row.get("objects")
-    if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
+def _raw_question(row: dict[str, Any], where: str) -> RawVcrQuestion:
+    annotation, image = _named(row, where)
+    objects: Any = row.get("objects")
+    if not are_texts(objects):
         raise ValueError(f"{where}: objects must be a list of names, got {excerpt(objects)}")
     question = _tokens(row.get("question"), objects, f"{where}: question")
     texts: list[tuple[VcrTokens, ...]] = []

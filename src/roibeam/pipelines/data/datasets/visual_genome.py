@@ -18,11 +18,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.common.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.common.image_ids import image_id_of, path_below
 from roibeam.pipelines.data.datasets.class_names import read_class_names
 from roibeam.pipelines.data.datasets.image_boxes import (
     NO_ATTRIBUTE,
@@ -31,10 +31,11 @@ from roibeam.pipelines.data.datasets.image_boxes import (
     excerpt,
     label_image,
     read_annotation_xml,
+    typed_fields,
     xml_number,
     xml_text,
 )
-from roibeam.pipelines.data.datasets.rows import BadRow, read_json_list, read_lines
+from roibeam.pipelines.data.datasets.rows import BadRow, parsed_rows, read_json_list, read_lines
 
 IMAGE_DATA = "the list of images of Visual Genome's image_data.json"
 _IMAGE_URL = re.compile(r"/(VG_100K(?:_2)?/[0-9]+\.[a-z]+)$", re.ASCII)
@@ -63,9 +64,6 @@ def read_names(path: str) -> NameList:
     """Reads a vocabulary, see `read_class_names`; the last line may lack its newline.
 
     Where two lines have one spelling, the later one has it, as in the original.
-
-    Raises:
-        ValueError, OSError: as `read_class_names`.
     """
     names: list[str] = []
     ids: dict[str, int] = {}
@@ -77,43 +75,31 @@ def read_names(path: str) -> NameList:
 
 
 def read_split(path: str, *, id_rule: str = "no-extension") -> Iterator[SplitRow | BadRow]:
-    """Rows of a split's list in its order; blank lines are passed over.
+    """Rows of a split's list in its order; blank lines are passed over."""
 
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    for row in read_lines(path):
-        if isinstance(row, BadRow):
-            yield row
-            continue
-        line, paths = row[0], row[1].split()
+    def parse(line: int, text: str) -> SplitRow | None:
+        paths = text.split()
+        if len(paths) not in (0, 2):
+            raise ValueError("not two paths")
         if not paths:
-            continue
-        if len(paths) != 2:
-            yield BadRow(line, "not two paths")
-            continue
-        try:
-            image, annotation = map(path_below, paths)
-        except ValueError as error:
-            yield BadRow(line, str(error))
-            continue
-        yield SplitRow(line, image_id_of(image, id_rule=id_rule), image, annotation)
+            return None
+        image, annotation = map(path_below, paths)
+        return SplitRow(line, image_id_of(image, id_rule=id_rule), image, annotation)
+
+    return parsed_rows(read_lines(path), parse)
 
 
-def read_visual_genome(
-    path: str, objects: NameList, attributes: NameList, *, id_rule: str = "no-extension"
-) -> Iterator[LabelledImage | BadRow]:
+def read_visual_genome(path: str, objects: NameList, attributes: NameList) -> Iterator[LabelledImage | BadRow]:
     """The labelled images of a split's list, in its order; an image without an object of the vocabulary has K = 0.
 
     An image without an xml file (the original writes none where no object is left) or with a damaged one is a bad row.
 
     Raises:
         ValueError: at the end, if the list names images and none of them has a readable xml file.
-        OSError: if the list or, for another reason than its absence, an xml file cannot be read.
     """
     folder = os.path.dirname(os.path.abspath(path))
     num_read = num_bad = 0
-    for row in read_split(path, id_rule=id_rule):
+    for row in read_split(path):
         outcome = row if isinstance(row, BadRow) else _outcome(folder, row, objects, attributes)
         num_read += isinstance(outcome, LabelledImage)
         num_bad += isinstance(outcome, BadRow)
@@ -137,11 +123,7 @@ def _outcome(folder: str, row: SplitRow, objects: NameList, attributes: NameList
 
 def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tuple[str, str] | BadRow]:
     """The images of visualgenome.org's image_data.json in its order: id, and path ("VG_100K_2/1.jpg") by their URL.
-
-    Raises:
-        ValueError: if it is no json list; at the end, if no entry has such a URL.
-        OSError: if the file cannot be read.
-    """
+    Raises ValueError if it is no json list; at the end, if no entry has such a URL."""
     first_bad, is_usable = "", False
     for number, entry in enumerate(read_json_list(path, expected=IMAGE_DATA), start=1):
         url = entry.get("url") if isinstance(entry, dict) else None
@@ -158,23 +140,13 @@ def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tup
 
 
 def read_object_names(path: str) -> tuple[str, ...]:
-    """The names of the objects in an xml file, each once, in lower case and in file order; of no vocabulary.
-
-    Raises:
-        ValueError: as `read_annotation`.
-        OSError: if it cannot be read.
-    """
+    """The names of the objects in an xml file, each once, in lower case and in file order; of no vocabulary."""
     names = (xml_text(entry, "name").lower() for entry in read_annotation_xml(path, "Visual Genome").iterfind("object"))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
 def read_annotation(path: str, image_id: str, file_name: str, objects: NameList, attributes: NameList) -> LabelledImage:
-    """One image's xml file; `image_id` and `file_name` are passed on.
-
-    Raises:
-        ValueError: if it is no such xml, over 4 MiB, or declares a document type: entities could make it any size.
-        OSError: if it cannot be read.
-    """
+    """One image's xml file; `image_id` and `file_name` are passed on."""
     found = read_annotation_xml(path, "Visual Genome")
     boxes: list[tuple[float, ...]] = []
     rows: list[tuple[int, int, bool]] = []
@@ -237,11 +209,7 @@ class GenomeQuestion(NamedTuple):
 
 
 def read_genome_questions(questions: str, photos: str) -> Iterator[GenomeQuestion]:
-    """The questions in the order of their file.
-
-    Raises:
-        ValueError: naming the entry that is not as Visual Genome writes it, or whose photo is not known.
-    """
+    """The questions in the order of their file."""
     known = dict(_photos(photos))
     for index, entry in enumerate(read_json_list(questions, expected=QUESTIONS)):
         pairs = entry.get("qas") if isinstance(entry, dict) else None
@@ -249,26 +217,18 @@ def read_genome_questions(questions: str, photos: str) -> Iterator[GenomeQuestio
             raise ValueError(f"{questions!r}, entry {index}: expected a photo with its qas, got {excerpt(entry)}")
         for place, each in enumerate(pairs):
             where = f"{questions!r}, entry {index}, qas[{place}]"
-            number, photo = _of_kind(each, "qa_id", int, where), _of_kind(each, "image_id", int, where)
+            number, photo = typed_fields(each, f"{where}: expected", qa_id=int, image_id=int)
             if photo not in known:
                 raise ValueError(f"{where}: photo {photo} is not in {photos!r}; are both of one release?")
-            image, coco = known[photo]
-            text = (_of_kind(each, "question", str, where), _of_kind(each, "answer", str, where))
-            yield GenomeQuestion(where, number, image, coco, *text)
+            texts = typed_fields(each, f"{where}: expected", question=str, answer=str)
+            yield GenomeQuestion(where, number, *known[photo], *texts)
 
 
 def _photos(path: str) -> Iterator[tuple[int, tuple[str, int | None]]]:
     for index, entry in enumerate(read_json_list(path, expected=PHOTOS)):
         where = f"{path!r}, entry {index}"
-        number, url = _of_kind(entry, "image_id", int, where), _of_kind(entry, "url", str, where)
+        number, url = typed_fields(entry, f"{where}: expected", image_id=int, url=str)
         coco, found = entry.get("coco_id"), _URL.search(url)
         if found is None or not (coco is None or type(coco) is int):
             raise ValueError(f"{where}: expected a url of VG_100K or VG_100K_2 and a coco_id, got {excerpt(entry)}")
         yield number, (found[1] if coco is None else f"{coco:012d}", coco)
-
-
-def _of_kind(entry: Any, name: str, kind: type, where: str) -> Any:
-    value = entry.get(name) if isinstance(entry, dict) else None
-    if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
-        raise ValueError(f"{where}: expected {name}, of type {kind.__name__}, got {excerpt(value)}")
-    return value

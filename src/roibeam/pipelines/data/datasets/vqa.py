@@ -28,8 +28,8 @@ from roibeam.features.exchange.npy_files import npy_value
 from roibeam.features.safe_pickle import load_pickle
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
-from roibeam.pipelines.data.datasets.image_boxes import excerpt
-from roibeam.pipelines.data.datasets.rows import read_json_members
+from roibeam.pipelines.data.datasets.image_boxes import typed_fields
+from roibeam.pipelines.data.datasets.rows import member_entries, read_json_members
 
 _SPLIT_IN_NAME = re.compile(r"_(train2014|val2014|test2015|test-dev2015)_")
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
@@ -94,11 +94,8 @@ def vqa_part(path: str) -> str | None:
 
 
 def vqa_split(path: str) -> str:
-    """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name.
-
-    Raises:
-        ValueError: when it has neither.
-    """
+    """The file's "data_subtype", such as "train2014"; where it has none, the split in its official name. Raises
+    ValueError when it has neither."""
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name == "data_subtype" and index is None and isinstance(entry, str):
             return entry
@@ -108,38 +105,22 @@ def vqa_split(path: str) -> str:
 
 
 def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
-    """The questions of a file in its order, with their answers. The answers lie in a scratch database meanwhile.
-
-    Raises:
-        ValueError: naming the entry that is not as VQA writes it, or a question without answers.
-    """
-    split, table = (
-        vqa_split(questions),
-        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)"),
-    )
+    """The questions of a file in its order, with their answers. The answers lie in a scratch database meanwhile."""
+    table = ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, answers TEXT)")
     table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
-    for name, index, entry in read_json_members(questions, expected=EXPECTED):
-        if name != QUESTIONS or index is None:
-            continue
-        where = f"{questions!r}, questions[{index}]"
-        number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-        found = table.rows("SELECT answers FROM answers WHERE question = ?", (number,))
+    for each in read_vqa_inputs(questions):
+        found = table.rows("SELECT answers FROM answers WHERE question = ?", (each.question_id,))
         if not found:
-            raise ValueError(f"{where}: question {number} has no answers in {annotations!r}; are both of one split?")
-        yield VqaQuestion(where, f"COCO_{split}_{image:012d}", text, tuple(found[0][0].split("\n")))
+            raise ValueError(
+                f"{each.where}: question {each.question_id} has no answers in {annotations!r}; are both of one split?"
+            )
+        yield VqaQuestion(each.where, each.image, each.question, tuple(found[0][0].split("\n")))
 
 
 def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
-    """The annotations of a file in its order.
-
-    Raises:
-        ValueError: naming the entry that is not as VQA writes it, or a file without any.
-    """
-    found = False
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name != ANNOTATIONS or index is None:
-            continue
-        where, found = f"{path!r}, annotations[{index}]", True
+    """The annotations of a file in its order."""
+    where = ""
+    for where, entry in member_entries(path, ANNOTATIONS, expected=EXPECTED):
         question, image, question_type, answer_type, majority, answers = _fields(
             entry, where, question_id=int, image_id=int, question_type=str, answer_type=str,
             multiple_choice_answer=str, answers=list,
@@ -147,23 +128,17 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
         place = f"{where}, answers"
         records = tuple(_fields(each, place, answer=str, answer_confidence=str, answer_id=int) for each in answers)
         yield VqaLabels(where, question, image, question_type, answer_type, majority, records)
-    if not found:
+    if not where:
         raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
 
 
 def read_vqa_inputs(path: str) -> Iterator[VqaInput]:
-    """Questions of a file in its order, with or without answers.
-
-    Raises:
-        ValueError: naming the entry that is not as VQA writes it, or a file without any.
-    """
-    split, found = vqa_split(path).replace("test-dev", "test"), False  # one set of images
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name == QUESTIONS and index is not None:
-            where, found = f"{path!r}, questions[{index}]", True
-            number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
-            yield VqaInput(where, number, f"COCO_{split}_{image:012d}", text)
-    if not found:
+    """Questions of a file in its order, with or without answers."""
+    split, where = vqa_split(path).replace("test-dev", "test"), ""  # one set of images
+    for where, entry in member_entries(path, QUESTIONS, expected=EXPECTED):
+        number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
+        yield VqaInput(where, number, f"COCO_{split}_{image:012d}", text)
+    if not where:
         raise ValueError(f"{path!r}: expected VQA's questions, got {EXPECTED} without one")
 
 
@@ -174,31 +149,19 @@ def minival_ids(question_ids: Collection[int], count: int = MINIVAL_QUESTIONS) -
 
 def read_vqa_question_ids(path: str) -> Iterator[int]:
     """The ids of the questions of a file in its order; ValueError names an entry that is not as VQA writes it."""
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name == QUESTIONS and index is not None:
-            yield _fields(entry, f"{path!r}, questions[{index}]", question_id=int)[0]
+    for where, entry in member_entries(path, QUESTIONS, expected=EXPECTED):
+        yield _fields(entry, where, question_id=int)[0]
 
 
 def _answers(path: str) -> Iterator[tuple[int, str]]:
-    for name, index, entry in read_json_members(path, expected=EXPECTED):
-        if name != ANNOTATIONS or index is None:
-            continue
-        where = f"{path!r}, annotations[{index}]"
+    for where, entry in member_entries(path, ANNOTATIONS, expected=EXPECTED):
         number, answers = _fields(entry, where, question_id=int, answers=list)
         texts = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
         yield number, "\n".join(" ".join(each.split()) for each in texts)
 
 
 def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
-    """The values of an entry's fields, each of the type given. A file of VQA has six million answers."""
-    members: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    values: list[Any] = []
-    for name, kind in kinds.items():
-        value = members.get(name)
-        if type(value) is not kind or (isinstance(value, str) and not value.isascii() and not is_utf8(value)):
-            raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {excerpt(value)}")
-        values.append(value)
-    return tuple(values)
+    return typed_fields(entry, f"{where}: expected VQA's", **kinds)
 
 
 PICKLES = (".pkl", ".pickle")
@@ -242,11 +205,7 @@ def read_answer_labels(path: str) -> tuple[str, ...]:
 
 
 def read_stored_targets(path: str) -> Iterator[StoredTarget]:
-    """The targets of a file in its order.
-
-    Raises:
-        ValueError: naming the entry that is not as compute_softscore.py writes it.
-    """
+    """The targets of a file in its order."""
     entries = load_pickle(path)
     if not isinstance(entries, list):
         raise ValueError(f"{path!r}: expected a pickled list of targets, got a {type(entries).__name__}")
@@ -281,11 +240,7 @@ def _json(path: str) -> Any:
 
 
 def _listed(value: Any, path: str, kind: str) -> list[Any]:
-    """The labels of a list, or of a dict of their numbers.
-
-    Args:
-        kind: of the file, for errors.
-    """
+    """The labels of a list, or of a dict of their numbers."""
     if isinstance(value, list):
         return value
     if not isinstance(value, dict):
@@ -313,11 +268,8 @@ class ImdbQuestion:
 
 
 def read_imdb(path: str) -> Iterator[ImdbQuestion]:
-    """The questions of a file in its order.
-
-    Raises:
-        ValueError: for a file of another kind, or naming the entry that is not as Pythia writes it.
-    """
+    """The questions of a file in its order. Raises ValueError for a file of another kind, or naming the entry that is
+    not as Pythia writes it."""
     try:
         entries = npy_value(Path(path).read_bytes(), repr(path))
     except EntryError as error:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.decode import DecodeError, check_encoded, image_sides
-from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
+from roibeam.features.folders.durable_files import fsync_folder, write_json_atomically
 from roibeam.features.folders.kept_work import KeptFile
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.messages import plural, printable
@@ -353,10 +353,7 @@ class Journal:
 
 
 def _line(entry: dict[str, Any], seed: bytes = b"") -> bytes:
-    """
-    Args:
-        seed: sets the sums of one list apart from those of others.
-    """
+    """A line with its sum; `seed` sets the sums of one list apart from those of others."""
     text = json.dumps(entry).encode("ascii")
     return text[:-1] + _SUM + _sum(seed + text) + b'"}\n'
 
@@ -437,12 +434,6 @@ def write_outputs(out: Path, url_list: UrlList, journal: Journal) -> Coverage:
     return coverage
 
 
-def remove_unfinished(out: Path) -> None:
-    """Removes what a run that was killed while it wrote these left aside."""
-    for path in out.glob(f".*.*{TEMPORARY_SUFFIX}"):
-        path.unlink()
-
-
 def summary(coverage: Coverage) -> dict[str, object]:
     """The coverage as json."""
     return {
@@ -454,9 +445,8 @@ def summary(coverage: Coverage) -> dict[str, object]:
 
 def _write_captions(path: Path, url_list: UrlList, journal: Journal) -> tuple[int, int]:
     """Caption TAB path below OUT, in the order of the list; returns how many, and the bytes of all images."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     count = num_bytes = 0
-    with aside.open("w", encoding="utf-8", newline="\n") as file:
+    with KeptFile(path) as file:
         for row, entry in url_list.rows():
             if isinstance(entry, BadRow):
                 continue
@@ -465,14 +455,11 @@ def _write_captions(path: Path, url_list: UrlList, journal: Journal) -> tuple[in
             if isinstance(outcome, StoredImage):
                 # A tab or a line end inside a caption, as SBU's json may have it, would be another column or row.
                 caption = re.sub(r"[\t\r\n]+", " ", entry.caption)
-                if not count and caption.startswith("\ufeff"):
-                    file.write("\ufeff")  # readers take one mark off the file's first line
-                file.write(f"{caption}\t{outcome.path}\n")
+                mark = "\ufeff" if not count and caption.startswith("\ufeff") else ""  # readers take one off the file
+                file.write(f"{mark}{caption}\t{outcome.path}\n".encode())
                 count += 1
                 num_bytes += outcome.num_bytes if first == row else 0
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+        file.finish()
     return count, num_bytes
 
 

@@ -23,6 +23,7 @@ from aiohttp.abc import AbstractResolver
 
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_protocol import store_lock
+from roibeam.features.folders.kept_work import remove_unfinished
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import Progress, ProgressState, waiting
 from roibeam.pipelines.data.datasets.photo_folders import DOWNLOAD_NAME
@@ -36,7 +37,6 @@ from roibeam.pipelines.data.download.download_folder import (
     Journal,
     RowOutcome,
     StoredImage,
-    remove_unfinished,
     write_outputs,
 )
 from roibeam.pipelines.data.download.fetcher import Fetcher, open_fetcher
@@ -98,11 +98,8 @@ class OutageWatch:
         self._hosts = set[str]()
 
     def note(self, row: int, url: str, outcome: RowOutcome) -> list[tuple[int, RowOutcome]]:
-        """The outcomes to be written down now, of this row or earlier ones.
-
-        Raises:
-            LocalFaultError: if so many rows of so many hosts got no answer that it cannot be the hosts' fault.
-        """
+        """The outcomes to be written down now, of this row or earlier ones. Raises LocalFaultError if so many rows of
+        so many hosts got no answer that it cannot be the hosts' fault."""
         if isinstance(outcome, FailedRow) and outcome.stage == "url":
             return [(row, outcome)]  # without a request
         self._held.append((row, outcome))
@@ -151,10 +148,7 @@ class RowDownload:
         self._checks, self._seed = checks, seed
 
     async def run(self, row: int, url: str) -> RowOutcome:
-        """
-        Raises:
-            LocalFaultError: if this machine is to blame.
-        """
+        """What became of a row in the end; LocalFaultError if this machine is to blame."""
         attempt = 1
         while True:
             try:
@@ -213,7 +207,7 @@ def run_download(
         try:
             files = ImageFiles(out, max_pixels=options.limits.max_pixels, min_side=options.limits.min_side)
             files.start()
-            remove_unfinished(out)
+            remove_unfinished(out, ".+")
             _match(files, journal, url_list.last_row + 1)
             if options.retry_dead_letters:
                 for row in journal.rows(stored=False):

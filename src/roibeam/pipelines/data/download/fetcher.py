@@ -144,11 +144,7 @@ async def open_fetcher(
 
 
 class Fetcher:
-    """Fetches through one pool of connections, in turns at each host.
-
-    Args:
-        agents: names of this agent in a site's rules.
-    """
+    """Fetches through one pool of connections, in turns at each host."""
 
     def __init__(
         self,
@@ -279,10 +275,7 @@ class Fetcher:
 
 
 def _parse(address: str, base: URL | None = None) -> URL:
-    """
-    Args:
-        base: where a redirect came from; then `address` may be relative.
-    """
+    """The URL of an address, which may be relative where a redirect came from `base`."""
     where = "" if base is None else "a redirect to "
     try:
         # Sent as it is written where possible: yarl would spell %2C as a comma and a blank as a plus.

@@ -128,10 +128,7 @@ class AddressRule:
 
     def open_socket(self, address_info: tuple[Any, ...]) -> socket.socket:
         """A socket for this entry of `socket.getaddrinfo`, not yet connected; the connector connects it to no other.
-
-        Raises:
-            PrivateAddressError: if it must not be connected to.
-        """
+        Raises PrivateAddressError if it must not be connected to."""
         family, kind, protocol, _, address = address_info
         if not self.allows(str(address[0])):
             raise PrivateAddressError

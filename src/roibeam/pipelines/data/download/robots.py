@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from urllib.parse import quote
 
+from protego import Protego
 from yarl import URL
 
 from roibeam.messages import printable
@@ -48,11 +48,7 @@ def agent_names(user_agent: str) -> tuple[str, ...]:
 
 
 def usage_directives(values: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
-    """Directives in the headers of an answer, as `refusal` reads them.
-
-    Args:
-        values: gives all values of a header of this name.
-    """
+    """Directives in the headers of an answer, as `refusal` reads them."""
     others = (f"{name}: {value}" for name in (TDM, USAGE) for value in values(name))
     return (*values("X-Robots-Tag"), *others)
 
@@ -98,22 +94,21 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+|\*")
 _PREFERENCES = ("content-signal", "content-usage")
 
 
-@dataclass(frozen=True)
 class RobotsRules:
-    """Attributes:
-    rules: (is allowed, pattern) each; in a pattern "*" stands for any characters, "$" for the end.
-    reserved: (pattern, line as written) each: paths that are not for the training of models.
+    """Rules of a host for one agent.
+
+    Args:
+        rules: ("allow" or "disallow", pattern) each; in a pattern "*" stands for any characters, "$" for the end.
+        reserved: (pattern, line as written) each: paths that are not for the training of models.
     """
 
-    rules: tuple[tuple[bool, str], ...]
-    reserved: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def num_bytes(self) -> int:
-        """Approximate size in memory."""
-        patterns = (pattern for _, pattern in self.rules)
-        lines = (pattern + line for pattern, line in self.reserved)
-        return 200 + sum(100 + len(text) for texts in (patterns, lines) for text in texts)
+    def __init__(self, rules: Sequence[tuple[str, str]], reserved: Sequence[tuple[str, str]]) -> None:
+        forbidden = [(pattern, f"Disallow: {pattern}") for key, pattern in rules if key == "disallow"]
+        self._forbidding = [
+            (_parser(rules), forbidden),
+            (_parser([("disallow", pattern) for pattern, _ in reserved]), reserved),
+        ]
+        self.num_bytes = 200 + sum(300 + 3 * len(text) for pair in (*rules, *reserved) for text in pair)  # about
 
     def refusal(self, path: str) -> str | None:
         """The rule that forbids this path, as written; None where it is allowed.
@@ -121,15 +116,17 @@ class RobotsRules:
         Args:
             path: percent-encoded, with the query.
         """
-        if path == "/robots.txt":
-            return None
-        longest, decides, is_allowed = -1, "", True
-        for allows, pattern in self.rules:
-            if (len(pattern), allows) > (longest, is_allowed) and _fits(pattern, path):
-                longest, decides, is_allowed = len(pattern), pattern, allows
-        if not is_allowed:
-            return f"Disallow: {decides}"
-        return next((line for pattern, line in self.reserved if _fits(pattern, path)), None)
+        url = f"http://host{path}"
+        for parser, lines in self._forbidding:
+            if not parser.can_fetch(url, AGENT):
+                # Protego does not tell which rule decides: it is the longest that forbids the path by itself.
+                alone = [each for each in lines if not _parser([("disallow", each[0])]).can_fetch(url, AGENT)]
+                return max(alone, key=lambda each: len(each[0]))[1]
+        return None
+
+
+def _parser(rules: Iterable[tuple[str, str]]) -> Protego:
+    return Protego.parse("\n".join(["User-agent: *", *(f"{key}: {pattern}" for key, pattern in rules)]))
 
 
 def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
@@ -138,33 +135,27 @@ def read_robots(text: str, agents: Iterable[str] = (AGENT,)) -> RobotsRules:
         text: of the file; whatever is no rule is passed over. Lines may end in CR, LF or both.
         agents: names of this agent, lower case; groups of several of them are one.
     """
-    groups: dict[str, list[tuple[bool, str]]] = {}
-    reserved: dict[str, list[tuple[str, str]]] = {}
+    groups: dict[str, list[tuple[str, str]]] = {}
     names: list[str] = []
     is_open = False  # whether further names join the group
     for key, value in _LINE.findall(text.replace("\r", "\n")):
         key, value = key.lower(), value.strip()
         if key == "user-agent":
-            names = names if is_open else []
-            names.append(_token(value))
+            names = [*(names if is_open else ()), _token(value)]
             groups.setdefault(names[-1], [])
             is_open = True
-        elif key in ("allow", "disallow"):
+        elif key in ("allow", "disallow", *_PREFERENCES):
             is_open = False
-            if value:
-                for name in names:
-                    groups[name].append((key == "allow", _pattern(value)))
-        elif key in _PREFERENCES:
-            is_open = False
-            path, _, preferences = value.partition(" ") if value.startswith("/") else ("/", "", value)
-            if refusal([preferences]):
-                for name in names:
-                    reserved.setdefault(name, []).append((_pattern(path), f"{key.title()}: {value}"))
+            for name in names if value else ():
+                groups[name].append((key, value))
     matching = [name for name in dict.fromkeys(map(_token, agents)) if name in groups] or ["*"]
-    return RobotsRules(
-        tuple(rule for name in matching for rule in groups.get(name, ())),
-        tuple(line for name in matching for line in reserved.get(name, ())),
-    )
+    lines = [line for name in matching for line in groups.get(name, ())]
+    reserved = []
+    for key, value in lines:
+        path, _, preferences = value.partition(" ") if value.startswith("/") else ("/", "", value)
+        if key in _PREFERENCES and refusal([preferences]):
+            reserved.append((_pattern(path), f"{key.title()}: {value}"))
+    return RobotsRules([(key, _pattern(value)) for key, value in lines if key not in _PREFERENCES], reserved)
 
 
 def _pattern(value: str) -> str:
@@ -174,24 +165,6 @@ def _pattern(value: str) -> str:
 def _token(name: str) -> str:
     found = _TOKEN.match(name)
     return found[0].lower() if found else ""
-
-
-def _fits(pattern: str, path: str) -> bool:
-    """Matches in time of at most path times stars: no regular expression, since patterns are hostile."""
-    to_end = pattern.endswith("$")
-    first, *others = pattern.removesuffix("$").split("*")
-    if not path.startswith(first):
-        return False
-    if not others:
-        return not to_end or path == first
-    at = len(first)
-    for piece in others[:-1]:
-        at = path.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    last = others[-1]
-    return path.endswith(last) and len(path) - len(last) >= at if to_end else path.find(last, at) >= 0
 
 
 class RobotsTxt:
@@ -208,10 +181,7 @@ class RobotsTxt:
         self._num_bytes = 0
 
     async def check(self, url: URL) -> None:
-        """
-        Raises:
-            DownloadError: if this address is forbidden, or its host's robots.txt could not be read.
-        """
+        """Raises DownloadError if this address is forbidden, or its host's robots.txt could not be read."""
         origin = url.origin()
         task = self._hosts.get(origin)
         if task is None:

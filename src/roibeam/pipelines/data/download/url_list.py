@@ -40,9 +40,6 @@ class UrlList:
     Args:
         path: Conceptual Captions' .tsv, SBU's .json, or a table (.parquet, .csv).
         columns: of a table.
-    Raises:
-        ValueError: if it is no such file, or no row of it has a URL, or columns of another kind of file are named.
-        OSError: if it cannot be read.
     """
 
     def __init__(self, path: str, columns: UrlColumns | None = None) -> None:
@@ -77,11 +74,8 @@ class UrlList:
         self.num_urls = int(np.count_nonzero(self._first_row == np.arange(len(self._first_row))))
 
     def rows(self) -> Iterator[tuple[int, UrlRow | BadRow]]:
-        """(row index, row) in file order, without blank lines.
-
-        Raises:
-            ValueError: at the end, if the file has changed since this list was made.
-        """
+        """(row index, row) in file order, without blank lines. Raises ValueError at the end, if the file has changed
+        since this list was made."""
         for row in self._read(self.path):
             if row.line > LARGEST_NUM_ROWS:
                 raise ValueError(f"{self.path!r}: over {LARGEST_NUM_ROWS:,} rows; cut it into several lists")

@@ -28,6 +28,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import ExternalEnvironment
 
 from roibeam.messages import near_names, plural
+from roibeam.pipelines.extract.request import RunnerChoice
 from roibeam.pipelines.extract.runners.clusters import (
     NOT_TAKEN,
     SPARK_OPTIONS,
@@ -67,21 +68,6 @@ _NEEDED = {
 }
 _NEEDED_WORDS = {"flink": ", the JobManager's REST address"}
 _REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options", "--job_server_jvm_properties")
-
-
-@dataclass(frozen=True)
-class RunnerChoice:
-    """Attributes:
-    runner: see the top of this file.
-    beam_args: further Beam pipeline options, as on its command line.
-    workers: processes of the local runner; 1 means this one.
-    pool_token_file: with the token of the cluster's worker pools; None where they want none.
-    """
-
-    runner: str = "local"
-    beam_args: tuple[str, ...] = ()
-    workers: int = 1
-    pool_token_file: str | None = None
 
 
 def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:

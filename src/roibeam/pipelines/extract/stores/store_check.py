@@ -39,6 +39,7 @@ from roibeam.features.shard.manifest import (
 from roibeam.features.shard.reader import ShardReader, shard_digests
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import Problem, record_problem, verify_store
+from roibeam.messages import first_line
 from roibeam.pipelines.common.console.progress import RECORDS, Progress
 from roibeam.pipelines.common.console.termination import set_resume_hint
 from roibeam.pipelines.common.dead_letters import dead_letters_file
@@ -214,29 +215,25 @@ class _Shard:
         self.is_newer = False
 
     def state(self, problems: list[str]) -> ShardState:
-        """State of the shard.
-
-        Args:
-            problems: of its files, from `verify_store`, one line each.
-        """
+        """State of the shard; `problems` are those of its files by `verify_store`, one line each."""
         manifest, is_readable = self._usable_manifest()
         present: set[str] = set()
         broken: dict[str, str] = {}
         if is_readable and manifest is not None and manifest.data_file is not None:
-            # The newer attempt was not looked at by `verify_store`, which goes by the store manifest.
-            look = bool(problems or self._files or self.is_newer)
             try:
-                if look:
+                # The newer attempt was not looked at by `verify_store`, which goes by the store manifest.
+                if problems or self._files or self.is_newer:
                     with _opened(self._store, manifest) as reader:
                         present = set(reader.ids())
-                        broken = dict(_broken_records(reader))
+                        found = ((one, record_problem(reader, row, one)) for row, one in enumerate(reader.ids()))
+                        broken = {image_id: what for image_id, what in found if what is not None}
                 else:
-                    present = _listed_ids(self._store, manifest)
+                    present = {key.decode("utf-8") for key, _ in shard_digests(self._store, manifest)}
             except UnreachableError:
                 raise
             except (OSError, ValueError) as error:
                 self._complain(manifest.data_file, error)
-                is_readable, present = False, set()
+                is_readable, present, broken = False, set(), {}
         if problems and not (self._files or broken or self.is_newer):
             self._files.append(problems[0])  # the way to the records is damaged (the tree), not they
         members = [] if self._planned is None else [ref.image_id for ref in read_members(self._store, self._planned)]
@@ -278,7 +275,7 @@ class _Shard:
         return (None, False) if entry is None else self._manifest_of_entry(entry)
 
     def _complain(self, file: str, what: str | Exception) -> None:
-        line = what if isinstance(what, str) else _first_line(what)
+        line = what if isinstance(what, str) else first_line(what)
         self._files.append(f"{file}: {line.rpartition(f'{file}: ')[2]}")
 
     def _is_of_store(self, manifest: ShardManifest) -> bool:
@@ -356,16 +353,12 @@ class _Shard:
         try:
             return tuple(letter for letter in _read_dead_letters(self._store) if letter.image_id in members)
         except (OSError, ValueError) as error:
-            log.warning("%s: %s; its images are tried again", DEAD_LETTERS_NAME, _first_line(error))
+            log.warning("%s: %s; its images are tried again", DEAD_LETTERS_NAME, first_line(error))
             return ()
 
 
 def _read_dead_letters(store: OutputFolder) -> Iterator[DeadLetter]:
-    """Every row of dead_letters.parquet.
-
-    Raises:
-        ValueError, OSError: when it is missing or no such list.
-    """
+    """Every row of dead_letters.parquet; errors where it is missing or no such list."""
     columns = [one.name for one in fields(DeadLetter)]
     with dead_letters_file(store) as file:
         for batch in pq.ParquetFile(file).iter_batches(columns=columns):
@@ -383,25 +376,6 @@ def _opened(store: OutputFolder, manifest: ShardManifest) -> Iterator[ShardReade
         if content_digest(reader.digests()) != manifest.content_digest:
             raise ValueError(f"{reader.path}: its index gives another content digest than its manifest")
         yield reader
-
-
-def _listed_ids(store: OutputFolder, manifest: ShardManifest) -> set[str]:
-    """The ids of a shard that `verify_store` found whole; nothing of it is copied."""
-    if store.local_path is None:
-        return {key.decode("utf-8") for key, _ in shard_digests(store, manifest)}
-    with _opened(store, manifest) as reader:
-        return set(reader.ids())
-
-
-def _broken_records(reader: ShardReader) -> Iterator[tuple[str, str]]:
-    for row, image_id in enumerate(reader.ids()):
-        what = record_problem(reader, row, image_id)
-        if what is not None:
-            yield image_id, what
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 _MAX_PLAN_PROBLEMS = 20

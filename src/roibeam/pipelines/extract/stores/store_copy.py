@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.annotations import write_annotations
-from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
+from roibeam.features.folders.folder_protocol import run_lock
 from roibeam.features.reading.temporary_copy import local_store, unfinished_lines
 from roibeam.features.record.fingerprint import (
     IMPORTED_PREFIX,
@@ -29,25 +29,12 @@ from roibeam.features.record.fingerprint import (
     merged_numerics,
     space_difference,
 )
-from roibeam.features.record.region_record import RegionRecord, TopKDistribution, content_digest
-from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
-from roibeam.features.shard.writer import (
-    Outcome,
-    ShardOutput,
-    ShardSequence,
-    num_outcomes,
-    publish_store,
-    write_shard_sequence,
-)
+from roibeam.features.record.region_record import TopKDistribution, content_digest
+from roibeam.features.shard.manifest import DeadLetter, ShardSummary, StoreManifest
+from roibeam.features.shard.writer import Outcome
 from roibeam.features.store import FeatureStore
 from roibeam.features.store_copy import DoesNotFitError, Entry, RecordChange, StoredRecord, StoreMerge
-from roibeam.features.writing.partial_store import (
-    check_sequence_folder,
-    finished_shards,
-    plan_stat,
-    remove_unfinished,
-    work_folder,
-)
+from roibeam.features.writing.partial_store import SequenceStore, work_folder
 from roibeam.messages import on_a_line, plural, printable
 from roibeam.pipelines.common.console.command_files import NamedFiles
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
@@ -127,11 +114,8 @@ def _check_distributions(stores: Sequence[FeatureStore], change: RecordChange) -
 
 
 def merged_text(stores: Sequence[FeatureStore], change: RecordChange) -> MergedText:
-    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name.
-
-    Raises:
-        ValueError: when two name classes or attributes differently.
-    """
+    """Merges the sources' configurations: common values stay, a single source's value goes under "copy", by its name;
+    ValueError when two name classes or attributes differently."""
     configs = [store.manifest.config for store in stores]
     common = {
         key: value
@@ -294,41 +278,42 @@ def copy_store(
             text = replace(text, config=_without_examples(text.config))
         names = added_names(stores, options.vocab)
         plan = _plan_digest(stores, options, names)
+        outcomes = _Outcomes(stores, options)
         work = opened.enter_context(work_folder(folder, scratch))
         with run_lock(folder):
-            check_sequence_folder(folder, "copy", plan)
-            manifests = finished_shards(folder)
-            num_kept = len(manifests)
-            remove_unfinished(folder, manifests)
-            _write_shards(folder, work, stores, merge, manifests, fingerprint, plan, options, names)
-            write_dead_letters(folder, manifests)
-            annotations = write_annotations(folder, merged_annotations(stores, folder, manifests))
-            origin = {
-                **text.config["copy"],
-                "options": _options_json(options),
-                "plan": plan,
-                "missing": len(merge.missing),
-            }
-            published = publish_store(
-                folder,
-                range(len(manifests)),
-                fingerprint=fingerprint,
-                config={**text.config, "copy": origin},
+            sizes = _shard_sizes(stores, options)
+            written = SequenceStore(folder, work, "copy", plan, fingerprint, before_publish=outcomes.check, **sizes)
+            with Progress("copying", merge.num_entries, ENTRIES, done=written.num_done) as progress:
+                # From the first entry on: missing ids are known at the end, and an index row is cheap.
+                read = outcomes.of(islice(merge.entries(), written.num_done, None))
+                written.write(progress.counting(read if names is None else names.checked(read)))
+            write_dead_letters(folder, written.manifests)
+            facts = {"options": _options_json(options), "plan": plan, "missing": len(merge.missing)}
+            published = written.publish(
+                config={**text.config, "copy": {**text.config["copy"], **facts}},
                 classes=text.classes if names is None else names.names.classes,
                 attributes=text.attributes if names is None else names.names.attributes or text.attributes,
-                annotations=annotations,
+                annotations=write_annotations(folder, merged_annotations(stores, folder, written.manifests)),
             )
-            remove_unfinished(folder, manifests)
     return CopySummary(
         published,
-        _failures(manifests, merge.dead_letters),
-        sum(manifest.stats["equal_repeats"] for manifest in manifests),
-        num_kept,
+        written.failures - merge.dead_letters,  # that this copy made: those that did not come with the sources
+        written.num_repeats,
+        written.num_kept,
         len(merge.missing),
         tuple(nsmallest(_NAMED_MISSING, merge.missing)),
         is_without,
         time.monotonic() - start,
     )
+
+
+def _shard_sizes(stores: Sequence[FeatureStore], options: CopyOptions) -> dict[str, int | None]:
+    """Arguments of `ShardSequence`."""
+    num_records = max(sum(len(store) for store in stores), 1)
+    num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
+    planned = num_bytes * min(options.shard_size, num_records) // num_records
+    planned = min(planned, options.shard_bytes or planned)
+    return {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes, "planned_bytes": planned}
 
 
 def _without_examples(config: Any) -> Any:
@@ -424,42 +409,6 @@ def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: Im
     return digest.hexdigest()
 
 
-def _write_shards(
-    out: OutputFolder,
-    work: Path,
-    stores: Sequence[FeatureStore],
-    merge: StoreMerge,
-    manifests: list[ShardManifest],
-    fingerprint: Fingerprint,
-    plan: str,
-    options: CopyOptions,
-    names: ImportedClasses | None,
-) -> None:
-    """Writes the shards that come after `manifests`, and appends theirs."""
-    first = sum(map(num_outcomes, manifests))
-    # Iterates over all entries, from the first one on: missing ids are known at the end, and an index row is cheap.
-    entries = islice(merge.entries(), first, None)
-    num_records = max(sum(len(store) for store in stores), 1)
-    num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
-    planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
-    outcomes = _Outcomes(stores, options)
-    sequence = ShardSequence(
-        ShardOutput(out, work),
-        fingerprint=fingerprint,
-        source=plan,
-        shard_size=options.shard_size,
-        shard_bytes=options.shard_bytes,
-        planned_bytes=min(planned_bytes, options.shard_bytes or planned_bytes),
-        first_shard=len(manifests),
-        stats=plan_stat("copy", plan),
-        before_publish=outcomes.check,
-    )
-    with Progress("copying", merge.num_entries, ENTRIES, done=first) as progress:
-        read = outcomes.of(entries)
-        checked = read if names is None else names.checked(read)
-        manifests.extend(write_shard_sequence(progress.counting(checked), sequence))
-
-
 class _Outcomes:
     """Reads and changes records, and knows which digests the next shard must have if nothing was changed."""
 
@@ -472,18 +421,14 @@ class _Outcomes:
         for entry in entries:
             ahead.append(entry)
             if isinstance(entry, StoredRecord):
-                self._prefetch(entry)
+                store = self._stores[entry.source]
+                if store.folder.local_path is not None:  # of a URL, a shard is copied when its turn comes
+                    with suppress(ValueError, KeyError):  # of a damaged record, an error when its turn comes
+                        store.prefetch([entry.image_id])
             if len(ahead) > _AHEAD:
                 yield self._outcome(ahead.popleft())
         while ahead:
             yield self._outcome(ahead.popleft())
-
-    def _prefetch(self, entry: StoredRecord) -> None:
-        # A damaged record is an error when its turn comes to be read.
-        store = self._stores[entry.source]
-        if store.folder.local_path is not None:  # of a URL, a shard is copied when its turn comes
-            with suppress(ValueError, KeyError):
-                store.prefetch([entry.image_id])
 
     def check(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
         """Raises ValueError when records that were not changed have other digests than in their sources' indexes."""
@@ -501,8 +446,11 @@ class _Outcomes:
             return entry
         store = self._stores[entry.source]
         try:
-            record = self._read(store, entry.image_id)
-        except ValueError as error:
+            record = store.get(entry.image_id, copy=False, check=True)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, KeyError):
+                what = "is listed by an index that does not find it; the index is damaged"
+                error = ValueError(f"{store.folder}: record {entry.image_id!r} {what}")
             message = str(error).replace(str(store.path), str(store.folder))  # of a URL, not of the scratch folder
             if not self._options.drop_damaged:
                 raise ValueError(
@@ -519,16 +467,3 @@ class _Outcomes:
         elif self._unchanged is not None:
             self._unchanged.append((entry.image_id.encode("utf-8"), entry.digest))
         return changed
-
-    def _read(self, store: FeatureStore, image_id: str) -> RegionRecord:
-        try:
-            return store.get(image_id, copy=False, check=True)
-        except KeyError:
-            raise ValueError(
-                f"{store.folder}: record {image_id!r} is listed by an index that does not find it; the index is damaged"
-            ) from None
-
-
-def _failures(manifests: Sequence[ShardManifest], of_sources: Counter[str]) -> Counter[str]:
-    """Dead letters that this copy made, by reason: those that did not come with the sources."""
-    return Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters) - of_sources

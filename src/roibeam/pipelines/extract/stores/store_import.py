@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,23 +16,8 @@ from roibeam.features.exchange.formats import FeatureFile, format_named, format_
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
 from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
-from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
-from roibeam.features.shard.writer import (
-    Repeat,
-    ShardOutput,
-    ShardSequence,
-    num_outcomes,
-    publish_store,
-    write_shard_sequence,
-)
-from roibeam.features.writing.partial_store import (
-    check_sequence_folder,
-    finished_shards,
-    plan_stat,
-    remove_unfinished,
-    work_folder,
-)
+from roibeam.features.shard.manifest import StoreManifest
+from roibeam.features.writing.partial_store import SequenceStore, work_folder
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import NamedFiles, TemporaryCopies, borrowed_files
 from roibeam.pipelines.common.console.progress import ENTRIES, Progress
@@ -130,10 +114,9 @@ def import_features(
         with found.open(files.path, reading) as file, work_folder(folder, scratch) as work, run_lock(folder):
             reading.check(source)
             request = _Request(files, dtype, shard_size, num_classes, vocab, reading)
-            published, report, manifests = _imported(found.name, file, folder, work, request)
-    repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
-    failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
-    return ImportSummary(found.name, published, report, failures, repeats, time.monotonic() - start)
+            published, report, written = _imported(found.name, file, folder, work, request)
+    seconds = time.monotonic() - start
+    return ImportSummary(found.name, published, report, written.failures, written.num_repeats, seconds)
 
 
 @dataclass(frozen=True)
@@ -157,8 +140,8 @@ class _Request:
 
 def _imported(
     name: str, file: FeatureFile, folder: OutputFolder, work: Path, request: _Request
-) -> tuple[StoreManifest, CheckReport, list[ShardManifest]]:
-    """The store manifest, what was in the source, and the manifests of all shards; needs the folder's lock."""
+) -> tuple[StoreManifest, CheckReport, SequenceStore]:
+    """The store manifest, what was in the source, and the shards; needs the folder's lock."""
     files, dtype, shard_size = request.files, request.dtype, request.shard_size
     classes = imported_classes(
         file, files.path, num_classes=request.num_classes, vocab=request.vocab, background=request.reading.background
@@ -169,60 +152,35 @@ def _imported(
     fingerprint = imported_fingerprint(name, details)
     report = CheckReport(file.layout, file.details)
     plan = _plan_digest(fingerprint, files, shard_size, classes.names.digest)
-    check_sequence_folder(folder, "import", plan)
-    manifests = finished_shards(folder)
-    remove_unfinished(folder, manifests)
-    sequence = ShardSequence(
-        ShardOutput(folder, work),
-        fingerprint=fingerprint,
-        source=plan,
+    written = SequenceStore(
+        folder,
+        work,
+        "import",
+        plan,
+        fingerprint,
         shard_size=shard_size,
         shard_bytes=None,
         planned_bytes=files.num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
-        first_shard=len(manifests),
-        stats=plan_stat("import", plan),
     )
-    _write_shards(report.watch(classes.checked(file.outcomes(dtype))), sequence, manifests, file.num_entries)
-    write_dead_letters(folder, manifests)
-    published = publish_store(
-        folder,
-        range(len(manifests)),
-        fingerprint=fingerprint,
+    if written.num_kept:
+        log.info("reading over the %s that are written", plural(written.num_done, "entry", "entries"))
+    with Progress("importing", file.num_entries, ENTRIES) as progress:
+        # From the first entry on, for the report.
+        outcomes = progress.counting(report.watch(classes.checked(file.outcomes(dtype))))
+        deque(islice(outcomes, written.num_done), maxlen=0)
+        written.write(outcomes)
+    write_dead_letters(folder, written.manifests)
+    published = written.publish(
         config={
             "source": {"kind": name, "location": files.location, "bytes": files.num_bytes},
             "options": {"feature_dtype": dtype, "shard_size": shard_size, **request.given},
-            "entries": {
-                "all": file.num_entries,
-                "equal_repeats": sum(manifest.stats["equal_repeats"] for manifest in manifests),
-            },
+            "entries": {"all": file.num_entries, "equal_repeats": written.num_repeats},
             "import": {"plan": plan},
         },
         classes=classes.names.classes,
         attributes=classes.names.attributes,
     )
-    remove_unfinished(folder, manifests)
-    return published, report, manifests
-
-
-def _write_shards(
-    outcomes: Iterator[RegionRecord | DeadLetter | Repeat],
-    sequence: ShardSequence,
-    manifests: list[ShardManifest],
-    num_entries: int,
-) -> None:
-    """Writes the shards that come after `manifests`, and appends theirs.
-
-    Args:
-        outcomes: of all entries, those of finished shards too.
-        num_entries: of the source.
-    """
-    done = sum(map(num_outcomes, manifests))
-    if manifests:
-        log.info("reading over the %s that are written", plural(done, "entry", "entries"))
-    with Progress("importing", num_entries, ENTRIES) as progress:
-        counted_outcomes = progress.counting(outcomes)
-        deque(islice(counted_outcomes, done), maxlen=0)
-        manifests.extend(write_shard_sequence(counted_outcomes, sequence))
+    return published, report, written
 
 
 def _plan_digest(fingerprint: Fingerprint, files: TemporaryCopies, shard_size: int, names: str | None) -> str:

@@ -19,6 +19,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -27,7 +28,7 @@ import numpy as np
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import printable
 from roibeam.pipelines.common.statistics.paper_figures import figures_of
-from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueRow, GlueTask, glue_files, read_glue
+from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS, GlueCounts, GlueTask, glue_files, read_glue
 from roibeam.pipelines.finetuning.metrics.measure import (
     OFFICIAL,
     Drawn,
@@ -35,13 +36,14 @@ from roibeam.pipelines.finetuning.metrics.measure import (
     Measures,
     OpenTask,
     Whole,
-    check_row_ids,
+    check_labelled,
     drawn_accuracy,
     drawn_f1,
     drawn_matthews,
     drawn_mean,
     drawn_pearson,
     drawn_spearman,
+    rows_by_id,
 )
 
 ACCURACY, F1, MATTHEWS = "accuracy", "F1", "Matthews"
@@ -101,8 +103,6 @@ def label_measures(task: str, predicted: Sequence[int], right: Sequence[int]) ->
     Args:
         task: a key of `FIGURES`.
         predicted, right: numbers of labels, 1 the one that F1 is of; at least one row.
-    Raises:
-        MissingExtraError: without scikit-learn.
     """
     hits = Measure(
         ACCURACY,
@@ -133,11 +133,7 @@ def label_measures(task: str, predicted: Sequence[int], right: Sequence[int]) ->
 
 
 def number_measures(predicted: Sequence[float], right: Sequence[float]) -> dict[str, Measure]:
-    """The figures of STS-B. Correlations of constant numbers are not defined: NaN.
-
-    Raises:
-        MissingExtraError: without scipy.
-    """
+    """The figures of STS-B. Correlations of constant numbers are not defined: NaN."""
     check_extra("STS-B")
     from scipy.stats import pearsonr, spearmanr
 
@@ -215,11 +211,7 @@ def write_glue_results(path: Path, rows: Iterable[IndexedPrediction]) -> None:
 
 
 def read_glue_results(path: str, task: GlueTask) -> Iterator[IndexedPrediction]:
-    """Index and prediction of each line.
-
-    Raises:
-        ValueError: naming the damaged line.
-    """
+    """Index and prediction of each line. Raises ValueError naming the damaged line."""
     with open(path, "rb") as file:
         yield from _result_rows(file.read(), repr(path), task)
 
@@ -251,12 +243,22 @@ def _is_prediction(text: str, task: GlueTask) -> bool:
         return False
 
 
-def _written_measures(task: GlueTask, predicted: Iterable[str], right: Iterable[str]) -> Measures:
-    """The figures of predictions and labels as they are written."""
-    if not task.labels:
-        return number_measures([float(each) for each in predicted], [float(each) for each in right])
-    number = {label: place for place, label in enumerate(task.labels)}
-    return label_measures(task.name, [number[each] for each in predicted], [number[each] for each in right])
+class _Labels:
+    """The label file of one split of a task, and the lines of a result file beside it."""
+
+    def __init__(self, folder: Path, task: GlueTask, split: str, rules: str) -> None:
+        self.task, self.files = task, glue_files(folder, task, split)
+        self.rows, self._rules = list(read_glue(self.files, task, split, GlueCounts())), rules
+
+    def by_index(self, predictions: Iterable[IndexedPrediction], where: str) -> dict[str, str]:
+        return rows_by_id(where, predictions, [row.id for row in self.rows], unit="row", rules=self._rules)
+
+    def scored(self, predictions: Mapping[str, str]) -> Measures:
+        check_labelled(row.where for row in self.rows if row.label is None)
+        predicted = (predictions[row.id] for row in self.rows)
+        number = {label: place for place, label in enumerate(self.task.labels)}
+        values = (number[each] if number else float(each) for each in predicted)
+        return measures_of(self.task, values, [row.label or "" for row in self.rows])
 
 
 def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
@@ -264,38 +266,23 @@ def open_glue(name: str) -> Callable[[Path, str, str], OpenTask]:
     task = GLUE_TASKS[name]
 
     def opened(folder: Path, split: str, rules: str) -> OpenTask:
-        files = glue_files(folder, task, split)
-        rows = list(read_glue(files, task, split, GlueCounts()))
-
-        def check(results: str) -> Mapping[str, str]:
-            return _by_index(rows, list(read_glue_results(results, task)), repr(results), rules)
-
-        def scored(results: str) -> Measures:
-            return _scored(task, rows, check(results))
-
-        others = ""
+        labels, others = _Labels(folder, task, split, rules), ""
         if task.name in PAPER_COLUMN:
             others = f"; InterBERT's Table 3 prints {PAPER_COLUMN[task.name]}: {_printed(f'GLUE {task.name}')}"
         metric = f"{', '.join(FIGURES[task.name])}, the headline first (scikit-learn, scipy){others}"
-        return OpenTask(metric, _RULES[rules == OFFICIAL], files, len(rows), check, scored)
+        return OpenTask(
+            metric,
+            _RULES[rules == OFFICIAL],
+            labels.files,
+            len(labels.rows),
+            lambda results: labels.by_index(read_glue_results(results, task), repr(results)),
+            labels.scored,
+        )
 
     return opened
 
 
 _RULES = ("an index that is missing, doubled or unknown is an error", "of several lines of one index the last counts")
-
-
-def _by_index(rows: list[GlueRow], predictions: list[IndexedPrediction], where: str, rules: str) -> dict[str, str]:
-    ids = [row.id for row in rows]
-    check_row_ids(where, [index for index, _ in predictions], ids, unit="row", allow_duplicates=rules == OFFICIAL)
-    return dict(predictions)
-
-
-def _scored(task: GlueTask, rows: list[GlueRow], predictions: Mapping[str, str]) -> Measures:
-    unknown = next((row.where for row in rows if row.label is None), None)
-    if unknown is not None:
-        raise ValueError(f"{unknown}: no label, so that nothing can be scored; --check looks at a submission")
-    return _written_measures(task, [predictions[row.id] for row in rows], [row.label or "" for row in rows])
 
 
 def _printed(column: str) -> str:
@@ -306,38 +293,36 @@ def _printed(column: str) -> str:
 
 def open_submission(folder: Path, split: str, rules: str) -> OpenTask:
     """Opens the labels for a zip with files of all tasks or some: figures of each, and averages over complete sets."""
-    opened = {name: _opened_file(folder, task, its_split) for name, task, its_split in _files(split)}
-    files = tuple(path for _, paths, _ in opened.values() for path in paths)
+    opened = {name: _Labels(folder, task, its_split, rules) for name, task, its_split in _files(split)}
 
-    def check(results: str) -> Mapping[str, Mapping[str, str]]:
+    def read(results: str, *, whole: bool = False) -> dict[str, Mapping[str, str]]:
         given = read_submission(results)
         lacks = [name for name in opened if name not in given]
-        if lacks:
+        if whole and lacks:
             raise ValueError(f"{results!r}: holds no {lacks[0]}; a submission has {', '.join(opened)}")
-        return read(given, results)
-
-    def read(given: Mapping[str, bytes], results: str) -> dict[str, Mapping[str, str]]:
+        if len(lacks) == len(opened):
+            raise ValueError(f"{results!r}: holds none of {', '.join(opened)}")
         found: dict[str, Mapping[str, str]] = {}
-        for name, (task, _, rows) in opened.items():
+        for name, labels in opened.items():
             if name in given:
                 where = f"{results!r}, {name}"
-                found[name] = _by_index(rows, list(_result_rows(given[name], where, task)), where, rules)
+                found[name] = labels.by_index(_result_rows(given[name], where, labels.task), where)
         return found
-
-    def scored(results: str) -> Measures:
-        predictions = read(read_submission(results), results)
-        if not predictions:
-            raise ValueError(f"{results!r}: holds none of {', '.join(opened)}")
-        return _submission_measures(
-            {name: _scored(opened[name][0], opened[name][2], own) for name, own in predictions.items()}
-        )
 
     metric = (
         "the figures of each task, its headline first, and their averages, in which MNLI counts once; InterBERT's "
         f"Table 3 prints {_printed('GLUE, average of the eight')}"
     )
-    rows = sum(len(own) for _, _, own in opened.values())
-    return OpenTask(metric, _RULES[rules == OFFICIAL], files, rows, check, scored, is_own=True)
+    return OpenTask(
+        metric,
+        _RULES[rules == OFFICIAL],
+        tuple(path for labels in opened.values() for path in labels.files),
+        sum(len(labels.rows) for labels in opened.values()),
+        read,
+        lambda given: _submission_measures({name: opened[name].scored(own) for name, own in given.items()}),
+        read_whole=partial(read, whole=True),
+        is_own=True,
+    )
 
 
 def _files(split: str) -> Iterator[tuple[str, GlueTask, str]]:
@@ -351,17 +336,8 @@ def _files(split: str) -> Iterator[tuple[str, GlueTask, str]]:
             yield f"{task.name}.tsv", task, split
 
 
-def _opened_file(folder: Path, task: GlueTask, split: str) -> tuple[GlueTask, tuple[Path, ...], list[GlueRow]]:
-    files = glue_files(folder, task, split)
-    return task, files, list(read_glue(files, task, split, GlueCounts()))
-
-
 def read_submission(path: str) -> dict[str, bytes]:
-    """The tables of a zip by their names, in any folder of it.
-
-    Raises:
-        ValueError: for a file that is no zip, or a table that comes twice or is too large.
-    """
+    """The tables of a zip by their names, in any folder of it. Raises ValueError for one twice, or too large."""
     found: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(Path(path).read_bytes())) as archive:
@@ -384,14 +360,10 @@ def _submission_measures(of_files: Mapping[str, Measures]) -> Measures:
     for file, measures in of_files.items():
         task = file.removesuffix(".tsv")
         values["MNLI" if task == "MNLI-m" else task] = {name: each.mean for name, each in measures.items()}
-        for name, each in measures.items():
-            found[f"{task} {name}"] = each
+        found |= {f"{task} {name}": each for name, each in measures.items()}
     mismatched = values.pop("MNLI-mm", {})
     rows = [value for measures in of_files.values() for value in next(iter(measures.values())).values]
-    means = {
-        name: Whole(name, rows, [str(row) for row in range(len(rows))], value)
-        for name, value in averages(values, mismatched).items()
-    }
+    means = {name: Whole(name, rows, _rows(rows), value) for name, value in averages(values, mismatched).items()}
     return {**means, **found}
 
 

@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.common.statistics.retrieval_ranks import recall_by_chance
 from roibeam.pipelines.data.datasets.entities import BOXED, EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.data.datasets.rows import read_json_list
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, STRICT, Measure, Measures, OpenTask
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, STRICT, Measure, OpenTask
 
 THRESHOLD = 0.5
 RANKS = (1, 5, 10)
@@ -198,11 +198,7 @@ def judged_phrases(
 
 
 def read_grounding_results(path: str) -> list[dict[str, Any]]:
-    """The entries of a file.
-
-    Raises:
-        ValueError: naming an entry of another form.
-    """
+    """The entries of a file. Raises ValueError naming one of another form."""
     entries = list(read_json_list(path, expected="a list of objects with image_id, sentence_id and boxes"))
     for place, each in enumerate(entries):
         where = f"{path!r}, entry {place}"
@@ -249,17 +245,15 @@ def open_entities_labels(folder: Path, split: str, rules: str) -> OpenTask:
     expected = counted_phrases(read_entities(str(folder), EntityCounts(), names=names))
     files = (folder / f"{split}.txt",)
 
-    def check(results: str) -> list[GroundedPhrase]:
-        return judged_phrases(read_grounding_results(results), expected, GROUNDING_RULES[first], repr(results))
-
-    def scored(results: str) -> Measures:
+    def read(results: str) -> Callable[[str], list[GroundedPhrase]]:
+        """Function that judges the phrases by the rule of a name."""
         entries = read_grounding_results(results)
-        return both_protocols(
-            lambda rule: judged_phrases(entries, expected, GROUNDING_RULES[rule], repr(results)), first
-        )
+        judged = cache(lambda rule: judged_phrases(entries, expected, GROUNDING_RULES[rule], repr(results)))
+        judged(first)  # raises for captions that are missing
+        return judged
 
     words = GROUNDING_RULES[first].words
     metric = f"R@1, R@5, R@10 over phrases that have a box, overall and by type; a hit is {words}"
     metric += "; beside it by the box around all of them" if first == "any" else ""
     rows = "as MDETR's evaluator: a caption that is missing, or of which a phrase is, is an error"
-    return OpenTask(metric, rows, files, len(expected), check, scored)
+    return OpenTask(metric, rows, files, len(expected), read, partial(both_protocols, first=first))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -206,6 +207,8 @@ def _correlation(weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> 
 
 
 STRICT, OFFICIAL = "strict", "official"
+Id = TypeVar("Id", bound=Hashable)
+Row = TypeVar("Row")
 
 
 class RowsError(ValueError):
@@ -222,26 +225,26 @@ class RowsError(ValueError):
 
 def check_row_ids(
     source: str,
-    ids: Sequence[Hashable],
-    expected: Collection[Hashable],
+    ids: Iterable[Hashable],
+    expected: Collection[Hashable] | None = None,
     *,
     unit: str,
     allow_duplicates: bool = False,
     allow_unknown: bool = False,
-    allow_missing: bool = False,
 ) -> None:
     """Compares the ids of a file's rows with those that it must have.
 
     Args:
         source: the file, for the error.
-        ids: of its rows, in their order.
-        expected: once each.
+        expected: once each; None for any, so that only doubled ids are refused.
         unit: what an id is of, in the singular, such as "question".
     Raises:
         RowsError: with the counts and the first id of each kind.
     """
-    wanted, given = set(expected), Counter(ids)
-    missing = [] if allow_missing else [each for each in expected if each not in given]
+    given = Counter(ids)
+    expected = given if expected is None else expected
+    wanted = set(expected)
+    missing = [each for each in expected if each not in given]
     doubled = [] if allow_duplicates else [each for each, times in given.items() if times > 1]
     unknown = [] if allow_unknown else [each for each in given if each not in wanted]
     problems = [
@@ -252,6 +255,38 @@ def check_row_ids(
     if problems:
         message = f"{source}: {'; '.join(problems)}; expected one row for each of {plural(len(wanted), unit)}"
         raise RowsError(message, len(missing), len(doubled), len(unknown))
+
+
+def rows_by_id(
+    source: str,
+    rows: Iterable[tuple[Id, Row]],
+    expected: Collection[Id],
+    *,
+    unit: str,
+    rules: str = STRICT,
+    allow_unknown: bool = False,
+) -> dict[Id, Row]:
+    """The rows of a result file by their ids; official rules take the last of several rows of one id.
+
+    Args:
+        source, expected, unit: of `check_row_ids`, whose errors this has.
+    """
+    given = list(rows)
+    check_row_ids(
+        source,
+        [name for name, _ in given],
+        expected,
+        unit=unit,
+        allow_duplicates=rules == OFFICIAL,
+        allow_unknown=allow_unknown,
+    )
+    return dict(given)
+
+
+def check_labelled(unlabelled: Iterable[str], what: str = "label") -> None:
+    """Raises ValueError for the first of these rows, which have no label."""
+    for where in unlabelled:
+        raise ValueError(f"{where}: no {what}, so that nothing can be scored; --check looks at a submission")
 
 
 Measures = dict[str, Measure]
@@ -266,20 +301,30 @@ class OpenTask:
         rules: the effect of the chosen rules, for the card.
         files: with labels.
         rows: of a result file.
-        check: reads a result file and raises ValueError for its faults.
-        measures: scores a result file.
+        read: a result file -> its rows; raises ValueError for its faults.
+        score: such rows -> measures.
+        read_whole: `read` for a file that is to be complete; None for `read`.
         is_own: whether the data are the user's, so that no official number of rows is known.
-        numbers: figures of a result file that are no means over rows, for the card; None for none.
+        numbers: rows -> figures that are no means over rows, for the card; None for none.
     """
 
     metric: str
     rules: str
     files: tuple[Path, ...]
     rows: int
-    check: Callable[[str], object]
-    measures: Callable[[str], Measures]
+    read: Callable[[str], Any]
+    score: Callable[[Any], Measures]
+    read_whole: Callable[[str], object] | None = None
     is_own: bool = False
-    numbers: Callable[[str], Mapping[str, float]] | None = None
+    numbers: Callable[[Any], Mapping[str, float]] | None = None
+
+    def check(self, results: str) -> None:
+        """Raises ValueError for the faults of a result file."""
+        (self.read_whole or self.read)(results)
+
+    def measures(self, results: str) -> Measures:
+        """Scores a result file."""
+        return self.score(self.read(results))
 
 
 @dataclass(frozen=True)

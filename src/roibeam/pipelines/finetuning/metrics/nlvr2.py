@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.nlvr2 import Nlvr2Statement
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
 
 
 class JudgedStatement(NamedTuple):
@@ -90,9 +90,6 @@ def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str
     Official rules are those of metrics.py: more columns are ignored, the last of several lines counts, unknown ids (a
     header too) do no harm, and a second column that is neither word stays as it is, so that it is wrong.
 
-    Raises:
-        RowsError: for ids that are missing, and by strict rules for doubled and unknown ones.
-        ValueError: naming a line that cannot be read.
     """
     is_official = rules == OFFICIAL
     given: list[tuple[str, str]] = []
@@ -108,11 +105,7 @@ def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str
                 f"{source}, line {number}: expected True or False right behind the comma, got {_short(cells[1])}"
             )
         given.append((cells[0], word))
-    ids = [identifier for identifier, _ in given]
-    check_row_ids(
-        source, ids, identifiers, unit="statement", allow_duplicates=is_official, allow_unknown=is_official
-    )  # fmt: skip
-    return dict(given)
+    return rows_by_id(source, given, identifiers, unit="statement", rules=rules, allow_unknown=is_official)
 
 
 def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) -> dict[str, str]:
@@ -127,32 +120,12 @@ def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) ->
 def judged_statements(
     statements: Iterable[Nlvr2Statement], predictions: Mapping[str, str]
 ) -> Iterator[JudgedStatement]:
-    """The rows of the metric, in the order of the statements.
-
-    Raises:
-        ValueError: for a statement without a label, as those of a test file may be.
-    """
+    """The rows of the metric, in the order of the statements. Raises ValueError for one without a label."""
     for each in statements:
         if each.is_true is None:
             raise ValueError(f"{each.where}: no label; a file without labels can only be checked (--check)")
         is_right = predictions[each.identifier] == str(each.is_true).lower()
         yield JudgedStatement(each.identifier, is_right, each.is_true)
-
-
-def filtered_accuracy(
-    statements: Sequence[Nlvr2Statement], lines: Sequence[str], source: str
-) -> tuple[float | None, int]:
-    """compute_filtered_accuracy.py: percent right among the predictions that are true or false, and how many are not.
-
-    None where no prediction is either. Raises ValueError for a line that has not two columns, and for missing ids.
-    """
-    for number, line in enumerate(lines, 1):
-        if line.count(",") != 1:
-            raise ValueError(f"{source}, line {number}: expected two columns, got {_short(line)}")
-    predictions = predictions_of(lines, [each.identifier for each in statements], source, OFFICIAL)
-    words = [(predictions[each.identifier], str(each.is_true).lower()) for each in statements]
-    counted = [word == label for word, label in words if word in _WORDS]
-    return (100.0 * sum(counted) / len(counted) if counted else None), len(words) - len(counted)
 
 
 def _short(text: str) -> str:

@@ -6,7 +6,7 @@ equal scores the first wins.
 
 A result file has a record for each sentence: {"sent_id": 7, "box": [x, y, width, height]}, or, as jackroos/VL-BERT
 refcoco/function/test.py, {"ref_id": 3, "box": [x1, y1, x2, y2]} once for each sentence of a reference. A null box is an
-image without a detection: a miss, which is counted. The form of ViLBERT's releases is only written (`slot_entry`).
+image without a detection: a miss, which is counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.refer import ReferringSentence
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
-from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 
 HALF = 0.5
 Box = Sequence[float]  # x, y, width, height in pixels
@@ -36,10 +35,8 @@ Box = Sequence[float]  # x, y, width, height in pixels
 def pixel_iou(first: Box, second: Box) -> float:
     """IoU of boxes whose last pixel is x + width - 1. Boxes that share one row or column of pixels have 0.
 
-    Source: lichengunc/refer, lichengunc/MAttNet and ChenRocks/UNITER, alike.
-
-    Raises:
-        ValueError: for two boxes without area.
+    Source: lichengunc/refer, lichengunc/MAttNet and ChenRocks/UNITER, alike. Raises ValueError for two boxes without
+    area.
     """
     (x1, y1, w1, h1), (x2, y2, w2, h2) = first, second
     left, top = max(x1, x2), max(y1, y2)
@@ -62,17 +59,6 @@ def corner_iou(first: Box, second: Box) -> float:
 def corner_iou_float32(first: Box, second: Box) -> float:
     """`corner_iou` in float32. Source: jackroos/VL-BERT's training label, jiasenlu/vilbert_beta."""
     return _inclusive_iou(first, second, np.float32)
-
-
-def plain_iou(first: Box, second: Box) -> float:
-    """IoU of boxes as areas of the plane, nothing added. Raises ValueError for two boxes without area."""
-    (x1, y1, w1, h1), (x2, y2, w2, h2) = first, second
-    wide, high = min(x1 + w1, x2 + w2) - max(x1, x2), min(y1 + h1, y2 + h2) - max(y1, y2)
-    shared = max(wide, 0.0) * max(high, 0.0)
-    union = w1 * h1 + w2 * h2 - shared
-    if union == 0:
-        raise ValueError("two boxes without area have no overlap that can be measured")
-    return float(shared / union)
 
 
 @dataclass(frozen=True)
@@ -121,33 +107,6 @@ def _inclusive_iou(first: Box, second: Box, kind: type[np.floating]) -> float:
     return float(shared / (area_1 + area_2 - shared))
 
 
-def among_detections(detections: Sequence[Box], scores: Sequence[float]) -> Box | None:
-    """The chosen detection by MAttNet and UNITER; None without detections, which is a miss."""
-    return detections[best_choice(scores)] if len(detections) else None
-
-
-def among_clamped(
-    detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
-) -> Box:
-    """The chosen box by VL-BERT: of the whole photo (0, 0, w - 1, h - 1) and detections clamped to it."""
-    height, width = image_hw
-    candidates: list[Box] = [(0.0, 0.0, width - 1.0, height - 1.0)]
-    for x, y, w, h in detections:
-        left, right = (min(max(each, 0.0), width - 1.0) for each in (x, x + w))
-        top, bottom = (min(max(each, 0.0), height - 1.0) for each in (y, y + h))
-        candidates.append((left, top, right - left, bottom - top))
-    return candidates[best_choice([whole_image, *scores])]
-
-
-def among_slots(
-    detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
-) -> tuple[int, Box]:
-    """The chosen slot and its box by ViLBERT: slot 0 is the whole photo (0, 0, w, h), the others are detections."""
-    height, width = image_hw
-    slot = best_choice([whole_image, *scores])
-    return slot, detections[slot - 1] if slot else (0.0, 0.0, float(width), float(height))
-
-
 PredictedBox = tuple[float, float, float, float]
 BY_SENTENCE, BY_REFERENCE = "sent_id", "ref_id"
 DETECTED_BOUND = "upper bound of MAttNet's boxes"
@@ -182,36 +141,17 @@ def result_entry(chosen: ChosenBox, key: str = BY_SENTENCE) -> dict[str, Any]:
     }
 
 
-def slot_entry(image_id: int, scores: Sequence[float], overlaps: Sequence[float]) -> dict[str, Any]:
-    """The record of a sentence as ViLBERT's releases write it (task_utils.py EvaluatingModel).
-
-    Args:
-        scores, overlaps: of the candidates, with the whole image first; overlaps are those with the right box.
-    """
-    slot = best_choice(scores)
-    return {"id": image_id, "target": slot, "IOU": overlaps[slot]}
-
-
 def write_referring_results(path: Path, entries: Iterable[dict[str, Any]]) -> None:
     """A json list of the records, whole or not at all."""
     write_bytes_atomically(path, json.dumps(list(entries), allow_nan=False).encode("utf-8"))
 
 
 def read_referring_results(path: str) -> PredictedBoxes:
-    """The records of a file; all name sentences, or all name references.
-
-    Raises:
-        ValueError: naming an entry of another form.
-    """
-    entries = read_json_list(path, expected="a json list of predicted boxes")
-    return predicted_boxes(entries, repr(path))
-
-
-def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
-    """The records of entries, see `read_referring_results`."""
+    """The records of a file; all name sentences, or all name references. Raises ValueError naming an entry of another
+    form."""
     key, records = "", list[tuple[int, PredictedBox | None]]()
-    for index, entry in enumerate(entries):
-        where = f"{source}, entry {index}"
+    for index, entry in enumerate(read_json_list(path, expected="a json list of predicted boxes")):
+        where = f"{path!r}, entry {index}"
         fields = entry if isinstance(entry, dict) else {}
         found = BY_SENTENCE if BY_SENTENCE in fields else BY_REFERENCE
         key = key or found
@@ -237,11 +177,8 @@ def predicted_boxes(entries: Iterable[Any], source: str) -> PredictedBoxes:
 def referring_measures(
     sentences: Sequence[ReferringSentence], boxes: PredictedBoxes, source: str, rule: BoxRule
 ) -> dict[str, Measure]:
-    """ "accuracy" over all sentences of one split, by name, in the order of the sentences.
-
-    Raises:
-        RowsError: for sentences without a box, with several, or that are not of the split.
-    """
+    """ "accuracy" over all sentences of one split, by name, in the order of the sentences. Raises RowsError for
+    sentences without a box, with several, or that are not of the split."""
     images = [str(each.image_id) for each in sentences]
     if boxes.key == BY_SENTENCE:
         check_row_ids(

@@ -154,11 +154,8 @@ def image_of(caption: str) -> str:
 
 
 def folds_of(captions: Sequence[str], images: Sequence[str], folds: int) -> list[FoldPairs]:
-    """The folds of a split, each with the captions of its images in their order.
-
-    Raises:
-        ValueError: for a caption of no image, and folds of less than two images.
-    """
+    """The folds of a split, each with the captions of its images in their order. Raises ValueError for a caption of no
+    image, and folds of less than two images."""
     if folds < 1 or len(images) < 2 * folds:
         raise ValueError(f"{folds} folds of {len(images)} images: each needs two images or more")
     number = {image: place for place, image in enumerate(images)}
@@ -182,10 +179,7 @@ def write_ids(path: Path, captions: Sequence[str], images: Sequence[str], folds:
 
 
 def read_pair_scores(path: Path) -> PairScores:
-    """
-    Raises:
-        ValueError: naming the file, when it is no such array or its ids do not fit.
-    """
+    """"""
     beside = ids_path(path)
     ids = read_json_object(beside, hint="it says whose the rows and columns of the scores are")
     captions, images, folds = ids.get("captions"), ids.get("images"), ids.get("folds", 1)
@@ -217,8 +211,6 @@ def checked_scores(path: Path, captions: Sequence[str], images: Sequence[str], *
     Args:
         captions, images: ids of the split.
         subset: whether some images will do.
-    Raises:
-        RowsError, ValueError: for ids that are missing, doubled or unknown.
     """
     found = read_pair_scores(path)
     if subset:

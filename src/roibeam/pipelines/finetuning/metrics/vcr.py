@@ -21,7 +21,7 @@ import numpy as np
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import printable
 from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, VcrLabels
-from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.measure import Measure
 
 # One of four answers and one of four rationales is right.
 CHANCE: Mapping[str, float] = MappingProxyType(
@@ -126,10 +126,8 @@ def joined_scores(
 ) -> Iterator[tuple[str, VcrScores]]:
     """(annot_id, scores) of each question in order, from scores of answers (4,) and of rationales (4, 4).
 
-    The two may be of one model or of two; None without predictions, whose scores are then ().
-
-    Raises:
-        ValueError: for a question that one of them lacks, or another number of values.
+    The two may be of one model or of two; None without predictions, whose scores are then (). Raises ValueError for a
+    question that one of them lacks, or another number of values.
     """
     for name in questions:
         chosen = () if answers is None else _shaped(answers, name, "answers", (NUM_CHOICES,)).tolist()
@@ -140,10 +138,7 @@ def joined_scores(
 def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None:
     """Writes the leaderboard's file, whole or not at all: (annot_id, scores) of each row, in their order.
 
-    Columns of answers or rationales without predictions are left out.
-
-    Raises:
-        ValueError: without a row.
+    Columns of answers or rationales without predictions are left out. Raises ValueError without a row.
     """
     given = list(rows)
     if not given:
@@ -161,20 +156,10 @@ def write_vcr_results(path: Path, rows: Iterable[tuple[str, VcrScores]]) -> None
     write_bytes_atomically(path, text.getvalue().encode("utf-8"))
 
 
-def scores_by_question(
-    rows: Iterable[tuple[str, VcrScores]], questions: Sequence[str], source: str
-) -> dict[str, VcrScores]:
-    """annot_id -> scores. Raises RowsError for missing, doubled and unknown ids; no public scorer has a rule."""
-    given = list(rows)
-    check_row_ids(source, [name for name, _ in given], questions, unit="question")
-    return dict(given)
-
-
 def chosen_rows(labels: Iterable[VcrLabels], scores: dict[str, VcrScores]) -> Iterator[ChosenRow]:
     """The rows of the metric, in the order of the labels; rationales are those for the RIGHT answer.
 
-    Raises:
-        ValueError: for a question without labels, as those of the test file are.
+    Raises ValueError for a question without labels, as those of the test file are.
     """
     for each in labels:
         if each.answer is None or each.rationale is None:

@@ -4,7 +4,8 @@ Source: Antol et al. (arXiv:1505.00468, section 5.1), as GT-Vision-Lab/VQA vqaEv
 the text of an answer: signs, number words, articles, contractions. Its published numbers are those of Python 2, whose
 digits are only 0-9, and whose lower case and white space are those of older Unicode tables; so are these.
 
-The file is a json list of {"question_id": 42, "answer": "yes"}.
+The file is a json list of {"question_id": 42, "answer": "yes"}. Training targets of published codes stand here too: all
+of them look annotators' answers up as they were written.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.rows import read_json_list
 from roibeam.pipelines.data.datasets.vqa import VqaLabels
-from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.measure import Measure, rows_by_id
 
 _SIGNS = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_IN_NUMBER = re.compile("[0-9],[0-9]")
@@ -115,10 +116,7 @@ def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
 
     Texts are compared as they are where all people wrote the same, else as `plain_answer`. With ten records that
     differ, 0, 1, 2, 3 and more matches give 0, .3, .6, .9 and 1. The answers are not changed (the official object
-    changes its own, so that a second file scored with it gets another number).
-
-    Raises:
-        ValueError: without answers.
+    changes its own, so that a second file scored with it gets another number). Raises ValueError without answers.
     """
     if not answers:
         raise ValueError("a question without any answer of a person has no accuracy")
@@ -137,10 +135,8 @@ def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
 def few_accuracy(predicted: str, answers: Sequence[str]) -> float:
     """`answer_accuracy` for any number of people.
 
-    For more than three people it is the same; for fewer, the share of those who gave the answer.
-
-    Raises:
-        ValueError: without answers.
+    For more than three people it is the same; for fewer, the share of those who gave the answer. Raises ValueError
+    without answers.
     """
     if len(answers) > ENOUGH or not answers:
         return answer_accuracy(predicted, [HumanAnswer(each, "", number) for number, each in enumerate(answers)])
@@ -205,11 +201,8 @@ def read_vqa_results(path: str) -> Iterator[tuple[int, str]]:
 
 
 def vqa_result_rows(entries: Iterable[Any], source: str) -> Iterator[tuple[int, str]]:
-    """(question id, answer) of each entry; other fields are ignored.
-
-    Raises:
-        ValueError: naming the entry whose id is no whole number or whose answer is no text.
-    """
+    """(question id, answer) of each entry; other fields are ignored. Raises ValueError naming the entry whose id is no
+    whole number or whose answer is no text."""
     for index, entry in enumerate(entries):
         number, answer = (entry.get("question_id"), entry.get("answer")) if isinstance(entry, dict) else (None, None)
         if isinstance(number, str) and number.isdecimal():
@@ -240,23 +233,12 @@ def read_own_answers(path: str) -> Iterator[tuple[str, str]]:
 def answers_by_question(
     rows: Iterable[tuple[int, str]], questions: Sequence[int], source: str, rules: str
 ) -> dict[int, str]:
-    """Question id -> answer. Official rules take the last of several answers; strict ones refuse them.
-
-    Raises:
-        RowsError: for missing, unknown and, by strict rules, doubled ids.
-    """
-    given = list(rows)
-    numbers = [number for number, _ in given]
-    check_row_ids(source, numbers, questions, unit="question", allow_duplicates=rules == OFFICIAL)
-    return dict(given)
+    """Question id -> answer, see `rows_by_id`."""
+    return rows_by_id(source, rows, questions, unit="question", rules=rules)
 
 
 def answered_questions(labels: Iterable[VqaLabels], answers: dict[int, str]) -> Iterator[AnsweredQuestion]:
-    """The rows of the metric, in the order of the annotations.
-
-    Raises:
-        ValueError: naming an annotation without an answer.
-    """
+    """The rows of the metric, in the order of the annotations. Raises ValueError for one without an answer."""
     for each in labels:
         if not each.answers:
             raise ValueError(f"{each.where}: no answer of a person, so that no accuracy can be computed")
@@ -264,3 +246,71 @@ def answered_questions(labels: Iterable[VqaLabels], answers: dict[int, str]) -> 
         yield AnsweredQuestion(
             answers[each.question_id], people, each.question_type, each.answer_type, str(each.image_id)
         )
+
+
+UNKNOWN = "<unk>"
+_SCORES = (0.0, 0.3, 0.6, 0.9, 1.0)  # of 0, 1, 2, 3, more people
+
+
+def label_of(majority_answer: str) -> str:
+    """Label of a `multiple_choice_answer` by compute_softscore.py: `plain_answer` without the commas left in it."""
+    return plain_answer(majority_answer).replace(",", "")
+
+
+def soft_score(people: int) -> float:
+    """Score of an answer that `people` of ten people gave."""
+    return _SCORES[min(people, len(_SCORES) - 1)]
+
+
+def answer_labels(majority_answers: Iterable[tuple[int, str]], min_occurrence: int) -> dict[str, int]:
+    """The labels, in the order of their first question, with the number of different questions of each.
+
+    Source: hengyuan-hu/bottom-up-attention-vqa and jnhwkim/ban-vqa, tools/compute_softscore.py.
+
+    Args:
+        majority_answers: (question id, multiple_choice_answer) of all splits together.
+        min_occurrence: questions that a label needs; 9 in the releases.
+    """
+    questions: dict[str, set[int]] = {}
+    for question, answer in majority_answers:
+        questions.setdefault(label_of(answer), set()).add(question)
+    return {label: len(each) for label, each in questions.items() if len(each) >= min_occurrence}
+
+
+def soft_target(answers: Iterable[str], labels: Iterable[str]) -> dict[str, float]:
+    """Label -> how right it is; answers as they were written, without those that are no label."""
+    known = set(labels)
+    return {answer: soft_score(people) for answer, people in Counter(answers).items() if answer in known}
+
+
+def few_target(answers: Sequence[str], labels: Iterable[str]) -> dict[str, float]:
+    """`soft_target` for any number of people: each left out in turn; for three and fewer, the share who gave it."""
+    known, of = set(labels), len(answers)
+    return {
+        answer: _left_out(people, of) if of > ENOUGH else people / of
+        for answer, people in Counter(answers).items()
+        if answer in known
+    }
+
+
+def vlbert_vocabulary(lines: Iterable[str]) -> list[str]:
+    """Labels of jackroos/VL-BERT, vqa/data/datasets/vqa.py: lower case, no signs; `UNKNOWN` stays as it is."""
+    stripped = (line.lower().strip() for line in lines)
+    return [line if line == UNKNOWN else without_signs(line) for line in stripped if line]
+
+
+def vlbert_soft_target(answers: Sequence[str], vocabulary: Sequence[str]) -> dict[int, float]:
+    """Place in the vocabulary (the first of equal labels) -> how right; nothing for answers that are no label.
+
+    Each person is left out in turn, as in the metric, so that other numbers of people than ten count too.
+    """
+    places: dict[str, int] = {}
+    for place, label in enumerate(vocabulary):
+        places.setdefault(label, place)
+    counts = Counter(places[answer] for answer in answers if answer in places and answer != UNKNOWN)
+    return {place: _left_out(people, len(answers)) for place, people in counts.items()}
+
+
+def _left_out(people: int, of: int) -> float:
+    """Mean over all people of min(1, others who gave the answer / 3)."""
+    return (people * min(1.0, (people - 1) / ENOUGH) + (of - people) * min(1.0, people / ENOUGH)) / of

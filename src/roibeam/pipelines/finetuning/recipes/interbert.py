@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from roibeam.model.interbert.fields import interbert_fields
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
 from roibeam.pipelines.data.feature_settings import Features
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vilbert import BOTH_OPEN, NAMES_OPEN, PROBLEM_NAMES
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, ModelRow, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.vilbert import BOTH_OPEN, INPUTS_OPEN, NAMES_OPEN, PROBLEM_NAMES, vcr_run
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.language import GlueOptions
-from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
+from roibeam.pipelines.finetuning.tasks.vcr import BOTH
 from roibeam.pipelines.training.step_policies import VCR_UPDATES_APART, parted_settings
 
 ADAMW: Mapping[str, Any] = MappingProxyType(
@@ -26,9 +26,7 @@ ADAMW: Mapping[str, Any] = MappingProxyType(
      "average_rate": 0.9999}
 )  # fmt: skip
 _SHARED_OPEN = (
-    "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-    "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released. Detected "
-    "are the 90 to 100 that it has for Flickr30k.",
+    f"{INPUTS_OPEN}Detected are the 90 to 100 that it has for Flickr30k.",
     NAMES_OPEN,
     "That a long choice shortens the question of those behind it is by the release.",
 )
@@ -39,23 +37,13 @@ _PAPER_OPEN = (
 )
 
 
-class _Row(NamedTuple):
-    """A row of Tables 1 and 2 or of section 3.6: the model, and how it starts."""
-
-    name: str  # of its recipes, behind the task's
-    words: str
-    model: str
-    start: str
-    printed: str  # its name there
-
-
-_ROWS = (
-    _Row("", "", "interbert", PRETRAINED, "InterBERT"),
-    _Row("without-pretraining", "without pre-training", "interbert", BERT, "InterBERT (w/o pt)"),
-    _Row(
+_ROWS = (  # of Tables 1 and 2, and of section 3.6
+    ModelRow("", "", "interbert", PRETRAINED, "InterBERT"),
+    ModelRow("without-pretraining", "without pre-training", "interbert", BERT, "InterBERT (w/o pt)"),
+    ModelRow(
         "single-masks", "words and regions masked one by one", "interbert-single-masks", PRETRAINED, "MLM+MOM+ITM"
     ),
-    _Row(
+    ModelRow(
         "without-bert", "pre-trained without BERT's weights to start from", "interbert-without-bert", PRETRAINED,
         "InterBERT w/o BERT initialization",
     ),
@@ -63,35 +51,25 @@ _ROWS = (
 
 
 def _vcr(problem: str, release: str = "") -> TaskRecipe:
-    """The paper's run of both problems, which one model learns in turn, or of one of them alone.
-
-    Args:
-        release: "-release" in the names of the release's runs.
-    """
-    pieces = 60 if problem != RATIONALE else 80
-    other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")
-    alone_open = f"Both problems by one model: the recipe interbert-vcr{release}."
-    return TaskRecipe(
-        summary=f"InterBERT, VCR {PROBLEM_NAMES.get(problem, 'Q->A and QA->R by one model')}: one number for each "
-        "choice from the pair",
+    """The paper's run; `release` is "-release" in the names of the release's runs."""
+    name = f"interbert-vcr{release}"
+    return vcr_run(
+        problem,
+        name,
+        "InterBERT",
+        "the pair",
         source="arXiv:2003.13198, sections 2.4 and 3.4, appendix 6.2; black4321/InterBERT",
-        task="vcr",
-        system="interbert",
-        model="interbert",
         features=Features("interbert", annotated="vcr"),
-        options=VcrOptions(
-            problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
-            max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
-        ),
-        layout=LayoutOptions(whole_image="all"),
         settings=ADAMW,
-        learning_rate=2e-5,
         batch_size=32,
         epochs=5,
         warmup=10_000,
-        in_turn_with=f"interbert-vcr{release}-{other}" if other else "",
-        left_open=(*_PAPER_OPEN, *_SHARED_OPEN, *(() if problem == BOTH else (alone_open,))),
-    )  # fmt: skip
+        left_open=(
+            *_PAPER_OPEN,
+            *_SHARED_OPEN,
+            *(() if problem == BOTH else (f"Both problems by one model: the recipe {name}.",)),
+        ),
+    )
 
 
 def _released(problem: str) -> TaskRecipe:
@@ -126,46 +104,25 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for problem in (*PROBLEM_NAMES, BOTH):
         recipe, own = _vcr(problem), "" if problem == BOTH else f"-{problem}"
         for row in _ROWS:
-            end = f"-{row.name}" if row.name else ""
-            yield (
-                f"interbert-vcr{own}{end}",
-                replace(
-                    recipe,
-                    summary=f"{recipe.summary}; {row.words}" if row.words else recipe.summary,
-                    model=row.model,
-                    start=row.start,
-                    model_fields=interbert_fields("paper") if row.start == BERT else {},
-                    in_turn_with=f"{recipe.in_turn_with}{end}" if recipe.in_turn_with else "",
-                    figures=_figures(problem, "InterBERT", row.printed),
-                ),
-            )
+            fields = interbert_fields("paper") if row.start == BERT else {}
+            figures = _figures(problem, "InterBERT", row.printed)
+            yield row.named(f"interbert-vcr{own}"), row.of(recipe, figures, model_fields=fields)
         yield f"interbert-vcr-release{own}", _released(problem)
 
 
 INTERBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_runs()))
 
 
-class _GlueRow(NamedTuple):
-    """A row of Table 3: end of its recipes' names, what it is, system, model and how it starts."""
-
-    row: str
-    end: str
-    words: str
-    system: str
-    model: str
-    start: str = PRETRAINED
-
-
-_GLUE_ROWS = (
-    _GlueRow("InterBERT", "", "InterBERT", "interbert", "interbert"),
-    _GlueRow(
-        "Single Stream",
-        "-single-stream",
+_GLUE_ROWS = (  # of Table 3
+    ModelRow("", "InterBERT", "interbert", PRETRAINED, "InterBERT"),
+    ModelRow(
+        "single-stream",
         "The single-stream baseline of its paper",
-        "interbert",
         "interbert-single-stream",
+        PRETRAINED,
+        "Single Stream",
     ),
-    _GlueRow("BERT-base", "-bert-base", "BERT-base", "visualbert", "visualbert-coco-vqa", BERT),
+    ModelRow("bert-base", "BERT-base", "visualbert-coco-vqa", BERT, "BERT-base"),
 )
 _COLUMNS = ("QNLI", "CoLA", "SST-2", "STS-B", "RTE", "MNLI", "QQP", "MRPC")
 _SETTINGS: Mapping[str, Any] = MappingProxyType({"optimizer": "adamw", "weight_decay": 0.01})
@@ -190,12 +147,12 @@ def _glue_runs() -> Iterator[tuple[str, TaskRecipe]]:
         for column in _COLUMNS:
             task = column.lower()
             yield (
-                f"interbert-{task}{row.end}",
+                row.named(f"interbert-{task}"),
                 TaskRecipe(
                     summary=f"{row.words}, GLUE's {task}: pooled [CLS] of the text alone",
                     source="arXiv:2003.13198, section 3.6, Table 3, appendix 6.3",
                     task=task,
-                    system=row.system,
+                    system="visualbert" if is_bert else "interbert",
                     model=row.model,
                     start=row.start,
                     features=None,
@@ -207,7 +164,7 @@ def _glue_runs() -> Iterator[tuple[str, TaskRecipe]]:
                     epochs=3,
                     warmup=0.1,
                     figures=figures_of(
-                        "InterBERT", row.row, f"GLUE {column}", *(["GLUE, average of the eight"] if is_bert else [])
+                        "InterBERT", row.printed, f"GLUE {column}", *(["GLUE, average of the eight"] if is_bert else [])
                     ),
                     left_open=(
                         *(_BERT_OPEN if is_bert else [_FED_OPEN]),

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
 from roibeam.model.interbert.fields import interbert_fields
 from roibeam.pipelines.common.statistics.paper_figures import figures_of
 from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.finetuning.recipes.interbert import ADAMW
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, PRETRAINED, TaskRecipe
-from roibeam.pipelines.finetuning.recipes.vilbert import PAPER_OPEN, REGIONS_OPEN
+from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.vilbert import PAPER_OPEN, REGIONS_OPEN, TWO_STREAM_ROWS
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.retrieval import (
     ALL_THREE,
@@ -45,27 +44,6 @@ _SELECTION_OPEN = (
 # ViLBERT
 
 
-class _Row(NamedTuple):
-    """A row of ViLBERT's tables."""
-
-    name: str  # of its recipe, behind the task's
-    words: str
-    model: str
-    start: str
-    printed: str  # its name there
-
-
-_VILBERT_ROWS = (
-    _Row("", "", "vilbert", PRETRAINED, "ViLBERT"),
-    _Row("without-pretraining", "without pre-training", "vilbert", BERT, "ViLBERT w/o pre-training"),
-    _Row("2-layer", "2 co-attention layers", "vilbert-2-layer", PRETRAINED, "ViLBERT (2-layer)"),
-    _Row("4-layer", "4 co-attention layers", "vilbert-4-layer", PRETRAINED, "ViLBERT (4-layer)"),
-    _Row("8-layer", "8 co-attention layers", "vilbert-8-layer", PRETRAINED, "ViLBERT (8-layer)"),
-    _Row(
-        "25-percent", "pre-trained on a quarter of the captions", "vilbert-25-percent", PRETRAINED, "ViLBERT (25 %)"
-    ),
-    _Row("50-percent", "pre-trained on half of the captions", "vilbert-50-percent", PRETRAINED, "ViLBERT (50 %)"),
-)  # fmt: skip
 _RELEASE, _ACCIDENTS = parted_settings("vilbert-release-tasks")
 _VILBERT = TaskRecipe(
     summary="ViLBERT, Flickr30k image retrieval: the right one of four pairs",
@@ -235,12 +213,9 @@ def _interbert_runs() -> Iterator[tuple[str, TaskRecipe]]:
 
 
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
-    for row in _VILBERT_ROWS:
+    for row in TWO_STREAM_ROWS:
         figures = figures_of("ViLBERT", row.printed, "Flickr30k image retrieval")
-        changes: dict[str, Any] = {"model": row.model, "start": row.start, "figures": figures}
-        if row.words:
-            changes["summary"] = f"{_VILBERT.summary}; {row.words}"
-        yield f"vilbert-retrieval-{row.name}" if row.name else "vilbert-retrieval", replace(_VILBERT, **changes)
+        yield row.named("vilbert-retrieval"), row.of(_VILBERT, figures)
     yield (
         "vilbert-retrieval-paper",
         replace(

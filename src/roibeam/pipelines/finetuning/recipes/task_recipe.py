@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from roibeam.pipelines.common.statistics.paper_figures import PaperFigure
 from roibeam.pipelines.data.feature_settings import Features
@@ -25,114 +25,56 @@ MINIVAL_OPEN = (
 )
 
 
+_GLUE_PAIRS = "qnli cola sst-2 rte qqp mrpc"  # tasks of two labels
+_ABLATED = "vlbert-ablation-words vlbert-base-captions vlbert-ablation-relationship"
+# Number, tasks, and the pre-training recipes whose models have so many for each of them.
+_SIZES = (
+    (115_041_849, "vqa", f"vlbert-base vlbert-paper vlbert-base-e2e {_ABLATED}"),
+    (342_553_657, "vqa", "vlbert-large"),
+    (112_634_881, "vcr refcoco+", f"vlbert-base vlbert-base-e2e {_ABLATED}"),
+    (339_345_409, "vcr refcoco+", "vlbert-large-e2e"),
+    (112_635_649, "vcr refcoco+", "vlbert-paper"),
+    (244_216_379, "vqa", "vilbert vilbert-paper vilbert-25-percent vilbert-50-percent"),
+    (162_302_523, "vqa", "vilbert-2-layer"),
+    (203_259_451, "vqa", "vilbert-4-layer"),
+    (285_173_307, "vqa", "vilbert-8-layer"),
+    (117_054_011, "vqa", "vilbert-single-stream"),
+    (235_706_881, "vcr refcoco+ retrieval", "vilbert vilbert-25-percent vilbert-50-percent"),
+    (235_706_881, "vcr", "vilbert-without-bert"),
+    (235_706_881, "refcoco+", "vilbert-paper"),
+    (153_793_025, "vcr refcoco+ retrieval", "vilbert-2-layer"),
+    (194_749_953, "vcr refcoco+ retrieval", "vilbert-4-layer"),
+    (276_663_809, "vcr refcoco+ retrieval", "vilbert-8-layer"),
+    (111_064_321, "vcr refcoco+", "vilbert-single-stream"),
+    (235_707_906, "retrieval", "vilbert-paper"),
+    (113_856_825, "vqa", "visualbert-task-vqa visualbert-task-vqa-without-coco"),
+    (120_944_697, "vqa", "visualbert-task-vqa-late-fusion"),
+    (111_396_737, "vcr", "visualbert-task-vcr visualbert-task-vcr-without-coco"),
+    (118_484_609, "vcr", "visualbert-task-vcr-late-fusion"),
+    (111_452_162, "nlvr2", "visualbert-task-nlvr2 visualbert-task-nlvr2-without-coco visualbert-ablation-full"),
+    (111_452_162, "nlvr2", "visualbert-9-regions visualbert-18-regions visualbert-72-regions"),
+    (111_452_162, "nlvr2", "visualbert-without-images visualbert-without-coco visualbert-without-bert"),
+    (111_452_162, "nlvr2", "visualbert-without-second-caption"),
+    (118_540_034, "nlvr2", "visualbert-task-nlvr2-late-fusion visualbert-late-fusion"),
+    (111_549_056, "flickr30k-entities", "visualbert-task-flickr visualbert-task-flickr-without-coco"),
+    (118_636_928, "flickr30k-entities", "visualbert-task-flickr-late-fusion"),
+    (197_299_713, "vcr", "interbert interbert-single-masks interbert-without-bert"),
+    (154_574_593, "vcr", "interbert-release"),
+    (111_062_785, "retrieval", "imagebert-stage-2 imagebert-stage-2-36-regions"),
+    (197_300_738, "retrieval", "interbert"),
+    (154_575_618, "retrieval", "interbert-release"),
+    (152_208_386, _GLUE_PAIRS, "interbert"),
+    (152_207_361, "sts-b", "interbert"),
+    (152_209_411, "mnli", "interbert"),
+    (109_681_154, _GLUE_PAIRS, "interbert-single-stream"),
+    (109_680_129, "sts-b", "interbert-single-stream"),
+    (109_682_179, "mnli", "interbert-single-stream"),
+    (109_483_778, _GLUE_PAIRS, "visualbert-coco-vqa"),
+    (109_483_009, "sts-b", "visualbert-coco-vqa"),
+    (109_484_547, "mnli", "visualbert-coco-vqa"),
+)
 PARAMETERS: Mapping[tuple[str, str], int] = MappingProxyType(
-    {
-        ("vlbert-base", "vqa"): 115_041_849,
-        ("vlbert-large", "vqa"): 342_553_657,
-        ("vlbert-paper", "vqa"): 115_041_849,
-        ("vlbert-ablation-words", "vqa"): 115_041_849,
-        ("vlbert-base-captions", "vqa"): 115_041_849,
-        ("vlbert-ablation-relationship", "vqa"): 115_041_849,
-        ("vlbert-base-e2e", "vqa"): 115_041_849,
-        ("vlbert-base-e2e", "vcr"): 112_634_881,
-        ("vlbert-large-e2e", "vcr"): 339_345_409,
-        ("vlbert-paper", "vcr"): 112_635_649,
-        ("vlbert-base", "vcr"): 112_634_881,
-        ("vlbert-ablation-words", "vcr"): 112_634_881,
-        ("vlbert-base-captions", "vcr"): 112_634_881,
-        ("vlbert-ablation-relationship", "vcr"): 112_634_881,
-        ("vlbert-base-e2e", "refcoco+"): 112_634_881,
-        ("vlbert-large-e2e", "refcoco+"): 339_345_409,
-        ("vlbert-paper", "refcoco+"): 112_635_649,
-        ("vlbert-base", "refcoco+"): 112_634_881,
-        ("vlbert-ablation-words", "refcoco+"): 112_634_881,
-        ("vlbert-base-captions", "refcoco+"): 112_634_881,
-        ("vlbert-ablation-relationship", "refcoco+"): 112_634_881,
-        ("vilbert", "vqa"): 244_216_379,
-        ("vilbert-paper", "vqa"): 244_216_379,
-        ("vilbert-2-layer", "vqa"): 162_302_523,
-        ("vilbert-4-layer", "vqa"): 203_259_451,
-        ("vilbert-8-layer", "vqa"): 285_173_307,
-        ("vilbert-25-percent", "vqa"): 244_216_379,
-        ("vilbert-50-percent", "vqa"): 244_216_379,
-        ("vilbert-single-stream", "vqa"): 117_054_011,
-        ("vilbert", "vcr"): 235_706_881,
-        ("vilbert-2-layer", "vcr"): 153_793_025,
-        ("vilbert-4-layer", "vcr"): 194_749_953,
-        ("vilbert-8-layer", "vcr"): 276_663_809,
-        ("vilbert-25-percent", "vcr"): 235_706_881,
-        ("vilbert-50-percent", "vcr"): 235_706_881,
-        ("vilbert-single-stream", "vcr"): 111_064_321,
-        ("vilbert-without-bert", "vcr"): 235_706_881,
-        ("vilbert", "refcoco+"): 235_706_881,
-        ("vilbert-paper", "refcoco+"): 235_706_881,
-        ("vilbert-2-layer", "refcoco+"): 153_793_025,
-        ("vilbert-4-layer", "refcoco+"): 194_749_953,
-        ("vilbert-8-layer", "refcoco+"): 276_663_809,
-        ("vilbert-25-percent", "refcoco+"): 235_706_881,
-        ("vilbert-50-percent", "refcoco+"): 235_706_881,
-        ("vilbert-single-stream", "refcoco+"): 111_064_321,
-        ("visualbert-task-vqa", "vqa"): 113_856_825,
-        ("visualbert-task-vqa-late-fusion", "vqa"): 120_944_697,
-        ("visualbert-task-vqa-without-coco", "vqa"): 113_856_825,
-        ("visualbert-task-vcr", "vcr"): 111_396_737,
-        ("visualbert-task-vcr-late-fusion", "vcr"): 118_484_609,
-        ("visualbert-task-vcr-without-coco", "vcr"): 111_396_737,
-        ("visualbert-task-nlvr2", "nlvr2"): 111_452_162,
-        ("visualbert-task-nlvr2-late-fusion", "nlvr2"): 118_540_034,
-        ("visualbert-task-nlvr2-without-coco", "nlvr2"): 111_452_162,
-        ("visualbert-ablation-full", "nlvr2"): 111_452_162,
-        ("visualbert-9-regions", "nlvr2"): 111_452_162,
-        ("visualbert-18-regions", "nlvr2"): 111_452_162,
-        ("visualbert-72-regions", "nlvr2"): 111_452_162,
-        ("visualbert-without-images", "nlvr2"): 111_452_162,
-        ("visualbert-without-coco", "nlvr2"): 111_452_162,
-        ("visualbert-late-fusion", "nlvr2"): 118_540_034,
-        ("visualbert-without-bert", "nlvr2"): 111_452_162,
-        ("visualbert-without-second-caption", "nlvr2"): 111_452_162,
-        ("visualbert-task-flickr", "flickr30k-entities"): 111_549_056,
-        ("visualbert-task-flickr-late-fusion", "flickr30k-entities"): 118_636_928,
-        ("visualbert-task-flickr-without-coco", "flickr30k-entities"): 111_549_056,
-        ("interbert", "vcr"): 197_299_713,
-        ("interbert-single-masks", "vcr"): 197_299_713,
-        ("interbert-without-bert", "vcr"): 197_299_713,
-        ("interbert-release", "vcr"): 154_574_593,
-        ("vilbert", "retrieval"): 235_706_881,
-        ("vilbert-paper", "retrieval"): 235_707_906,
-        ("vilbert-2-layer", "retrieval"): 153_793_025,
-        ("vilbert-4-layer", "retrieval"): 194_749_953,
-        ("vilbert-8-layer", "retrieval"): 276_663_809,
-        ("vilbert-25-percent", "retrieval"): 235_706_881,
-        ("vilbert-50-percent", "retrieval"): 235_706_881,
-        ("imagebert-stage-2", "retrieval"): 111_062_785,
-        ("imagebert-stage-2-36-regions", "retrieval"): 111_062_785,
-        ("interbert", "retrieval"): 197_300_738,
-        ("interbert-release", "retrieval"): 154_575_618,
-        ("interbert", "qnli"): 152_208_386,
-        ("interbert", "cola"): 152_208_386,
-        ("interbert", "sst-2"): 152_208_386,
-        ("interbert", "sts-b"): 152_207_361,
-        ("interbert", "rte"): 152_208_386,
-        ("interbert", "mnli"): 152_209_411,
-        ("interbert", "qqp"): 152_208_386,
-        ("interbert", "mrpc"): 152_208_386,
-        ("interbert-single-stream", "qnli"): 109_681_154,
-        ("interbert-single-stream", "cola"): 109_681_154,
-        ("interbert-single-stream", "sst-2"): 109_681_154,
-        ("interbert-single-stream", "sts-b"): 109_680_129,
-        ("interbert-single-stream", "rte"): 109_681_154,
-        ("interbert-single-stream", "mnli"): 109_682_179,
-        ("interbert-single-stream", "qqp"): 109_681_154,
-        ("interbert-single-stream", "mrpc"): 109_681_154,
-        ("visualbert-coco-vqa", "qnli"): 109_483_778,
-        ("visualbert-coco-vqa", "cola"): 109_483_778,
-        ("visualbert-coco-vqa", "sst-2"): 109_483_778,
-        ("visualbert-coco-vqa", "sts-b"): 109_483_009,
-        ("visualbert-coco-vqa", "rte"): 109_483_778,
-        ("visualbert-coco-vqa", "mnli"): 109_484_547,
-        ("visualbert-coco-vqa", "qqp"): 109_483_778,
-        ("visualbert-coco-vqa", "mrpc"): 109_483_778,
-    }
+    {(model, task): count for count, tasks, models in _SIZES for model in models.split() for task in tasks.split()}
 )
 
 
@@ -267,11 +209,8 @@ class TaskRecipe:
         return max(fitting, default=most)
 
     def accumulation(self, batch_size: int, processes: int) -> int:
-        """Micro-batches of a step.
-
-        Raises:
-            ValueError: when the published batch is no multiple of what the processes take at once.
-        """
+        """Micro-batches of a step. Raises ValueError when the published batch is no multiple of what the processes take
+        at once."""
         if self.batch_size % (batch_size * processes):
             raise ValueError(
                 f"this recipe's batch of {self.batch_size} is no multiple of {batch_size} on {processes} processes; "
@@ -299,6 +238,39 @@ class TaskRecipe:
         if self.in_turn_with and alone:
             notes.append(f"the published model learned this in turn with {self.in_turn_with}; this run learns it alone")
         return tuple(notes)
+
+
+class ModelRow(NamedTuple):
+    """Row of a paper's table whose rows are the same runs from other models.
+
+    Attributes:
+        name: of its recipes, behind the task's; "" for the first row.
+        words: for the summary.
+        model, start: of `TaskRecipe`.
+        printed: its name in the table.
+    """
+
+    name: str
+    words: str
+    model: str
+    start: str
+    printed: str
+
+    def named(self, recipe: str) -> str:
+        """Name of the row's recipe; "" for none."""
+        return f"{recipe}-{self.name}" if recipe and self.name else recipe
+
+    def of(self, recipe: TaskRecipe, figures: tuple[PaperFigure, ...], **changes: Any) -> TaskRecipe:
+        """The run of a recipe from the model of this row."""
+        return replace(
+            recipe,
+            summary=f"{recipe.summary}; {self.words}" if self.words else recipe.summary,
+            model=self.model,
+            start=self.start,
+            in_turn_with=self.named(recipe.in_turn_with),
+            figures=figures,
+            **changes,
+        )
 
 
 def _has(options: Any, fields: Mapping[str, Any]) -> bool:

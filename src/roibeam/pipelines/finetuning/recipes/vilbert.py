@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from roibeam.pipelines.common.statistics.paper_figures import figures_of
 from roibeam.pipelines.data.feature_settings import Features
-from roibeam.pipelines.finetuning.recipes.task_recipe import BERT, LABELS_OPEN, MINIVAL_OPEN, PRETRAINED, TaskRecipe
+from roibeam.pipelines.finetuning.recipes.task_recipe import (
+    BERT,
+    LABELS_OPEN,
+    MINIVAL_OPEN,
+    PRETRAINED,
+    ModelRow,
+    TaskRecipe,
+)
 from roibeam.pipelines.finetuning.systems.options import LayoutOptions
 from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, BOTH, RATIONALE, VcrOptions
@@ -24,6 +31,10 @@ PROBLEM_NAMES: Mapping[str, str] = MappingProxyType({ANSWER: "Q->A", RATIONALE: 
 BOTH_OPEN = (
     "In the release each problem has an update of its own, the first one's with gradients that the other left, and the "
     "rise ends after half of what is meant (--set steps.rule=release); here one update of both."
+)
+INPUTS_OPEN = (
+    "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
+    "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released. "
 )
 NAMES_OPEN = (
     "The releases draw names from a table of their own (--set vcr.people=unisex_names_table.csv takes it); here "
@@ -83,42 +94,56 @@ _VQA = TaskRecipe(
 _PROBLEMS = (*PROBLEM_NAMES, BOTH)
 
 
-def _vcr(problem: str) -> TaskRecipe:
-    """The run of both problems, which one model learns in turn, or of one of them alone."""
+def vcr_run(problem: str, name: str, system: str, read: str, **fields: Any) -> TaskRecipe:
+    """A run of both problems, which one model learns in turn, or of one of them alone.
+
+    Args:
+        name: of the recipe of both problems.
+        read: what a choice's number is made from, for the summary.
+        fields: the others of the recipe.
+    """
     pieces = 60 if problem != RATIONALE else 80
     other = {ANSWER: RATIONALE, RATIONALE: ANSWER}.get(problem, "")
+    problems = PROBLEM_NAMES.get(problem, "Q->A and QA->R by one model")
     return TaskRecipe(
-        summary=f"ViLBERT, VCR {PROBLEM_NAMES.get(problem, 'Q->A and QA->R by one model')}: one number for each choice "
-        "from the product of both pooled streams",
-        source=_SOURCE,
+        summary=f"{system}, VCR {problems}: one number for each choice from {read}",
         task="vcr",
-        system="vilbert",
-        model="vilbert",
-        features=Features("butd-10-100", annotated="vcr"),
+        system=system.lower(),
+        model=system.lower(),
         options=VcrOptions(
             problem=problem, names="drawn", boxes="detected", max_boxes=100, truncation="running",
             max_pieces=pieces - 3, rationale_pieces=77 if problem == BOTH else 0,
         ),
         layout=LayoutOptions(whole_image="all"),
+        learning_rate=2e-5,
+        in_turn_with=f"{name}-{other}" if other else "",
+        **fields,
+    )  # fmt: skip
+
+
+def _vcr(problem: str) -> TaskRecipe:
+    return vcr_run(
+        problem,
+        "vilbert-vcr",
+        "ViLBERT",
+        "the product of both pooled streams",
+        source=_SOURCE,
+        features=Features("butd-10-100", annotated="vcr"),
         settings=_RELEASE,
         accidents=_ACCIDENTS,
         updates_apart=VCR_UPDATES_APART,
-        learning_rate=2e-5,
         batch_size=64,
         epochs=20,
         warmup=0.1,
         decays_at=_FALLS,
         judged_by=PROBLEM_NAMES.get(problem, "Q->AR"),
-        in_turn_with=f"vilbert-vcr-{other}" if other else "",
         left_open=(
             _SCHEDULE_OPEN,
-            "Which boxes are shown, how people are called and how long a text may be is not in the paper: detected and "
-            "annotated ones, at most 100 with the whole image, names that are drawn, 60 and 80 pieces, as released. "
-            "The detected ones are bottom-up attention's 10 to 100.",
+            f"{INPUTS_OPEN}The detected ones are bottom-up attention's 10 to 100.",
             NAMES_OPEN,
             BOTH_OPEN if problem == BOTH else "One model for both problems: the recipe vilbert-vcr.",
         ),
-    )  # fmt: skip
+    )
 
 
 _REFERRING = TaskRecipe(
@@ -164,32 +189,30 @@ _REFERRING = TaskRecipe(
 )
 
 
-class _Row(NamedTuple):
-    """A row of Tables 1 to 3: the model, and how it starts."""
-
-    name: str  # of its recipes, behind the task's
-    words: str
-    model: str
-    start: str
-    printed: str  # its name there
-
-
 _SINGLE = "vilbert-single-stream"
 _SINGLE_OPEN = (
     'No weights of it were released, its code was (vilbert/basebert.py, with these heads); "trained identically".'
 )
-_ROWS = (
-    _Row("", "", "vilbert", PRETRAINED, "ViLBERT"),
-    _Row("without-pretraining", "without pre-training", "vilbert", BERT, "ViLBERT w/o pre-training"),
-    _Row("2-layer", "2 co-attention layers", "vilbert-2-layer", PRETRAINED, "ViLBERT (2-layer)"),
-    _Row("4-layer", "4 co-attention layers", "vilbert-4-layer", PRETRAINED, "ViLBERT (4-layer)"),
-    _Row("8-layer", "8 co-attention layers", "vilbert-8-layer", PRETRAINED, "ViLBERT (8-layer)"),
-    _Row(
-        "25-percent", "pre-trained on a quarter of the captions", "vilbert-25-percent", PRETRAINED, "ViLBERT (25 %)"
+# Rows of Tables 1 to 3; the baseline stands behind the models with two streams.
+TWO_STREAM_ROWS = (
+    ModelRow("", "", "vilbert", PRETRAINED, "ViLBERT"),
+    ModelRow("without-pretraining", "without pre-training", "vilbert", BERT, "ViLBERT w/o pre-training"),
+    *(
+        ModelRow(f"{n}-layer", f"{n} co-attention layers", f"vilbert-{n}-layer", PRETRAINED, f"ViLBERT ({n}-layer)")
+        for n in (2, 4, 8)
     ),
-    _Row("50-percent", "pre-trained on half of the captions", "vilbert-50-percent", PRETRAINED, "ViLBERT (50 %)"),
-    _Row("single-stream", "its single-stream baseline", _SINGLE, PRETRAINED, "Single-Stream"),
-    _Row(
+    *(
+        ModelRow(
+            f"{n}-percent", f"pre-trained on {part} of the captions", f"vilbert-{n}-percent", PRETRAINED,
+            f"ViLBERT ({n} %)",
+        )
+        for n, part in ((25, "a quarter"), (50, "half"))
+    ),
+)  # fmt: skip
+_ROWS = (
+    *TWO_STREAM_ROWS,
+    ModelRow("single-stream", "its single-stream baseline", _SINGLE, PRETRAINED, "Single-Stream"),
+    ModelRow(
         "single-stream-without-pretraining", "its single-stream baseline without pre-training", _SINGLE, BERT,
         "Single-Stream w/o pre-training",
     ),
@@ -201,25 +224,18 @@ def _vcr_column(problem: str) -> str:
     return "VCR" if problem == BOTH else f"VCR, {PROBLEM_NAMES[problem]}"
 
 
-def _row_recipe(recipe: TaskRecipe, row: _Row, column: str) -> TaskRecipe:
+def _row_recipe(recipe: TaskRecipe, row: ModelRow, column: str) -> TaskRecipe:
     """The run of a row. The baseline has names of its own, by which its rules for parameters go."""
-    is_single, turn = row.model == _SINGLE, recipe.in_turn_with
-    settings, accidents = dict(recipe.settings), dict(recipe.accidents)
-    if is_single:
-        settings["parameter_groups"] = f"{_SINGLE}-tasks"
-        accidents["parameter_groups"] = f"{_SINGLE}-release-tasks"
+    found = row.of(recipe, figures_of("ViLBERT", row.printed, column))
+    if row.model != _SINGLE:
+        return found
     return replace(
-        recipe,
-        summary=f"{recipe.summary}; {row.words}" if row.words else recipe.summary,
-        system=_SINGLE if is_single else recipe.system,
-        head="release" if is_single else recipe.head,
-        model=row.model,
-        start=row.start,
-        settings=settings,
-        accidents=accidents,
-        in_turn_with=_named(turn, row) if turn else "",
-        figures=figures_of("ViLBERT", row.printed, column),
-        left_open=(*recipe.left_open, _SINGLE_OPEN) if is_single else recipe.left_open,
+        found,
+        system=_SINGLE,
+        head="release",
+        settings={**recipe.settings, "parameter_groups": f"{_SINGLE}-tasks"},
+        accidents={**recipe.accidents, "parameter_groups": f"{_SINGLE}-release-tasks"},
+        left_open=(*recipe.left_open, _SINGLE_OPEN),
     )
 
 
@@ -237,20 +253,16 @@ def _paper_recipe(recipe: TaskRecipe, **changes: Any) -> TaskRecipe:
     )
 
 
-def _named(name: str, row: _Row) -> str:
-    return f"{name}-{row.name}" if row.name else name
-
-
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for row in _ROWS:
-        yield _named("vilbert-vqa", row), _row_recipe(_VQA, row, "VQA")
+        yield row.named("vilbert-vqa"), _row_recipe(_VQA, row, "VQA")
     for problem in _PROBLEMS:
         name = "vilbert-vcr" if problem == BOTH else f"vilbert-vcr-{problem}"
         for row in _ROWS:
-            yield _named(name, row), _row_recipe(_vcr(problem), row, _vcr_column(problem))
+            yield row.named(name), _row_recipe(_vcr(problem), row, _vcr_column(problem))
         yield f"{name}-without-bert", _without_bert(problem)
     for row in _ROWS:
-        yield _named("vilbert-refcoco+-detected", row), _row_recipe(_REFERRING, row, "RefCOCO+")
+        yield row.named("vilbert-refcoco+-detected"), _row_recipe(_REFERRING, row, "RefCOCO+")
     yield "vilbert-vqa-paper", _paper_recipe(_row_recipe(_VQA, _ROWS[0], "VQA"))
     yield (
         "vilbert-refcoco+-detected-paper",
@@ -281,14 +293,12 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
 
 def _without_bert(problem: str) -> TaskRecipe:
     """The run that InterBERT's authors measured."""
-    recipe = _vcr(problem)
-    return replace(
+    recipe, printed = _vcr(problem), "ViLBERT w/o BERT initialization"
+    words = "pre-trained without BERT's weights to start from"
+    return ModelRow("without-bert", words, "vilbert-without-bert", PRETRAINED, printed).of(
         recipe,
-        summary=f"{recipe.summary}; pre-trained without BERT's weights to start from",
+        figures_of("InterBERT", printed, _vcr_column(problem)),
         source=f"arXiv:2003.13198, section 3.6; {recipe.source}",
-        model="vilbert-without-bert",
-        in_turn_with=f"{recipe.in_turn_with}-without-bert" if recipe.in_turn_with else "",
-        figures=figures_of("InterBERT", "ViLBERT w/o BERT initialization", _vcr_column(problem)),
         left_open=(*recipe.left_open, "How InterBERT's authors trained ViLBERT is not said: as its own authors do."),
     )
 

@@ -45,40 +45,34 @@ _SELECTION_OPEN = (
 _STORED_OPEN = "The published run trains the detector's head along; from stored features the regions stay as they are."
 
 
-def _vqa(name: str, **fields: Any) -> TaskRecipe:
-    published: dict[str, Any] = {
-        "summary": "VL-BERT, VQA v2: the state of [MASK] behind the question, all answers by themselves",
-        "source": f"{_CFGS}/vqa/{name}.yaml",
-        "task": "vqa",
-        "system": "vlbert",
-        "model": "vlbert-base",
-        "features": Features("vl-bert", image_feature="region"),
-        "options": VqaOptions(train="train+val", mirror=True, label_form="without_signs", score_rule="left_out"),
-        "layout": LayoutOptions(whole_image="stored"),
-        "head": "release",
-        "head_start": "words",
-        "settings": _RELEASE,
-        "accidents": _ACCIDENTS,
-        "learning_rate": 1.6e-4,
-        "batch_size": 256,
-        "epochs": 5,
-        "warmup": 500,
-    }
-    open_too = (LABELS_OPEN, _SELECTION_OPEN, *fields.pop("left_open", ()))
-    return TaskRecipe(**{**published, **fields}, left_open=open_too)
-
-
-_VQA = _vqa(
-    "base_4x16G_fp32",
+_VQA = TaskRecipe(
+    summary="VL-BERT, VQA v2: the state of [MASK] behind the question, all answers by themselves",
+    source=f"{_CFGS}/vqa/base_4x16G_fp32.yaml",
+    task="vqa",
+    system="vlbert",
+    model="vlbert-base",
+    features=Features("vl-bert", image_feature="region"),
+    options=VqaOptions(train="train+val", mirror=True, label_form="without_signs", score_rule="left_out"),
+    layout=LayoutOptions(whole_image="stored"),
+    head="release",
+    head_start="words",
+    settings=_RELEASE,
+    accidents=_ACCIDENTS,
+    learning_rate=1.6e-4,
+    batch_size=256,
+    epochs=5,
+    warmup=500,
     figures=figures_of(_LATER, "VL-BERT base", "VQA"),
     left_open=(
+        LABELS_OPEN,
+        _SELECTION_OPEN,
         "The first version of the paper prints rate 1e-4, 20 epochs and a softmax over answers (vlbert-vqa-paper); the "
         "release has 1.6e-4, 5 epochs and one binary loss an answer. Its author trains 20 without pre-training.",
         "The release's validation questions lie inside its training; here nothing is left to be judged on.",
     ),
 )
-_VQA_PAPER = _vqa(
-    "",
+_VQA_PAPER = replace(
+    _VQA,
     summary="VL-BERT of the paper's first version, VQA v2: the state of [MASK], one of all answers",
     source=f"{_PAPER} 4.2.2",
     model="vlbert-paper",
@@ -94,6 +88,8 @@ _VQA_PAPER = _vqa(
     edges=_EDGES,
     figures=figures_of(_VERSION_1, "VL-BERT", "VQA"),
     left_open=(
+        LABELS_OPEN,
+        _SELECTION_OPEN,
         _ADAM_OPEN,
         "What the classifier has beside its output is not said: the release's transform, which starts as that of "
         "masked words. Nothing is mirrored. A question without an answer among the labels does not count.",

@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.store import FeatureStore
-from roibeam.messages import check_lists
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
 from roibeam.pipelines.data.record_photos import has_photo_locations
-from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.training.model_files.encoder_settings import (
     DEFAULT_ENCODER,
     EncoderOptions,
@@ -29,36 +28,25 @@ from roibeam.pipelines.training.model_files.encoder_settings import (
     read_joint_settings,
 )
 from roibeam.pipelines.training.model_files.model_folder import CONFIG, model_folder
+from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
 
 SECTIONS = ("detector", "encoder", "photos", "end_to_end")
+Request = TypeVar("Request", bound=EncoderRequest)
 
 
-@dataclass(frozen=True)
-class EncoderRequest:
-    """Photos and region encoder of a run, by the names of the options.
+def refuse_encoder(request: EncoderRequest) -> None:
+    """Raises ValueError for options that a run on stored features does not have."""
+    given = [field.name for field in fields(EncoderRequest) if getattr(request, field.name)]
+    if given:
+        raise ValueError(f"--{given[0]} is for --end-to-end; stored features need no photos and no encoder")
 
-    Attributes:
-        photos: their folder; None for the places that the store records.
-        detector, weights, conventions: of an encoder that does not come with the model, see `choose_encoder`.
-    """
 
-    photos: str | None = None
-    detector: str | None = None
-    weights: str | None = None
-    conventions: str | None = None
-
-    def refuse(self) -> None:
-        """Raises ValueError for options that a run on stored features does not have."""
-        given = [field.name for field in fields(self) if getattr(self, field.name)]
-        if given:
-            raise ValueError(f"--{given[0]} is for --end-to-end; stored features need no photos and no encoder")
-
-    def need(self, named: NamedFiles) -> None:
-        """Checks that the files exist."""
-        named.need("--photos", self.photos, FOLDER)
-        named.need("--weights", self.weights)
-        named.look(lambda: check_weight_file(self.weights))
+def need_encoder(request: EncoderRequest, named: NamedFiles) -> None:
+    """Checks that the files exist."""
+    named.need("--photos", request.photos, FOLDER)
+    named.need("--weights", request.weights)
+    named.look(lambda: check_weight_file(request.weights))
 
 
 @dataclass(frozen=True)
@@ -100,8 +88,6 @@ def encoder_sections(request: EncoderRequest, start: str, whole_image: str) -> d
     Args:
         start: of the model; its encoder is taken from a run end to end.
         whole_image: see `EndToEndChoices`.
-    Raises:
-        ValueError: when options are missing or contradict each other.
     """
     own = joint_start(start)
     if own is None:
@@ -118,7 +104,7 @@ def encoder_sections(request: EncoderRequest, start: str, whole_image: str) -> d
     return dict(zip(SECTIONS, (sizes, options, PhotoRequest(), choices), strict=True))
 
 
-def resolve_encoder(request: EncoderRequest, start: str, published: str) -> EncoderRequest:
+def resolve_encoder(request: Request, start: str, published: str) -> Request:
     """The request, with the published run's encoder where neither the user nor the start has one.
 
     Args:
@@ -131,11 +117,8 @@ def resolve_encoder(request: EncoderRequest, start: str, published: str) -> Enco
 
 
 def joint_start(start: str) -> JointSettings | None:
-    """Settings of the encoder of a run end to end; None for any other start.
-
-    Raises:
-        ValueError: for a folder without a model, or a config.json that cannot be read.
-    """
+    """Settings of the encoder of a run end to end; None for any other start. Raises ValueError for a folder without a
+    model, or a config.json that cannot be read."""
     path = Path(start).expanduser()
     if not path.is_dir():
         return None
@@ -153,66 +136,6 @@ def check_photo_places(store: FeatureStore, photos: str | None) -> None:
 
 
 NEW = "none"  # in place of a model to start from
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneRequest:
-    """Request of `roibeam finetune`.
-
-    Attributes:
-        out: run folder to write; with several seeds the folder that holds a run for each.
-        task: a name of `TASKS`.
-        start: pre-training run, model folder or official checkpoint; "none" for new weights.
-        store: folder of the store with the regions of all images; None for a task of texts alone.
-        data: folder with the files of the task.
-        annotated_store: of the task's own boxes, beside detected ones in `store`; None for none.
-        recipe: a published run; None for none.
-        toy: the recipe's choices in a small model, for a few steps.
-        system, size: of a model with new weights.
-        from_bert: weights that such a model starts from, see `read_bert`; None for none.
-        tokenizer: see `load_tokenizer`; None for that of the start, else one made from the texts.
-        min_match: least share of the images of a split that the store must have, 0..1.
-        steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 groups for each
-            micro-batch and process, 0.00005 and a tenth of the steps.
-        epochs: passes over the training groups, in place of steps; None for those.
-        device, threads, seed, settings, resume: of `RequestedTraining`.
-        held_out: images that must not be trained on, beside those of the task's own files.
-        command: as typed, for the cards of predictions.
-        seeds: runs with seeds `seed`, `seed` + 1, ...
-        end_to_end: train through the region encoder of `encoder`; else on stored features.
-    """
-
-    out: Path
-    task: str
-    start: str
-    store: str | None
-    data: Path
-    annotated_store: str | None = None
-    recipe: str | None = None
-    toy: bool = False
-    system: str | None = None
-    size: str | None = None
-    from_bert: str | None = None
-    tokenizer: str | None = None
-    min_match: float = 1.0
-    steps: int | None = None
-    epochs: float | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    warmup_steps: int | None = None
-    device: str = "auto"
-    threads: int | None = None
-    seed: int = 0
-    seeds: int = 1
-    settings: Sequence[str] = ()
-    resume: bool | None = None
-    end_to_end: bool = False
-    encoder: EncoderRequest = field(default_factory=EncoderRequest)
-    held_out: HeldOutOptions = field(default_factory=HeldOutOptions)
-    command: str = ""
-
-    def __post_init__(self) -> None:
-        check_lists(self, "settings")
 
 
 SEEDS_NAME = "seeds.json"
@@ -282,11 +205,8 @@ def seeds_of(run: Path) -> dict[str, Any] | None:
 
 
 def best_of_seeds(folder: Path) -> Path:
-    """The best run of a folder of several seeds; the folder itself where it is of one.
-
-    Raises:
-        ValueError: when its list is damaged.
-    """
+    """The best run of a folder of several seeds; the folder itself where it is of one. Raises ValueError when its list
+    is damaged."""
     path = folder / SEEDS_NAME
     if not path.is_file():
         return folder

@@ -11,21 +11,28 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
+from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.compute import check_device, is_main_process, num_processes
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles
 from roibeam.pipelines.common.console.overrides import apply_overrides, refuse_two_values
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.held_out import HeldOut
+from roibeam.pipelines.finetuning.held_out_images import check_held_out
 from roibeam.pipelines.finetuning.recipes.published import task_recipe_named
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.run.finetune_request import (
     NEW,
-    FinetuneRequest,
+    SECTIONS,
+    PhotoRequest,
     check_photo_places,
     encoder_sections,
     joint_start,
+    need_encoder,
+    refuse_encoder,
     resolve_encoder,
 )
 from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, refuse_images
@@ -33,7 +40,7 @@ from roibeam.pipelines.finetuning.scored_tasks import task_name
 from roibeam.pipelines.finetuning.systems.options import HeadOptions, LayoutOptions
 from roibeam.pipelines.finetuning.task import NamedTask
 from roibeam.pipelines.finetuning.tasks.named_tasks import task_named
-from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER
+from roibeam.pipelines.training.model_files.encoder_settings import TOY_ENCODER, EncoderOptions
 from roibeam.pipelines.training.model_files.model_folder import (
     bert_files,
     check_model_files,
@@ -119,7 +126,40 @@ class FinetuneData:
                 raise ValueError(f"FinetuneData: {name} must not be negative, got {getattr(self, name)}")
 
 
-def sections_of(
+@dataclass(frozen=True)
+class EncoderSections:
+    """Settings of a run through the region encoder, by the sections of `--set`."""
+
+    detector: DetectorConfig
+    encoder: EncoderOptions
+    photos: PhotoRequest
+    end_to_end: EndToEndChoices
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Settings of a run, by the sections of `--set`.
+
+    Attributes:
+        task: options of the task, whose section has its name.
+        from_photos: None for a run on stored features.
+    """
+
+    data: FinetuneData
+    model: ModelOptions
+    layout: LayoutOptions
+    head: HeadOptions
+    task: Any
+    train: TrainConfig
+    from_photos: EncoderSections | None = None
+
+    @property
+    def step_groups(self) -> int:
+        """Number of groups of a step, of each of several problems that make one update together."""
+        return self.data.batch_size * self.train.accumulation * num_processes()
+
+
+def config_of(
     request: FinetuneRequest,
     options: type,
     recipe: TaskRecipe | None,
@@ -127,30 +167,32 @@ def sections_of(
     steps: int | None = None,
     evaluate_every: int | None = None,
     whole_image: str = MODEL_WHOLE_IMAGE,
-) -> dict[str, Any]:
-    """The sections of settings as changed by the request; the section of the task has its name.
+) -> FinetuneConfig:
+    """The settings as changed by the request.
 
     Args:
         options: dataclass of the task's settings.
         steps: of a recipe or a request that counts in epochs, once the groups are counted.
         evaluate_every: result of `evaluation_interval`, then; a recipe or a setting may overrule it.
         whole_image: see `TaskSystem`, where the system is known.
-    Raises:
-        ValueError: for an unknown setting.
     """
     _check_epochs(request)
     batch_size = request.batch_size or (recipe.at_once(num_processes()) if recipe else BATCH_SIZE)
+    task = task_name(request.task)
     sections: dict[str, Any] = {
         "data": FinetuneData(batch_size=batch_size),
         "model": ModelOptions(),
         "layout": LayoutOptions() if recipe is None else recipe.layout,
         "head": HeadOptions() if recipe is None else HeadOptions(recipe.head, recipe.head_start),
         "steps": StepOptions(),
-        task_name(request.task): _task_options(request, options, recipe),
+        task: options() if recipe is None else recipe.options_for(request.end_to_end),
     }
+    if recipe is not None and request.toy and hasattr(sections[task], "min_occurrence"):
+        # A toy world has too few questions to repeat an answer often.
+        sections[task] = replace(sections[task], min_occurrence=1)
     if request.end_to_end:
-        encoder = resolve_encoder(request.encoder, request.start, published_encoder(request, recipe))
-        sections |= encoder_sections(encoder, request.start, whole_image)
+        encoder = resolve_encoder(request, request.from_, published_encoder(request, recipe))
+        sections |= encoder_sections(encoder, request.from_, whole_image)
         if recipe is not None:
             sections["encoder"] = replace(sections["encoder"], **recipe.encoder)
             sections["photos"] = replace(sections["photos"], **recipe.photos)
@@ -160,12 +202,14 @@ def sections_of(
     refuse_two_values(request, {**OPTIONS, "data.batch_size": "batch_size"}, request.settings)
     train = [each for each in request.settings if each.startswith("train.")]
     others = [each for each in request.settings if each not in train]
-    changed = _by_step_rule(sections, others, recipe, task_name(request.task))
-    config = _train_config(request, recipe, changed, steps, evaluate_every)
-    sections = {**changed, "train": with_settings(config, train)}
+    changed = _by_step_rule(sections, others, recipe, task)
+    config = with_settings(_train_config(request, recipe, changed, steps, evaluate_every), train)
+    from_photos = None
     if request.end_to_end:
-        sections["encoder"].check_rates(sections["train"].parameter_groups)
-    return sections
+        changed["encoder"].check_rates(config.parameter_groups)
+        from_photos = EncoderSections(**{name: changed[name] for name in SECTIONS})
+    named = {name: changed[name] for name in ("data", "model", "layout", "head")}
+    return FinetuneConfig(**named, task=changed[task], train=config, from_photos=from_photos)
 
 
 def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> str:
@@ -173,14 +217,6 @@ def published_encoder(request: FinetuneRequest, recipe: TaskRecipe | None) -> st
     if recipe is None:
         return ""
     return TOY_ENCODER if request.toy else recipe.detector
-
-
-def _task_options(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> Any:
-    """Task options of the recipe, or the defaults; a toy world has too few questions to repeat an answer often."""
-    if recipe is None:
-        return options()
-    found = recipe.options_for(request.end_to_end)
-    return replace(found, min_occurrence=1) if request.toy and hasattr(found, "min_occurrence") else found
 
 
 def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) -> dict[str, Any]:
@@ -205,15 +241,18 @@ def _recorded_sections(sections: Mapping[str, Any], request: FinetuneRequest) ->
 
 
 def resume_notes(request: FinetuneRequest, options: type, recipe: TaskRecipe | None) -> list[str]:
-    """Notes on settings that a resumed run keeps and its recipe has changed since; arguments as `sections_of`."""
-    kept, fresh = (sections_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    """Notes on settings that a resumed run keeps and its recipe has changed since; arguments as `config_of`."""
+    kept, fresh = (config_of(each, options, recipe) for each in (request, replace(request, resume=False)))
+    pairs = {task_name(request.task): (kept.task, fresh.task), "layout": (kept.layout, fresh.layout)}
+    if kept.from_photos is not None and fresh.from_photos is not None:
+        pairs["photos"] = kept.from_photos.photos, fresh.from_photos.photos
+        pairs["detector"] = kept.from_photos.detector, fresh.from_photos.detector
     return [
-        f"{section}.{field.name} stays {getattr(kept[section], field.name)!r}, as this run began; "
-        f"{request.recipe} has {getattr(fresh[section], field.name)!r} now"
-        for section in (task_name(request.task), "layout", "photos", "detector")
-        if section in kept
-        for field in fields(kept[section])
-        if getattr(kept[section], field.name) != getattr(fresh[section], field.name)
+        f"{section}.{field.name} stays {getattr(own, field.name)!r}, as this run began; "
+        f"{request.recipe} has {getattr(new, field.name)!r} now"
+        for section, (own, new) in pairs.items()
+        for field in fields(own)
+        if getattr(own, field.name) != getattr(new, field.name)
     ]
 
 
@@ -313,7 +352,8 @@ def _train_config(
     steps: int | None,
     evaluate_every: int | None,
 ) -> TrainConfig:
-    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or _unnamed_steps(request)
+    usual = (TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS) if request.toy else STEPS
+    unnamed = _NOT_COUNTED if request.epochs is not None else recorded_steps(request.out) or usual
     given = request.steps or steps or unnamed
     pause = max(1, min(1000, given // 10))
     fields: dict[str, Any] = {"learning_rate": RATE, "weight_decay": 0.01, "clip_norm": 1.0}
@@ -338,19 +378,8 @@ def _train_config(
     return TrainConfig(**fields, steps=given, device=request.device, seed=request.seed)
 
 
-def _unnamed_steps(request: FinetuneRequest) -> int:
-    """Default number of steps."""
-    if not request.toy:
-        return STEPS
-    return TOY_STEPS_END_TO_END if request.end_to_end else TOY_STEPS
-
-
 def without_evaluations(config: TrainConfig) -> TrainConfig:
-    """Settings of a run that has nothing to be judged on.
-
-    Raises:
-        ValueError: where its rate falls by evaluations.
-    """
+    """Settings of a run that has nothing to be judged on. Raises ValueError where its rate falls by evaluations."""
     if config.schedule == "plateau":
         raise ValueError(
             "the schedule plateau goes by evaluations, and the task leaves nothing to be judged on; choose another "
@@ -364,17 +393,17 @@ def check_finetune(request: FinetuneRequest) -> None:
     task, recipe = task_named(request.task), recipe_of(request)
     if request.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
-    if request.toy and request.size is not None:
+    if request.toy and request.model is not None:
         raise ValueError("--toy says which model; leave --model out")
     named = NamedFiles()
     named.need("--data", request.data, FOLDER)
     has_store = request.store is not None and named.need("--store", request.store)
-    request.encoder.need(named)
+    need_encoder(request, named)
     has_annotated = request.annotated_store is not None and named.need("--annotated-store", request.annotated_store)
-    has_start = request.start == NEW or named.need("--from", request.start)
+    has_start = request.from_ == NEW or named.need("--from", request.from_)
     named.need_output_folder(request.out)
-    if has_start and request.start != NEW:
-        named.look(lambda: check_model_files(request.start))
+    if has_start and request.from_ != NEW:
+        named.look(lambda: check_model_files(request.from_))
     if has_store:
         named.look(lambda: FeatureStore(str(request.store)).close())
     named.look(lambda: _check_store(request, task))
@@ -385,17 +414,17 @@ def check_finetune(request: FinetuneRequest) -> None:
     named.look(lambda: _check_settings(request, task, recipe))
     named.look(lambda: _check_start(request))
     named.look(lambda: check_tokenizer_file(request.tokenizer))
-    named.look(request.held_out.check)
-    named.look(lambda: HeldOut(request.held_out.rules))
+    named.look(lambda: check_held_out(request))
+    named.look(lambda: HeldOut(request.held_out))
     named.check()
     if is_main_process() and request.seeds == 1:
         check_run_folder(request.out, resume="auto" if request.resume is None else request.resume)
-    found = None if request.start == NEW else found_model(request.start)
+    found = None if request.from_ == NEW else found_model(request.from_)
     if request.store is None:
         return
     with FeatureStore(request.store) as store:
         if request.end_to_end:
-            check_photo_places(store, request.encoder.photos)
+            check_photo_places(store, request.photos)
         elif found is not None:
             check_feature_space(found, store)
 
@@ -408,7 +437,7 @@ def _check_store(request: FinetuneRequest, task: NamedTask) -> None:
         given = {
             "--store": request.store,
             "--annotated-store": request.annotated_store,
-            "--held-out": request.held_out.rules,
+            "--held-out": request.held_out,
             "--end-to-end": request.end_to_end,
         }
         refuse_images(given)
@@ -425,7 +454,7 @@ def recipe_of(request: FinetuneRequest) -> TaskRecipe | None:
 
 
 def _check_settings(request: FinetuneRequest, task: NamedTask, recipe: TaskRecipe | None) -> None:
-    options = sections_of(request, task.options, recipe)[task_name(request.task)]
+    options = config_of(request, task.options, recipe).task
     checks = [task.check, None if request.end_to_end else task.check_stored]
     try:
         for check in checks:
@@ -445,10 +474,10 @@ def _check_encoder(request: FinetuneRequest) -> None:
         )
     if request.end_to_end:
         return
-    request.encoder.refuse()
-    if request.start != NEW and joint_start(request.start) is not None:
+    refuse_encoder(request)
+    if request.from_ != NEW and joint_start(request.from_) is not None:
         raise ValueError(
-            f"--from {request.start} was trained end to end: its encoder goes on with it, --end-to-end; stored "
+            f"--from {request.from_} was trained end to end: its encoder goes on with it, --end-to-end; stored "
             f"features are not its encoder's"
         )
 
@@ -456,8 +485,8 @@ def _check_encoder(request: FinetuneRequest) -> None:
 def _check_start(request: FinetuneRequest) -> None:
     if request.seeds < 1:
         raise ValueError(f"--seeds {request.seeds}: expected 1 or more")
-    if request.start != NEW:
-        given = [name for name, value in (("--model", request.size), ("--from-bert", request.from_bert)) if value]
+    if request.from_ != NEW:
+        given = [name for name, value in (("--model", request.model), ("--from-bert", request.from_bert)) if value]
         if given:
             raise ValueError(f"{' and '.join(given)}: only with --from {NEW}, for a model with new weights")
         return

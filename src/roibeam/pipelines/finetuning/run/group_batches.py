@@ -57,7 +57,7 @@ from roibeam.pipelines.finetuning.run.group_images import (
     with_whole_region,
 )
 from roibeam.pipelines.finetuning.run.losses import TaskLoss, real_scores
-from roibeam.pipelines.finetuning.run.task_data import EmptyRecords, StorePair
+from roibeam.pipelines.finetuning.run.task_data import StorePair, bare_record
 from roibeam.pipelines.finetuning.systems.options import ALL, BEFORE_SEP, SHOWN, STORED, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import (
     OutputSpec,
@@ -132,8 +132,6 @@ class GroupBatches:
         task: gives the input regions, the cuts of texts and the auxiliary targets; None leaves all of that to the
             options.
         blind: without images: no regions, and only the boxes of regions that are to be chosen among.
-    Raises:
-        ValueError: when tokenizer, options or regions of the task do not fit the model.
     """
 
     def __init__(
@@ -181,9 +179,10 @@ class GroupBatches:
             image_id: of an image of the store; rows without regions have its size.
         """
         made = copy.copy(self)
-        record = EmptyRecords.like(self._read(image_id))
-        made._regions = RegionChoice(record, self._task, self._options)
-        made._read, made._blind = record.__getitem__, True
+        own = self._read(image_id)
+        record = bare_record(own, np.zeros((0, 4), np.float32), width=own.features.shape[1])
+        made._regions = RegionChoice(None, self._task, self._options)
+        made._read, made._blind = lambda name: record, True
         return made
 
     @property
@@ -193,10 +192,7 @@ class GroupBatches:
 
     def with_photos(self, photos: GroupPhotos) -> GroupBatches:
         """The same from photos: boxes are those of the store, or of the task where it gives some, features the
-        encoder's.
-
-        Raises:
-            ValueError: for a system that reads several images in one row, or box numbers behind features.
+        encoder's. Raises ValueError for a system that reads several images in one row, or box numbers behind features.
         """
         if self._system.joins_images and self._output.num_images > 1:
             raise ValueError(
@@ -278,10 +274,7 @@ class GroupBatches:
         return (longest, self._max_pieces) if longest > self._max_pieces else None
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
-        """
-        Raises:
-            ValueError: naming the group whose rows do not fit.
-        """
+        """"""
         return self.finished(groups, self.rows(groups))
 
     def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
@@ -420,17 +413,11 @@ class GroupBatches:
     def _input_image(self, group: TaskGroup, number: int) -> ImageInput:
         """The regions of the boxes that the task gives, else those of the record that the options choose."""
         record = self._read(group.images[number])
-        chosen = self._regions.of(group, number, record, from_photos=self._photos is not None)
-        record, regions, named = chosen.record, chosen.regions, chosen.named
+        image = self._regions.of(group, number, record, from_photos=self._photos is not None)
         if self._blind and self._output.form not in (REGION, PHRASE):
-            regions, named = np.arange(0), {}
-        boxes = record.boxes[regions]
+            image = replace(image, regions=np.arange(0), named={}, boxes=image.boxes[:0])
         if group.mirrored and self._photos is None:  # stored features are those of the photo as it is
-            boxes = mirrored_boxes(boxes, record.width)
-        image = ImageInput(
-            record, regions, named, chosen.num_boxes, boxes, whole=chosen.whole, mirrored=group.mirrored,
-            swapped=group.swapped,
-        )  # fmt: skip
+            image = replace(image, boxes=mirrored_boxes(image.boxes, image.record.width))
         if self._task is None or not self._task.whole_region or self._blind:
             return image
         return with_whole_region(image, self._whole_image(image))
@@ -487,11 +474,7 @@ class GroupBatches:
 
     def _aligned(self, name: str, text: RowText, image: ImageInput) -> np.ndarray | None:
         """`PretrainSample.aligned_words` of a row; a word names a box by its number, of those that the task gives, else
-        of the record's regions.
-
-        Raises:
-            ValueError: for a word that names a box that is not there.
-        """
+        of the record's regions. Raises ValueError for a word that names a box that is not there."""
         named = np.flatnonzero(text.tags >= 0)
         if not len(named) and not self._grounds_by_number:
             return None

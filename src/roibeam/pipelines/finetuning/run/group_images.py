@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,27 +32,9 @@ from roibeam.pipelines.data.record_photos import PhotoLocation, RecordPhotos
 from roibeam.pipelines.data.record_regions import regions_at_boxes, strongest_regions
 from roibeam.pipelines.finetuning.rows import PartPieces, TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest
-from roibeam.pipelines.finetuning.run.task_data import BoxRecords, EmptyRecords, StorePair, boxes_alone
+from roibeam.pipelines.finetuning.run.task_data import BoxRecords, StorePair, bare_record, boxes_alone
 from roibeam.pipelines.finetuning.systems.options import IN_FILE, LayoutOptions
 from roibeam.pipelines.finetuning.task import AuxiliaryTargets, DownstreamTask, JoinedImage
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenRegions:
-    """
-    Attributes:
-        record: the image's own, or one that is made of it.
-        regions: (R,) int64, their numbers in the record, in the order of the input.
-        named: number of a box, as words name it -> its place among these.
-        num_boxes: number of boxes that words may name.
-        whole: (D,) feature of the whole image where it is of more than the record.
-    """
-
-    record: RegionRecord
-    regions: np.ndarray
-    named: Mapping[int, int]
-    num_boxes: int
-    whole: np.ndarray | None = None
 
 
 class RegionChoice:
@@ -64,49 +46,48 @@ class RegionChoice:
 
     def __init__(
         self,
-        store: FeatureStore | BoxRecords | EmptyRecords | StorePair | Mapping[str, RegionRecord] | None,
+        store: FeatureStore | BoxRecords | StorePair | Mapping[str, RegionRecord] | None,
         task: DownstreamTask | None,
         options: LayoutOptions,
     ) -> None:
         self._store, self._task, self._options = store, task, options
 
-    def of(self, group: TaskGroup, number: int, record: RegionRecord, *, from_photos: bool = False) -> ChosenRegions:
-        """Regions of an image of a group.
+    def of(self, group: TaskGroup, number: int, record: RegionRecord, *, from_photos: bool = False) -> ImageInput:
+        """An image of a group with its input regions, boxes as they are in the photo.
 
         Args:
             record: of the image.
             from_photos: whether features are made of the photo, at whatever boxes the task gives.
-        Raises:
-            ValueError: for a box of the task that the store does not have.
         """
-        given = group.boxes[number] if len(group.boxes) else None
+        given, whole = group.boxes[number] if len(group.boxes) else None, None
         joined = None if from_photos else self._joined(group, number, record)
         if joined is not None:
             record, named, num_boxes, whole = joined
-            return ChosenRegions(record, np.arange(record.num_regions), named, num_boxes, whole)
-        if given is None:
-            regions = self._stored(group, number, record)
-            places = dict(zip(regions.tolist(), range(len(regions)), strict=True))
-            return ChosenRegions(record, regions, places, record.num_regions)
-        if from_photos:
-            record = _at_boxes(record, given)
             regions = np.arange(record.num_regions)
+        elif given is None:
+            regions, num_boxes = self._stored(group, number, record), record.num_regions
+            named = dict(zip(regions.tolist(), range(len(regions)), strict=True))
         else:
-            regions = regions_at_boxes(record, np.asarray(given, np.float32).reshape(-1, 4))
-        return ChosenRegions(record, regions, {place: place for place in range(len(regions))}, len(regions))
+            boxes = np.asarray(given, np.float32).reshape(-1, 4)
+            if from_photos:  # cut to the photo
+                limits = np.array([record.width, record.height] * 2, np.float32)
+                record = bare_record(record, np.clip(boxes, 0, limits))
+            regions = np.arange(record.num_regions) if from_photos else regions_at_boxes(record, boxes)
+            named, num_boxes = {place: place for place in range(len(regions))}, len(regions)
+        return ImageInput(
+            record, regions, named, num_boxes, record.boxes[regions], whole=whole, mirrored=group.mirrored,
+            swapped=group.swapped,
+        )  # fmt: skip
 
     def check(self, groups: Iterable[TaskGroup]) -> None:
         """Checks the boxes of every image whose regions the task gives or joins, without reading features.
 
-        Groups that are not open need no record.
-
-        Raises:
-            ValueError: naming the first group whose boxes a store lacks, or whose records in two stores are of photos
-                of different sizes.
+        Groups that are not open need no record. Raises ValueError naming the first group whose boxes a store lacks, or
+        whose records in two stores are of photos of different sizes.
         """
         if self._store is None:
             return
-        assert not isinstance(self._store, BoxRecords | EmptyRecords | Mapping), "only stores have boxes to check"
+        assert not isinstance(self._store, BoxRecords | Mapping), "only stores have boxes to check"
         light = boxes_alone(self._store)
         choice = RegionChoice(light, self._task, self._options)
         seen = set[tuple[str, int]]()
@@ -136,23 +117,6 @@ class RegionChoice:
         if self._options.region_order == IN_FILE:
             return np.arange(min(record.num_regions, most or record.num_regions))
         return strongest_regions(record, most)
-
-
-def _at_boxes(record: RegionRecord, boxes: Any) -> RegionRecord:
-    """The record of the same photo with these boxes (n, 4), cut to it, without features."""
-    limits = np.array([record.width, record.height] * 2, np.float32)
-    placed = np.clip(np.asarray(boxes, np.float32).reshape(-1, 4), 0, limits)
-    count, kind = len(placed), record.features.dtype
-    return RegionRecord(
-        image_id=record.image_id,
-        height=record.height,
-        width=record.width,
-        boxes=placed,
-        features=np.zeros((count, 1), kind),
-        class_ids=np.zeros(count, np.uint16),
-        class_scores=np.zeros(count, np.float32),
-        image_feature=record.image_feature,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,10 +340,8 @@ class GroupPhotos:
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
         """Pads photos to one batch; also (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
-        zeros at padding.
-
-        Raises:
-            ValueError: naming a photo that cannot be read, or is not the one that its record was made of.
+        zeros at padding. Raises ValueError naming a photo that cannot be read, or is not the one that its record was
+        made of.
         """
         made = collate_inputs([photo.result() for photo in photos], self._choices)
         boxes, mask = made.regions["region_boxes"], made.regions["region_mask"]

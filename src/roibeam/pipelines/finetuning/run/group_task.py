@@ -185,7 +185,7 @@ class GroupTask:
 
 
 class PhotoTask(GroupTask):
-    """A `GroupTask` from photos: the largest batch is tried before the first step (`RehearsedTask`).
+    """A `GroupTask` from photos: the largest batch is tried before the first step (`WorstBatch`).
 
     Args:
         given, named: of `GroupTask`.

@@ -226,8 +226,6 @@ def loss_named(
             all "regions" (VL-BERT).
         region_targets: how `referred_targets` makes targets of right boxes.
         label_weights: see `DownstreamTask`.
-    Raises:
-        ValueError: for an unknown name.
     """
     known = DENOMINATORS if form == REGION else LOSSES[form]
     if name not in known:

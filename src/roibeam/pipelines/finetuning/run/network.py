@@ -71,19 +71,19 @@ def started_network(
         ValueError: when system or model have no such head or no place for classes, grounding or auxiliary targets, or
             the model reads classes and the task has none.
     """
-    changes = system.needed_fields(output, grounding)
-    if any(getattr(model.config, name) != value for name, value in changes.items()):
-        model = changed_model(model, changes, source=source)
+
+    def changed(model: Any, fields: Mapping[str, Any], state: Mapping[str, Tensor] | None = None) -> Any:
+        if all(getattr(model.config, name) == value for name, value in fields.items()):
+            return model
+        return changed_model(model, fields, source=source, state=state)
+
+    model = changed(model, system.needed_fields(output, grounding))
     if output.num_images > 1 and system.pair_start is not None:
-        fields, state = system.pair_start(model)
-        if any(getattr(model.config, name) != value for name, value in fields.items()):
-            model = changed_model(model, fields, source=source, state=state)
+        model = changed(model, *system.pair_start(model))
     if num_input_classes:
         if system.class_input_start is None:
             raise ValueError(f"told_classes: {system.name} has no place for classes of regions; leave it at false")
-        fields, state = system.class_input_start(model, num_input_classes)
-        if any(getattr(model.config, name) != value for name, value in fields.items()):
-            model = changed_model(model, fields, source=source, state=state)
+        model = changed(model, *system.class_input_start(model, num_input_classes))
     elif system.reads_input_classes(model.config):
         raise ValueError(
             f"{source}: this model reads the class of each region, and the task has none; "
@@ -101,11 +101,21 @@ def started_network(
         load_start(module, dict(release.start(model.state_dict(), list(module.state_dict()))))
         return _release_network(module, release, system)
     if head == MATCH:
-        return _new_match_network(system, model, output, beside, source)
+        if output.form != CHOICE or output.num_images > 1 or beside is not None:
+            raise ValueError("head.kind 'match' scores pairs of a text and an image: of retrieval; set it to 'ours'")
+        try:
+            return _match_network(MatchModel(model), system)
+        except ValueError as error:
+            raise ValueError(f"head.kind 'match': {source}: {error}; set head.kind to 'ours'") from None
     own_head = system.new_head(model.config, output)
-    if beside is not None:
-        return _task_network(_auxiliary_model(system, model, own_head, beside), system)
-    return _task_network(_model_class(output)(model, own_head), system)
+    if beside is None:
+        return _task_network(_model_class(output)(model, own_head), system)
+    every = bool(beside.class_names) and not beside.hidden_regions
+    module = AuxiliaryTaskModel(
+        model, own_head, num_classes=len(beside.class_names),
+        with_whole_image=every and system.classifies_whole_image, with_words=beside.hidden_words > 0,
+    )  # fmt: skip
+    return _task_network(module, system)
 
 
 def set_dropout(network: TaskNetwork, share: float) -> None:
@@ -120,11 +130,8 @@ def set_dropout(network: TaskNetwork, share: float) -> None:
 
 
 def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: CaptionTokenizer) -> None:
-    """Initialises the last layer of a new head: each label at the mean of the embeddings of its word pieces.
-
-    Raises:
-        ValueError: when the head has no such start, or a label has no piece.
-    """
+    """Initialises the last layer of a new head: each label at the mean of the embeddings of its word pieces. Raises
+    ValueError when the head has no such start, or a label has no piece."""
     module: Any = network.module
     if not hasattr(module, "start_from_words"):
         raise ValueError("head.start 'words': only the head of VL-BERT's release for labels starts so; leave it out")
@@ -136,11 +143,8 @@ def start_from_words(network: TaskNetwork, labels: Sequence[str], tokenizer: Cap
 
 
 def with_encoder(network: TaskNetwork, encoder: RegionEncoder, choices: EndToEndChoices) -> TaskNetwork:
-    """The network with the encoder that makes its features of photos; its module takes an `ImageBatch` too.
-
-    Raises:
-        ValueError: as `EndToEndModel`.
-    """
+    """The network with the encoder that makes its features of photos; its module takes an `ImageBatch` too. Raises
+    ValueError as `EndToEndModel`."""
     joint = EndToEndModel(network.module, encoder, choices)
     return TaskNetwork(joint, network.encoder_config, describe_joint(joint, network.described))
 
@@ -150,8 +154,6 @@ def read_network(folder: Path, system: TaskSystem, output: OutputSpec) -> TaskNe
 
     Args:
         folder: with config.json and weights.
-    Raises:
-        ValueError: naming the folder, when its files are missing or do not fit.
     """
     settings = read_json_object(folder / CONFIG, max_bytes=MAX_CONFIG_BYTES)
     if "end_to_end" in settings:
@@ -168,17 +170,6 @@ def read_network(folder: Path, system: TaskSystem, output: OutputSpec) -> TaskNe
         if isinstance(value, Tensor) and not name.startswith(_BESIDE)
     }
     return _network(settings, system, output, lambda make: build_model(make, state), folder)
-
-
-def _new_match_network(
-    system: TaskSystem, model: Any, output: OutputSpec, beside: AuxiliaryTargets | None, source: object
-) -> TaskNetwork:
-    if output.form != CHOICE or output.num_images > 1 or beside is not None:
-        raise ValueError("head.kind 'match' scores pairs of a text and an image: of retrieval; set it to 'ours'")
-    try:
-        return _match_network(MatchModel(model), system)
-    except ValueError as error:
-        raise ValueError(f"head.kind 'match': {source}: {error}; set head.kind to 'ours'") from None
 
 
 def _network(
@@ -222,14 +213,6 @@ def _release_network(module: Any, release: ReleaseHead, system: TaskSystem) -> T
     return TaskNetwork(module, module.config, described)
 
 
-def _auxiliary_model(system: TaskSystem, model: Any, head: Any, beside: AuxiliaryTargets) -> AuxiliaryTaskModel:
-    every = bool(beside.class_names) and not beside.hidden_regions
-    return AuxiliaryTaskModel(
-        model, head, num_classes=len(beside.class_names), with_whole_image=every and system.classifies_whole_image,
-        with_words=beside.hidden_words > 0,
-    )  # fmt: skip
-
-
 def _task_network(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     """A network with roibeam's own head; pre-training heads are not trained, except that of auxiliary words."""
     model: Any = module.model
@@ -238,24 +221,21 @@ def _task_network(module: TaskModel, system: TaskSystem) -> TaskNetwork:
     if isinstance(module, TextTaskModel):
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and not any(part in name for part in system.unread_alone))
-    described = {
-        "model_type": TASK_MODEL,
-        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
-        "head": module.head.config.to_diff_dict(),
-    }
-    return TaskNetwork(module, model.config, described)
+    return _own_network(module, module.head.config.to_diff_dict())
 
 
 def _match_network(module: MatchModel, system: TaskSystem) -> TaskNetwork:
     """A network with the pre-training head for pairs; the other heads are not trained."""
     model: Any = module.model
     _train_only(model, (*system.trained, "match_head.", "relationship_head."))
-    described = {
-        "model_type": TASK_MODEL,
-        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
-        "head": {"model_type": MATCH},
-    }
-    return TaskNetwork(module, model.config, described)
+    return _own_network(module, {"model_type": MATCH})
+
+
+def _own_network(module: Any, head: Mapping[str, Any]) -> TaskNetwork:
+    """A network without a head of a release; `head` describes its own."""
+    model = module.model
+    own = {**model.config.to_diff_dict(), "architectures": [type(model).__name__]}
+    return TaskNetwork(module, model.config, {"model_type": TASK_MODEL, "model": own, "head": head})
 
 
 def _train_only(module: nn.Module, beginnings: tuple[str, ...]) -> None:

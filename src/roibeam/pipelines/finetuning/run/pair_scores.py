@@ -286,11 +286,8 @@ class PairParts:
 
     @torch.inference_mode()
     def block(self, part: Part, progress: Callable[[int], None] = lambda pairs: None) -> np.ndarray:
-        """Scores (texts, images of the fold) in the type of the model, in the order of the fold's images.
-
-        Raises:
-            ValueError: where a score is not a finite number.
-        """
+        """Scores (texts, images of the fold) in the type of the model, in the order of the fold's images. Raises
+        ValueError where a score is not a finite number."""
         texts, count = self._read_texts(part.texts), len(part.texts)
         found = []
         start = 0

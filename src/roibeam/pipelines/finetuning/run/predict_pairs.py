@@ -24,10 +24,11 @@ from roibeam.messages import escaped, plural
 from roibeam.pipelines.common.charts import CANVAS_STYLE, box_canvas
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
-from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, folded, note, page_start, table
+from roibeam.pipelines.common.page_layout import PAGE_END, banner_html, note, page_start
 from roibeam.pipelines.data.batches.image_batch import PhotoOrReason, stored_photos
+from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.extract.store_page import warning_of_store
-from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.held_out_images import SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.retrieval import (
     FoldPairs,
@@ -41,12 +42,19 @@ from roibeam.pipelines.finetuning.metrics.retrieval import (
     write_ids,
 )
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import seeds_of
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.pair_scores import PairParts, pair_scorer, plan_pairs
-from roibeam.pipelines.finetuning.run.predict_request import STORE_MISSING, PredictRequest, check_predict
+from roibeam.pipelines.finetuning.run.predict_request import (
+    STORE_MISSING,
+    check_predict,
+    checkpoint_notes,
+    checkpoints_of,
+)
 from roibeam.pipelines.finetuning.run.predict_run import PredictResult, TrainedTask, card_facts, model_facts
+from roibeam.pipelines.finetuning.run.prediction_page import page_card, page_sections
 from roibeam.pipelines.finetuning.run.result_parts import result_lock
 from roibeam.pipelines.finetuning.run.task_data import StoreImages, check_ids
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
@@ -54,7 +62,6 @@ from roibeam.pipelines.training.train_config import FLOAT32, autocast_to, precis
 
 TOP = 5
 _QUERIES = 6  # of a section
-_MOST_BYTES = 1_900_000  # of the queries of a page
 
 
 @dataclass(frozen=True)
@@ -110,11 +117,12 @@ def write_retrieval_page(
         page_start(title, summary, style=CANVAS_STYLE + _STYLE),
         banner_html(warning_of_store(store.manifest)),
         *(note("Note:", remark) for remark in remarks),
-        *_sections(queries, scores, ids, store, photos),
+        '<p class="quiet">The five pictures that score best, the best first; the right one has a frame.</p>\n',
+        *page_sections(queries, lambda query: _query(query, scores, ids, store, photos), "caption"),
+        page_card(facts),
+        PAGE_END,
     ]
-    lines = [[escaped(name), escaped(value, 1000)] for name, value in facts]
-    page.append(f"<section><h2>The card</h2>\n{folded('How this was made', table(['what', 'value'], lines))}</section>")
-    write_bytes_atomically(path, "".join([*page, PAGE_END]).encode("utf-8"))
+    write_bytes_atomically(path, "".join(page).encode("utf-8"))
 
 
 def _chosen_queries(scores: PairScores, texts: Sequence[str]) -> dict[str, list[_Query]]:
@@ -150,30 +158,6 @@ def _image(fold: FoldPairs, place: int) -> int:
 def _one_per_image(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
     """The first number of each image."""
     return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
-
-
-def _sections(
-    queries: Mapping[str, Sequence[_Query]],
-    scores: PairScores,
-    ids: Mapping[str, str],
-    store: FeatureStore,
-    photos: Mapping[str, PhotoOrReason],
-) -> Iterator[str]:
-    room = _MOST_BYTES
-    yield '<p class="quiet">The five pictures that score best, the best first; the right one has a frame.</p>\n'
-    for name, of_section in queries.items():
-        yield f"<section><h2>{escaped(name)}</h2>\n"
-        if not of_section:
-            yield '<p class="quiet">none</p>\n'
-        for place, query in enumerate(of_section):
-            markup = "".join(_query(query, scores, ids, store, photos))
-            room -= len(markup.encode("utf-8"))
-            if room < 0:
-                left = plural(len(of_section) - place, "caption")
-                yield f'<p class="quiet">{left} left out: the page would be too large.</p>\n'
-                break
-            yield markup
-        yield "</section>\n"
 
 
 def _query(
@@ -216,11 +200,8 @@ _PART_FORMAT = 1
 
 
 def run_pair_prediction(request: PredictRequest) -> PredictResult:
-    """Scores every caption of a split with every image, and writes the file.
-
-    Raises:
-        ValueError: for a request that does not fit; the message names the command's option and what to do.
-    """
+    """Scores every caption of a split with every image, and writes the file. Raises ValueError for a request that does
+    not fit; the message names the command's option and what to do."""
     check_predict(request)
     _check_pair_request(request)
     store_path = request.store
@@ -228,7 +209,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         raise ValueError(STORE_MISSING)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    (found,) = request.checkpoints()
+    (found,) = checkpoints_of(request)
     trained = TrainedTask.read(found, request.data, request.task)
     if trained.photos is not None:
         raise ValueError(
@@ -239,7 +220,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     device = choose_device(request.device)
     logger.info("%s", device.words)
     with FeatureStore(store_path) as store:
-        notes = [*request.checkpoint_notes(), *check_feature_space(trained.found, store)]
+        notes = [*checkpoint_notes(request), *check_feature_space(trained.found, store)]
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
         folds = folds_of([group.id for group in captions], [_image_name(group) for group in images], request.folds)
@@ -281,7 +262,7 @@ def _check_pair_request(request: PredictRequest) -> None:
     """Raises ValueError for options that pairs do not have."""
     if request.permute_images:
         raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
-    if request.second is not None:
+    if request.run_2 is not None:
         raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
 
 
@@ -371,7 +352,10 @@ def _write_card(
     measures = retrieval_measures(scores)
     main = next(iter(measures.values()))
     summary = {"measure": main.name, "judged": len(main.values), "sum": sum(main.values), "best_sum": len(main.values)}
-    settings = {name: getattr(request, name) for name in ("blind", "seed", "max_images", "folds", "batch_size")}
+    settings = {
+        "blind": request.blind, "seed": request.seed, "max_images": request.max_images or 0, "folds": request.folds,
+        "batch_size": request.batch_size,
+    }  # fmt: skip
     card: dict[str, Any] = card_facts(
         store, [facts], summary, rows=len(captions),
         split=request.split, settings=settings, annotated=None, command=request.command,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, r
 from roibeam.pipelines.common.page_layout import check_page_file
 from roibeam.pipelines.finetuning.metrics.own_labels import check_scores_file
 from roibeam.pipelines.finetuning.prediction_card import card_path
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, REGION
 from roibeam.pipelines.finetuning.run.finetune_request import best_of_seeds, check_photo_places
 from roibeam.pipelines.finetuning.tasks.named_tasks import TASKS
@@ -31,80 +31,33 @@ _WRITTEN = MappingProxyType(
 STORE_MISSING = "--store is missing: it has the regions of the task's images; roibeam extract makes one"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictRequest:
-    """Request of `roibeam predict`.
+def checkpoints_of(request: PredictRequest) -> list[FoundModel]:
+    """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest.
 
-    Attributes:
-        run: folder of a fine-tuning run, of several seeds (then the best of them), or of one of its checkpoints.
-        second: a run of the same task for another problem, such as VCR's rationales; None for none.
-        store, data, annotated_store: of `FinetuneRequest`.
-        photos: folder of the photos, for a model that was trained end to end; None for the places that the store has.
-        out: result file to write.
-        split: of the task; "" for val, or what the task calls so.
-        blind: without regions.
-        permute_images: give every group another group's images, drawn by `seed`.
-        min_match: least share of the images of the split that the store must have, 0..1, of a task of labels; groups
-            of the others are answered without regions.
-        precision: "float32", "bf16" or "fp16" (autocast); None for that of training on CUDA, float32 elsewhere, and for
-            a task that scores all pairs.
-        scores: .npz file to write the scores of all labels to, see metrics/own_labels.py; None for none.
-        batch_size: groups at once.
-        device, threads: of `RequestedTraining`.
-        max_images, folds: of a task that scores all pairs: how many images are searched, drawn by `seed`, 0 for all;
-            and in how many parts, each by itself.
-        task: file of a task of one's own that the run learned; None for one of `TASKS`.
-        page: file to write a page of the best and the worst predictions to, of rows without an answer the surest and
-            least sure; None for none.
-        command: as typed, for the card.
+    Raises:
+        ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
     """
-
-    run: Path
-    store: str | None
-    data: Path
-    out: Path
-    second: Path | None = None
-    annotated_store: str | None = None
-    photos: str | None = None
-    split: str = ""
-    blind: bool = False
-    permute_images: bool = False
-    min_match: float = 1.0
-    precision: str | None = None
-    scores: Path | None = None
-    seed: int = 0
-    batch_size: int = 64
-    device: str = "auto"
-    threads: int | None = None
-    max_images: int = 0
-    folds: int = 1
-    task: str | None = None
-    page: Path | None = None
-    command: str = ""
+    return [task_checkpoint(run) for run in _runs(request)]
 
     def checkpoints(self) -> list[FoundModel]:
-        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest.
-
-        Raises:
-            ValueError: when a run is none of fine-tuning, or has no checkpoint yet.
-        """
+        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest. Raises
+        ValueError when a run is none of fine-tuning, or has no checkpoint yet."""
         return [task_checkpoint(run) for run in self._runs()]
 
-    def checkpoint_notes(self) -> list[str]:
-        """Notes on the chosen checkpoint of each run with `train.best_by`."""
-        notes = [best_checkpoint_or_folder(best_of_seeds(run))[1] for run in self._runs()]
-        return [line for line in notes if line]
 
-    def _runs(self) -> list[Path]:
-        return [run for run in (self.run, self.second) if run is not None]
+def checkpoint_notes(request: PredictRequest) -> list[str]:
+    """Notes on the chosen checkpoint of each run with `train.best_by`."""
+    notes = [best_checkpoint_or_folder(best_of_seeds(run))[1] for run in _runs(request)]
+    return [line for line in notes if line]
+
+
+def _runs(request: PredictRequest) -> list[Path]:
+    return [run for run in (request.run, request.run_2) if run is not None]
 
 
 def task_checkpoint(run: Path) -> FoundModel:
-    """The model of a fine-tuning run, or in one of its checkpoints.
-
-    Raises:
-        ValueError: when the run is none of fine-tuning, or has no checkpoint yet.
-    """
+    """The model of a fine-tuning run, or in one of its checkpoints. Raises ValueError when the run is none of
+    fine-tuning, or has no checkpoint yet."""
     found = model_folder(best_checkpoint_or_folder(best_of_seeds(run))[0])[0]
     config = found.parent / "config.json"
     saved = read_json_object(config, max_bytes=MAX_CONFIG_BYTES) if config.is_file() else {}
@@ -123,7 +76,7 @@ def task_checkpoint(run: Path) -> FoundModel:
 def check_predict(request: PredictRequest) -> None:
     """Raises ValueError with all faults of the request."""
     named = NamedFiles()
-    has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.second, FOLDER)
+    has_run = named.need("RUN", request.run, FOLDER) & named.need("RUN_2", request.run_2, FOLDER)
     has_store = named.need("--store", request.store) and request.store is not None
     named.need("--data", request.data, FOLDER)
     named.need("--photos", request.photos, FOLDER)
@@ -133,7 +86,7 @@ def check_predict(request: PredictRequest) -> None:
     named.look(lambda: check_device(request.device))
     named.look(lambda: check_precision(request.precision))
     named.need("--annotated-store", request.annotated_store)
-    found = named.look(request.checkpoints) if has_run else None
+    found = named.look(lambda: checkpoints_of(request)) if has_run else None
     if has_store:
         named.look(lambda: FeatureStore(str(request.store)).close())
     named.look(lambda: _check_results_file(request.out))
@@ -158,7 +111,15 @@ def check_predict(request: PredictRequest) -> None:
             f"--scores: {described[0]['task']} chooses among no labels, and has no scores of any; leave it out"
         )
     if not described[0]["num_images"]:
-        _check_text_alone(request)
+        given = {
+            "--store": request.store,
+            "--annotated-store": request.annotated_store,
+            "--photos": request.photos,
+            "--blind": request.blind,
+            "--permute-images": request.permute_images,
+            "--min-match": request.min_match != 1,
+        }
+        refuse_images(given)
         return
     if request.store is None:
         raise ValueError(STORE_MISSING)
@@ -181,8 +142,8 @@ def check_predict(request: PredictRequest) -> None:
 
 
 def predicts_pairs(request: PredictRequest) -> bool:
-    """Whether the task of a run scores all texts with all images. Raises as `PredictRequest.checkpoints`."""
-    task = saved_config(request.checkpoints()[0].source.parent)["task"]["task"]
+    """Whether the task of a run scores all texts with all images. Raises as `checkpoints_of`."""
+    task = saved_config(checkpoints_of(request)[0].source.parent)["task"]["task"]
     return task in TASKS and TASKS[task].all_pairs
 
 
@@ -197,19 +158,6 @@ def _check_min_match(request: PredictRequest, described: Mapping[str, Any]) -> N
         )
     if request.permute_images:
         raise ValueError("--min-match: --permute-images shows every question another image, so all must be there")
-
-
-def _check_text_alone(request: PredictRequest) -> None:
-    """Raises ValueError for options of tasks with images."""
-    given = {
-        "--store": request.store,
-        "--annotated-store": request.annotated_store,
-        "--photos": request.photos,
-        "--blind": request.blind,
-        "--permute-images": request.permute_images,
-        "--min-match": request.min_match != 1,
-    }
-    refuse_images(given)
 
 
 def refuse_images(given: Mapping[str, object]) -> None:

@@ -29,11 +29,13 @@ from roibeam.features.store import FeatureStore
 from roibeam.messages import plural
 from roibeam.pipelines.common.compute import choose_device, is_main_process
 from roibeam.pipelines.common.console.progress import waiting
+from roibeam.pipelines.data.compatibility import HeldOutOptions
 from roibeam.pipelines.data.feature_settings import boxes_words
 from roibeam.pipelines.extract.store_page import warning_of_store
-from roibeam.pipelines.finetuning.held_out_images import HeldOutOptions, SeenBefore, photo_names, seen_before
+from roibeam.pipelines.finetuning.held_out_images import SeenBefore, photo_names, seen_before
 from roibeam.pipelines.finetuning.metrics.own_labels import check_texts, write_label_scores
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
+from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
 from roibeam.pipelines.finetuning.run.finetune_request import PhotoRequest, seeds_of
 from roibeam.pipelines.finetuning.run.finetune_run import digest_of_labels
@@ -41,7 +43,12 @@ from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_images import GroupPhotos
 from roibeam.pipelines.finetuning.run.group_task import predicted
 from roibeam.pipelines.finetuning.run.network import TaskNetwork, read_network
-from roibeam.pipelines.finetuning.run.predict_request import PredictRequest, check_predict, reads_photos
+from roibeam.pipelines.finetuning.run.predict_request import (
+    check_predict,
+    checkpoint_notes,
+    checkpoints_of,
+    reads_photos,
+)
 from roibeam.pipelines.finetuning.run.prediction_page import (
     joined_parts,
     probability_of,
@@ -205,8 +212,6 @@ class TrainedTask:
         Args:
             data: folder with the files of its task.
             task_file: of a task of one's own.
-        Raises:
-            ValueError: when a file of the run is damaged, or its labels are not those that it learned.
         """
         check_model_sums(found.source)
         config = found.source.parent / "config.json"
@@ -233,11 +238,7 @@ class TrainedTask:
     def from_photos(
         self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
     ) -> GroupBatches:
-        """The batches with the photos of these groups.
-
-        Raises:
-            ValueError: as `GroupPhotos`.
-        """
+        """The batches with the photos of these groups. Raises ValueError as `GroupPhotos`."""
         joint: Any = self.network.module
         assert self.photos is not None
         images = dict.fromkeys(image for group in groups for image in group.images)
@@ -248,16 +249,13 @@ class TrainedTask:
 
 
 def run_prediction(request: PredictRequest) -> PredictResult:
-    """Predicts every group of a split, and writes the result file.
-
-    Raises:
-        ValueError: for a request that does not fit; the message names the command's option and what to do.
-    """
+    """Predicts every group of a split, and writes the result file. Raises ValueError for a request that does not fit;
+    the message names the command's option and what to do."""
     check_predict(request)
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    trained = [TrainedTask.read(found, request.data, request.task) for found in request.checkpoints()]
-    task, chosen = trained[0].task, request.checkpoint_notes()
+    trained = [TrainedTask.read(found, request.data, request.task) for found in checkpoints_of(request)]
+    task, chosen = trained[0].task, checkpoint_notes(request)
     _check_problems([each.task.problems for each in trained])
     request = replace(request, split=task.resolve_split(request.split))
     device = choose_device(request.device)
@@ -505,11 +503,8 @@ def _digest(
 
 
 def _permuted(groups: Sequence[TaskGroup], seed: int) -> list[TaskGroup]:
-    """Gives every group the images of another one, never its own; equal images stay together.
-
-    Raises:
-        ValueError: when there is no other one.
-    """
+    """Gives every group the images of another one, never its own; equal images stay together. Raises ValueError when
+    there is no other one."""
     kinds = list(dict.fromkeys(group.images for group in groups if group.is_open))
     if len(kinds) < 2:
         raise ValueError("--permute-images needs groups of at least two images")

@@ -8,7 +8,7 @@ joined as the parts are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -184,20 +184,19 @@ def _best_values(task: DownstreamTask, groups: Sequence[TaskGroup], measures: Ma
         return list(measures[UPPER_BOUND].values)
     if task.form != LABEL or not task.labels:
         return [1.0] * len(groups)
-    ideal = [Prediction(_ideal_scores(group.target, len(task.labels))) for group in groups]
+    ideal = []
+    for group in groups:
+        scores, target = np.zeros(len(task.labels), np.float32), group.target
+        shares = target if isinstance(target, Mapping) else {} if target is None else {target: 1.0}
+        for place, value in shares.items():
+            scores[place] = value
+        ideal.append(Prediction(scores))
     return list(_main(task.judge(groups, ideal)).values)
 
 
 def _main(measures: Mapping[str, Measure]) -> Measure:
     """The first measure that is a mean over rows."""
     return next(each for each in measures.values() if not isinstance(each, Whole))
-
-
-def _ideal_scores(target: Any, count: int) -> np.ndarray:
-    scores = np.zeros(count, np.float32)
-    for place, value in (target if isinstance(target, Mapping) else {} if target is None else {target: 1.0}).items():
-        scores[place] = value
-    return scores
 
 
 def _row_facts(task: DownstreamTask, group: TaskGroup, prediction: Prediction, value: float) -> dict[str, Any]:
@@ -380,25 +379,42 @@ def _page(
         yield note("Note:", remark)
     kinds = dict.fromkeys(_kind(row) for rows in chosen.values() for row in rows if row["images"])
     yield f'<p class="quiet">{" ".join(_LEGENDS[kind] for kind in kinds)}</p>\n'
+    titled = {"{} <small>{}</small>".format(*_TITLES[name]): rows for name, rows in chosen.items()}
+    yield from page_sections(
+        titled, lambda row: _row(row, "" if store is None else "".join(_images(row, store, photos))), "row"
+    )
+    yield page_card(facts) + PAGE_END
+
+
+def page_sections(
+    sections: Mapping[str, Sequence[Any]], markup_of: Callable[[Any], Iterable[str]], unit: str
+) -> Iterator[str]:
+    """Sections of a page by their headings, as much of them as a page may hold.
+
+    Args:
+        markup_of: what stands in a section -> its parts.
+        unit: name of one of these, in the singular.
+    """
     room = _MOST_BYTES
-    for name, rows in chosen.items():
-        heading, words = _TITLES[name]
-        yield f"<section><h2>{heading} <small>{words}</small></h2>\n"
+    for heading, rows in sections.items():
+        yield f"<section><h2>{heading}</h2>\n"
         if not rows:
             yield '<p class="quiet">none</p>\n'
         for place, row in enumerate(rows):
-            images = "" if store is None else "".join(_images(row, store, photos))
-            markup = "".join(_row(row, images))
+            markup = "".join(markup_of(row))
             room -= len(markup.encode("utf-8"))
             if room < 0:
-                left = plural(len(rows) - place, "row")
+                left = plural(len(rows) - place, unit)
                 yield f'<p class="quiet">{left} left out: the page would be too large.</p>\n'
                 break
             yield markup
         yield "</section>\n"
+
+
+def page_card(facts: Sequence[tuple[str, str]]) -> str:
+    """Section with a card's lines, name and value."""
     lines = [[escaped(name), escaped(value, 1000)] for name, value in facts]
-    yield f"<section><h2>The card</h2>\n{folded('How this was made', table(['what', 'value'], lines))}</section>\n"
-    yield PAGE_END
+    return f"<section><h2>The card</h2>\n{folded('How this was made', table(['what', 'value'], lines))}</section>\n"
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -443,16 +459,8 @@ def _chosen_boxes(row: Mapping[str, Any]) -> list[DrawnBox]:
         words, share, _ = row["top"][place]
         label = f"predicted, {100 * share:.0f} %" if place == 0 else ""
         colour = _PREDICTED if place == 0 else _QUIET
-        found.append(
-            DrawnBox(
-                tuple(box),
-                colour,
-                label,
-                f"{words}: {100 * share:.1f} %",
-                is_quiet=place > 0,
-                line=2.5 if not place else 1.25,
-            )
-        )
+        described, line = f"{words}: {100 * share:.1f} %", 1.25 if place else 2.5
+        found.append(DrawnBox(tuple(box), colour, label, described, is_quiet=place > 0, line=line))
     if boxes["right"]:
         found.insert(1, DrawnBox(tuple(boxes["right"]), _RIGHT, "right", "what is meant", line=2.5))
     return found

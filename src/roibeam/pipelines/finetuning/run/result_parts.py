@@ -96,11 +96,7 @@ class ResultParts:
         write_mark(mark, self._mark_digest(number), [file], **facts)
 
     def wait(self) -> None:
-        """Waits for the parts of all processes.
-
-        Raises:
-            ValueError: when one of them cannot come any more.
-        """
+        """Waits for the parts of all processes. Raises ValueError when one of them cannot come any more."""
         wait_for_files([self._mark(number) for number in self._numbers], self._is_whole, self._is_at_work)
 
     def facts(self) -> Iterator[dict[str, Any]]:

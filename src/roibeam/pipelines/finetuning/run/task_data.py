@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,11 +32,12 @@ from roibeam.pipelines.finetuning.held_out_images import (
     check_read_splits,
     other_tasks_leaks,
     photo_names,
+    refuse_shared,
     seen_before,
 )
 from roibeam.pipelines.finetuning.metrics.measure import check_row_ids
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import FinetuneRequest
 from roibeam.pipelines.finetuning.run.task_start import TaskStart
 from roibeam.pipelines.finetuning.scored_tasks import is_own
 from roibeam.pipelines.finetuning.task import SPLITS, DownstreamTask, has_target
@@ -139,7 +140,7 @@ def shared_images(train: Iterable[str], validation: Iterable[str]) -> list[str]:
 def check_ids(task: DownstreamTask, groups: Sequence[TaskGroup], what: str) -> None:
     """Raises ValueError where two groups of a problem have one id: their predictions could not be distinguished."""
     ids = [group.id if task.turns is None else f"{group.id}, {task.turns(group)}" for group in groups]
-    check_row_ids(what, ids, list(dict.fromkeys(ids)), unit="id")
+    check_row_ids(what, ids, unit="id")
 
 
 def check_labels(groups: Sequence[TaskGroup], has_label: Callable[[TaskGroup], bool], what: str, use: str) -> None:
@@ -201,11 +202,7 @@ class StorePair:
         return self.second.num_regions_of([self._images.id_of(image) or image for image in image_ids])
 
     def with_both(self, joined: JoinedGroups, what: str, *, min_match: float, hint: str = "") -> JoinedGroups:
-        """The groups of the first store whose images the second has too.
-
-        Raises:
-            ValueError: as `StoreImages.join`.
-        """
+        """The groups of the first store whose images the second has too. Raises ValueError as `StoreImages.join`."""
         found = self._images.join(joined.groups, f"{what}, --annotated-store", min_match=min_match, hint=hint)
         kept = [
             group
@@ -235,6 +232,20 @@ class BoxRecords:
         )
 
 
+def bare_record(record: RegionRecord, boxes: np.ndarray, *, width: int = 1) -> RegionRecord:
+    """The record of the same photo with other boxes (n, 4), whose features are zeros of a width."""
+    return RegionRecord(
+        image_id=record.image_id,
+        height=record.height,
+        width=record.width,
+        boxes=boxes,
+        features=np.zeros((len(boxes), width), record.features.dtype),
+        class_ids=np.zeros(len(boxes), np.uint16),
+        class_scores=np.zeros(len(boxes), np.float32),
+        image_feature=record.image_feature,
+    )
+
+
 def boxes_alone(store: FeatureStore | StorePair) -> BoxRecords | StorePair:
     """The same images without their features."""
     if isinstance(store, FeatureStore):
@@ -245,11 +256,8 @@ def boxes_alone(store: FeatureStore | StorePair) -> BoxRecords | StorePair:
 
 
 def check_num_boxes(task: DownstreamTask, groups: Sequence[TaskGroup], source: FeatureStore | StorePair | None) -> None:
-    """Checks the numbers of boxes, before anything is written.
-
-    Raises:
-        ValueError: naming the first group whose image has another number of boxes in the store than in the task.
-    """
+    """Checks the numbers of boxes, before anything is written. Raises ValueError naming the first group whose image has
+    another number of boxes in the store than in the task."""
     if task.num_boxes is None or source is None:
         return
     images = [group.images[0] for group in groups]
@@ -319,32 +327,6 @@ class MissingImages(NamedTuple):
         return {**summary, "rows": rows}
 
 
-@dataclass(frozen=True)
-class EmptyRecords:
-    """Stands in for a store: every image has this record, which has no region."""
-
-    record: RegionRecord
-
-    @classmethod
-    def like(cls, record: RegionRecord) -> EmptyRecords:
-        """Records of the size of `record`, with features of its width."""
-        return cls(
-            RegionRecord(
-                image_id=record.image_id,
-                height=record.height,
-                width=record.width,
-                boxes=np.zeros((0, 4), np.float32),
-                features=np.zeros((0, record.features.shape[1]), record.features.dtype),
-                class_ids=np.zeros(0, np.uint16),
-                class_scores=np.zeros(0, np.float32),
-                image_feature=record.image_feature,
-            )
-        )
-
-    def __getitem__(self, image_id: str) -> RegionRecord:
-        return self.record
-
-
 def with_missing(groups: Sequence[TaskGroup], joined: JoinedGroups) -> tuple[list[TaskGroup], MissingImages]:
     """All groups in their order, those that a store has with its ids; and those that lack images.
 
@@ -382,11 +364,8 @@ class TaskData:
 def joined_data(
     task: DownstreamTask, store: FeatureStore | None, source: FeatureStore | StorePair | None, min_match: float
 ) -> TaskData:
-    """The groups of both splits, those whose images the stores have; without a store all of them.
-
-    Raises:
-        ValueError: when too few are there, ids come twice, or labels are missing.
-    """
+    """The groups of both splits, those whose images the stores have; without a store all of them. Raises ValueError
+    when too few are there, ids come twice, or labels are missing."""
     images = None if store is None else StoreImages(store)
     found, files, notes = {}, dict[str, tuple[Path, ...]](), []
     hint = ", or leave them out with a lower --min-match"
@@ -426,12 +405,10 @@ def guarded_data(
 
     Args:
         allowed: whether the run may train on images that results are reported on.
-    Raises:
-        ValueError: if it would, and may not.
     """
     called = {**data.train.called, **({} if data.validation is None else data.validation.called)}
-    names, trained = photo_names(request.held_out, store, called), data.train.image_ids()
-    report = check_given_rules(request.held_out, trained, names, f"{task.name}, {task.train}")
+    names, trained = photo_names(request, store, called), data.train.image_ids()
+    report = check_given_rules(request, trained, names, f"{task.name}, {task.train}")
     notes = [] if report is None else report.lines()
     if report is not None and report.leaked:
         before = len(data.train.groups)
@@ -453,28 +430,21 @@ def _other_splits(task: DownstreamTask) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for split in task.splits:
         if split not in (task.train, task.validation):
-            try:
+            with suppress(MissingFileError):  # a split whose file is not there cannot be judged on either
                 found[split] = [image for group in task.read(split).groups for image in group.images]
-            except MissingFileError:
-                continue  # a split whose file is not there cannot be judged on either
     return found
 
 
 def _validation_leaks(data: TaskData, names: PhotoNames, start: TaskStart, *, allowed: bool) -> list[str]:
-    """Notes on validation images that this run or the one that it starts from trains on.
-
-    Raises:
-        ValueError: when this run would train on some, and may not.
-    """
+    """Notes on validation images that this run or the one that it starts from trains on. Raises ValueError when this
+    run would train on some, and may not."""
     if data.validation is None:
         return []
     validation = data.validation.image_ids()
     shared = shared_images(data.train.image_ids(), validation)
-    words = f"{len(shared):,} of {plural(len(validation), 'validation image')}" if shared else ""
-    if shared and not allowed:
-        raise ValueError(
-            f"{words} are in the training split too, such as {printable(shared[0], 80)}: what is measured on them is "
-            f"not held out; take them out of one split, or say --set data.shared_images=true"
-        )
-    notes = [f"{words} are trained on: what is measured is not held out"] if shared else []
+    notes = []
+    if shared:
+        words = f"{len(shared):,} of {plural(len(validation), 'validation image')}"
+        refuse_shared(words, shared, allowed=allowed)
+        notes.append(f"{words} are trained on: what is measured is not held out")
     return [*notes, *seen_before(start.run, validation, names).notes(start.source, "validation")]

@@ -97,12 +97,16 @@ class LoadedTaskModel:
             self._group(place, text, (given,) if isinstance(given, RegionRecord) else given, records)
             for place, (text, given) in enumerate(zip(texts, self._checked_regions(texts, regions), strict=True))
         ]
-        batches = self._batches(records)
+        trained = self._trained
+        batches = GroupBatches(
+            trained.system, trained.network.encoder_config, self.tokenizer, trained.layout, trained.output,
+            records if self.num_images else None, loss=None, task=trained.task,
+        )  # fmt: skip
         for group in groups if self.num_images else ():
             batches.check(group)
         for note in batches.notes_of_cuts(groups, "input"):
             logger.warning("%s", note)
-        predictions = list(predicted(self.model, batches, groups, self._trained.output.form, batch_size))
+        predictions = list(predicted(self.model, batches, groups, trained.output.form, batch_size))
         answers = []
         for label, each in zip(self._directly.labels_of(predictions), predictions, strict=True):
             scores = zip(self.labels, each.scores.tolist(), strict=False)
@@ -132,13 +136,6 @@ class LoadedTaskModel:
         names = tuple(f"question {place}, image {number}" for number in range(len(given)))
         records.update(zip(names, given, strict=True))
         return TaskGroup(f"question {place}", names, (self._directly.row(parts),), None)
-
-    def _batches(self, records: Mapping[str, RegionRecord]) -> GroupBatches:
-        trained = self._trained
-        return GroupBatches(
-            trained.system, trained.network.encoder_config, self.tokenizer, trained.layout, trained.output,
-            records if self.num_images else None, loss=None, task=trained.task,
-        )  # fmt: skip
 
 
 def load_task_model(folder: str | Path, *, task: str | None = None) -> LoadedTaskModel:

@@ -23,7 +23,8 @@ from roibeam.model.task_heads import MatchModel, TaskModel
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.data.mode_changes import TOY_TASK, changed_by
 from roibeam.pipelines.finetuning.recipes.task_recipe import TaskRecipe
-from roibeam.pipelines.finetuning.run.finetune_request import NEW, EncoderRequest, FinetuneRequest
+from roibeam.pipelines.finetuning.requests import FinetuneRequest
+from roibeam.pipelines.finetuning.run.finetune_request import NEW
 from roibeam.pipelines.finetuning.run.network import TaskNetwork
 from roibeam.pipelines.finetuning.run.predict_request import FINETUNING
 from roibeam.pipelines.finetuning.systems.named_systems import system_named, system_of
@@ -45,6 +46,7 @@ from roibeam.pipelines.training.model_files.model_start import (
 )
 from roibeam.pipelines.training.model_files.provenance import check_tokenizer
 from roibeam.pipelines.training.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.training.requests import EncoderRequest
 from roibeam.pipelines.training.run_folder.training_data import has_trained_images
 
 _MODEL = "model."
@@ -227,8 +229,6 @@ class TaskStart:
         """
         Args:
             spec: named by the user; None for that of the model or the BERT, else one made from the texts.
-        Raises:
-            ValueError: when it has other words than the model, or those are unknown.
         """
         if self.found is None:
             if self.bert is None:
@@ -245,23 +245,20 @@ class TaskStart:
 
 
 def start_of(request: FinetuneRequest, recipe: TaskRecipe | None = None) -> TaskStart:
-    """Start of a run; the user's own names come before the recipe's.
-
-    Raises:
-        ValueError: when there is no such model, or it is of another system.
-    """
+    """Start of a run; the user's own names come before the recipe's. Raises ValueError when there is no such model, or
+    it is of another system."""
     system = request.system or (None if recipe is None else recipe.system)
-    if request.start != NEW:
-        found = without_heads(load_model_or_joint(request.start))
+    if request.from_ != NEW:
+        found = without_heads(load_model_or_joint(request.from_))
         its = system_of(found.model)
         if system not in (None, its.name):
-            raise ValueError(f"--from {request.start} is a model of {its.name}, not of {system}")
+            raise ValueError(f"--from {request.from_} is a model of {its.name}, not of {system}")
         return TaskStart(its, found, first=FirstTask.of(found))
     assert system is not None
     published = recipe is not None and recipe.system == system
     named, size = (
         system_named(system),
-        request.size or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE),
+        request.model or (_PUBLISHED_SIZE if published and not request.toy else _DEFAULT_SIZE),
     )
     if size not in named.sizes:
         raise ValueError(f"--model {size!r}: {name_hint(size, named.sizes)}")
@@ -279,8 +276,6 @@ def task_encoder(
     """
     Args:
         own: of the run that this one starts from; None for that of the request.
-    Raises:
-        ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
     """
     if own is not None:
         return started_encoder(config, own.conventions, own, **options.of_network())
@@ -289,9 +284,5 @@ def task_encoder(
 
 
 def chosen_encoder(request: EncoderRequest) -> ChosenDetector:
-    """The detector whose ResNet is the encoder, if the start has none.
-
-    Raises:
-        ValueError: as `choose_encoder`.
-    """
+    """The detector whose ResNet is the encoder, if the start has none. Raises ValueError as `choose_encoder`."""
     return choose_encoder(request.detector or DEFAULT_ENCODER, request.weights, request.conventions)

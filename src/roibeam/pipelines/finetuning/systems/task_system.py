@@ -352,16 +352,10 @@ class TaskSystem:
             return self.alone
         return self.grounding.get(GROUNDED if grounding == AUTO else grounding, {}) if output.form == CHOICE else {}
 
-    def rows_for(self, output: OutputSpec) -> int:
-        """Number of rows of a batch for one row of a task."""
-        return 1 if self.joins_images else output.num_images
-
     def release_head(self, kind: str, config: BertSizes, output: OutputSpec) -> ReleaseHead:
-        """The head of a release for an output, for a model of this configuration.
-
-        Raises:
-            ValueError: where that release has none, or its head for regions scores the image as a whole and this is no
-                candidate, or the model has no state of it.
+        """The head of a release for an output, for a model of this configuration. Raises ValueError where that release
+        has none, or its head for regions scores the image as a whole and this is no candidate, or the model has no
+        state of it.
         """
         found = self.release_heads.get(kind, {}).get(output.of_head)
         if found is None:
@@ -379,11 +373,8 @@ class TaskSystem:
         return found
 
     def written_head(self, official: str, output: OutputSpec) -> ReleaseHead:
-        """The head of the release whose checkpoints are of the class `official`.
-
-        Raises:
-            ValueError: where no release has such a head for the output.
-        """
+        """The head of the release whose checkpoints are of the class `official`. Raises ValueError where no release has
+        such a head for the output."""
         for heads in self.release_heads.values():
             found = heads.get(output.of_head)
             if found is not None and found.official == official:
@@ -399,12 +390,8 @@ class TaskSystem:
             )
 
     def new_head(self, config: BertSizes, output: OutputSpec) -> TaskHead:
-        """A new head of roibeam's own kind for a model of this configuration.
-
-        Raises:
-            ValueError: for more than two images, two of them that are to be chosen among, or a whole image that the
-                model has no state of.
-        """
+        """A new head of roibeam's own kind for a model of this configuration. Raises ValueError for more than two
+        images, two of them that are to be chosen among, or a whole image that the model has no state of."""
         if output.num_images not in (0, 1, 2) or (output.num_images != 1 and output.form != LABEL):
             raise ValueError(f"{self.name}: no head for {output.num_images} images of a row with form {output.form!r}")
         if output.form == REGION:
@@ -417,15 +404,19 @@ class TaskSystem:
             return GroundingHead(GroundingHeadConfig.for_model(config, inner_width=width, num_heads=output.num_heads))
         fields = {"num_classes": output.num_labels, "classifier": self.classifier if output.form == LABEL else "linear"}
         fields["reads"] = self.reads[output.form] if output.num_images == 1 else self.pair_reads
-        if self.rows_for(output) == 2:
+        if output.num_images == 2 and not self.joins_images:
             return ImagePairHead(ImagePairHeadConfig.for_model(config, **fields))
         return LabelHead(LabelHeadConfig.for_model(config, **fields))
 
 
-def with_labels(config: Any, num_labels: int) -> Any:
+def own_fields(config: Any) -> dict[str, Any]:
+    """Fields of a model's configuration that are of its class."""
+    return {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
+
+
+def with_labels(config: Any, num_labels: int, **changes: Any) -> Any:
     """A model's configuration with `num_labels` answers."""
-    fields = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
-    return type(config)(**{**fields, "num_answers": num_labels})
+    return type(config)(**{**own_fields(config), "num_answers": num_labels, **changes})
 
 
 def shared_parameters(state: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:

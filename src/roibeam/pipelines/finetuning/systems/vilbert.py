@@ -7,14 +7,16 @@
 
 Two images make two rows, whose pooled vectors stand side by side (vilbert-multi-task, NLVR2). The baseline reads its
 pooled [CLS]. A model that holds the heads of its release (vilbert_beta, vilbert-multi-task, black4321/InterBERT) for
-several tasks is called for the scores of one: that class stands before the model's own among the bases of a network.
+several tasks is called for the scores of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from torch import nn
 
 from roibeam.model.inputs import VLBatch
 from roibeam.model.interbert.model import InterBertForPreTraining, InterBertForTasks, interbert_config, interbert_small
@@ -40,76 +42,43 @@ from roibeam.pipelines.finetuning.systems.task_system import (
 )
 
 
-class CalledModel:
-    """Base of models whose call applies `encode`, then one of their heads."""
-
-    encode: Any
-
-
-class CalledForAnswers(CalledModel):
-    """Maps a batch to (B, A) logits."""
-
-    answers: Any
-
-    def forward(self, batch: VLBatch) -> Any:
-        return self.answers(self.encode(batch))
+def _answers(model: Any, batch: VLBatch) -> Any:
+    """(B, A) logits."""
+    return model.answers(model.encode(batch))
 
 
-class CalledForChoices(CalledModel):
-    """Maps a batch to (B, 1) scores."""
-
-    score_pairs: Any
-
-    def forward(self, batch: VLBatch) -> Any:
-        return self.score_pairs(self.encode(batch))[:, None]
+def _choices(model: Any, batch: VLBatch) -> Any:
+    """(B, 1) scores."""
+    return model.score_pairs(model.encode(batch))[:, None]
 
 
-class CalledForRegions(CalledModel):
-    """Maps a batch to (B, R + 1) scores, the whole image first."""
-
-    score_regions: Any
-
-    def forward(self, batch: VLBatch) -> Any:
-        return self.score_regions(batch, self.encode(batch))
+def _regions(model: Any, batch: VLBatch) -> Any:
+    """(B, R + 1) scores, the whole image first."""
+    return model.score_regions(batch, model.encode(batch))
 
 
-class CalledForImagePairs(CalledModel):
-    """Maps a batch to (B / 2, 2) logits of statements about the two images of rows 2i and 2i + 1."""
-
-    image_pairs: Any
-
-    def forward(self, batch: VLBatch) -> Any:
-        return self.image_pairs(self.encode(batch))
+def _statements(model: Any, batch: VLBatch) -> Any:
+    """(B / 2, 2) logits of statements about the two images of rows 2i and 2i + 1."""
+    return model.image_pairs(model.encode(batch))
 
 
-class ViLbertAnswers(CalledForAnswers, ViLbertForTasks): ...  # type: ignore[misc]
+def _head(
+    model: type[nn.Module],
+    scores: Callable[[Any, VLBatch], Any],
+    head: str,
+    config: Callable[[Any, int], Any] = with_labels,
+) -> ReleaseHead:
+    """A model that holds the heads of its release, called for the scores of one of them."""
+    called = type(model.__name__, (model,), {"forward": scores})
+    return ReleaseHead(called, model.__name__, config, shared_parameters, f"{head}.")
 
 
-class ViLbertChoices(CalledForChoices, ViLbertForTasks): ...  # type: ignore[misc]
-
-
-class ViLbertRegions(CalledForRegions, ViLbertForTasks): ...  # type: ignore[misc]
-
-
-class MultiTaskAnswers(CalledForAnswers, ViLbertForMultiTask): ...  # type: ignore[misc]
-
-
-class MultiTaskChoices(CalledForChoices, ViLbertForMultiTask): ...  # type: ignore[misc]
-
-
-class MultiTaskRegions(CalledForRegions, ViLbertForMultiTask): ...  # type: ignore[misc]
-
-
-class MultiTaskImagePairs(CalledForImagePairs, ViLbertForMultiTask): ...  # type: ignore[misc]
-
-
-class SingleStreamAnswers(CalledForAnswers, SingleStreamForTasks): ...
-
-
-class SingleStreamChoices(CalledForChoices, SingleStreamForTasks): ...
-
-
-class SingleStreamRegions(CalledForRegions, SingleStreamForTasks): ...
+def _heads(model: type[nn.Module]) -> dict[str, ReleaseHead]:
+    return {
+        LABEL: _head(model, _answers, "answer_head"),
+        CHOICE: _head(model, _choices, "pair_score"),
+        REGION: _head(model, _regions, "region_score"),
+    }
 
 
 def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num_images: int) -> list[Span]:
@@ -118,8 +87,7 @@ def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num
 
 def _multi_task(config: ViLbertConfig, num_labels: int) -> ViLbertConfig:
     """The configuration of the multi-task release with one classifier, of so many answers; 0 for none."""
-    fields = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
-    return ViLbertConfig(**{**fields, "num_answers": num_labels, "num_gqa_answers": 0})
+    return with_labels(config, num_labels, num_gqa_answers=0)
 
 
 def _image_pairs(config: ViLbertConfig, num_labels: int) -> ViLbertConfig:
@@ -131,28 +99,15 @@ def _image_pairs(config: ViLbertConfig, num_labels: int) -> ViLbertConfig:
     return _multi_task(config, 0)
 
 
-def _heads(official: str, answers: Any, choices: Any, regions: Any) -> dict[str, ReleaseHead]:
-    """Heads of the first release and the baseline."""
-    return {
-        LABEL: ReleaseHead(answers, official, with_labels, shared_parameters, "answer_head."),
-        CHOICE: ReleaseHead(choices, official, with_labels, shared_parameters, "pair_score."),
-        REGION: ReleaseHead(regions, official, with_labels, shared_parameters, "region_score."),
-    }
-
-
-def _multi_task_head(network: type[ViLbertForMultiTask], config: Any, head: str) -> ReleaseHead:
-    return ReleaseHead(network, "ViLbertForMultiTask", config, shared_parameters, head)
-
-
 def _without_classifier(config: ViLbertConfig, _: int) -> ViLbertConfig:
     return _multi_task(config, 0)
 
 
 _MULTI_TASK = {
-    LABEL: _multi_task_head(MultiTaskAnswers, _multi_task, "answer_head."),
-    OutputSpec(LABEL, num_images=2).of_head: _multi_task_head(MultiTaskImagePairs, _image_pairs, "image_pair_head."),
-    CHOICE: _multi_task_head(MultiTaskChoices, _without_classifier, "pair_score."),
-    REGION: _multi_task_head(MultiTaskRegions, _without_classifier, "region_score."),
+    LABEL: _head(ViLbertForMultiTask, _answers, "answer_head", _multi_task),
+    OutputSpec(LABEL, num_images=2).of_head: _head(ViLbertForMultiTask, _statements, "image_pair_head", _image_pairs),
+    CHOICE: _head(ViLbertForMultiTask, _choices, "pair_score", _without_classifier),
+    REGION: _head(ViLbertForMultiTask, _regions, "region_score", _without_classifier),
 }
 SYSTEM = TaskSystem(
     name="vilbert",
@@ -162,10 +117,7 @@ SYSTEM = TaskSystem(
     positions=lambda config: config.max_position_embeddings - config.first_position,
     classifier="two_layers",
     unread_alone=(".region_embeddings.", ".image_", ".text_attention.", ".pooler.image."),
-    release_heads={
-        RELEASE: _heads("ViLbertForTasks", ViLbertAnswers, ViLbertChoices, ViLbertRegions),
-        RELEASE_MT: _MULTI_TASK,
-    },
+    release_heads={RELEASE: _heads(ViLbertForTasks), RELEASE_MT: _MULTI_TASK},
 )
 SINGLE_STREAM = replace(
     SYSTEM,
@@ -173,25 +125,10 @@ SINGLE_STREAM = replace(
     model_class=SingleStreamForPreTraining,
     sizes={"small": single_stream_small, "base": SingleStreamConfig},
     positions=lambda config: config.max_position_embeddings,
-    release_heads={
-        RELEASE: _heads("SingleStreamForTasks", SingleStreamAnswers, SingleStreamChoices, SingleStreamRegions)
-    },
+    release_heads={RELEASE: _heads(SingleStreamForTasks)},
     parts=("embeddings.", "encoder.", "pooler."),
     unread_alone=("embeddings.features.", "embeddings.locations.", "embeddings.region_"),
 )
-
-
-class InterBertAnswers(CalledForAnswers, InterBertForTasks): ...
-
-
-class InterBertChoices(CalledForChoices, InterBertForTasks): ...
-
-
-class InterBertRegions(CalledForRegions, InterBertForTasks): ...
-
-
-def _head(network: type[InterBertForTasks], head: str) -> ReleaseHead:
-    return ReleaseHead(network, "InterBertForTasks", with_labels, shared_parameters, head)
 
 
 INTERBERT_SYSTEM = TaskSystem(
@@ -201,11 +138,5 @@ INTERBERT_SYSTEM = TaskSystem(
     text=_text,
     positions=lambda config: config.max_position_embeddings,
     unread_alone=(".region_embeddings.", "interbert.image.", ".pooler.image."),
-    release_heads={
-        RELEASE: {
-            LABEL: _head(InterBertAnswers, "answer_head."),
-            CHOICE: _head(InterBertChoices, "pair_score."),
-            REGION: _head(InterBertRegions, "region_score."),
-        }
-    },
+    release_heads={RELEASE: _heads(InterBertForTasks)},
 )

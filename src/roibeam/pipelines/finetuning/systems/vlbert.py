@@ -14,7 +14,8 @@ Two images stand in one row, whose regions are in segments of their own (nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from roibeam.pipelines.finetuning.systems.task_system import (
     ReleaseHead,
     Span,
     TaskSystem,
+    own_fields,
     parts_with_separators,
 )
 from roibeam.pipelines.finetuning.task import AuxiliaryTargets
@@ -96,8 +98,7 @@ def _text(pieces: Pieces, parts: Sequence[TaskText | PartPieces], form: str, num
 
 def _task_config(config: VLBertConfig, **changes: Any) -> VLBertTaskConfig:
     """Configuration of a model with the heads of a task and none of pre-training."""
-    own = {name: value for name, value in config.to_diff_dict().items() if name in config.own_fields()}
-    fields = {name: value for name, value in own.items() if name not in PRE_TRAINING_FIELDS}
+    fields = {name: value for name, value in own_fields(config).items() if name not in PRE_TRAINING_FIELDS}
     return VLBertTaskConfig(**{**fields, **changes})
 
 
@@ -127,18 +128,6 @@ def _choices_beside(config: VLBertConfig, beside: AuxiliaryTargets) -> VLBertTas
     if beside.hidden_regions:
         return _task_config(config, **changes, object_loss="masked")
     return _task_config(config, **changes, **_UNMASKED, object_loss="all")
-
-
-def _choices_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
-    return task_start("vcr", state, names)
-
-
-def _answers_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
-    return task_start("vqa", state, names)
-
-
-def _regions_start(state: Mapping[str, Tensor], names: Sequence[str]) -> Mapping[str, Tensor]:
-    return task_start("refcoco", state, names)
 
 
 def _pair_start(model: VLBertForPreTraining) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -182,9 +171,11 @@ SYSTEM = TaskSystem(
     ),
     release_heads={
         RELEASE: {
-            LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, _answers_start),
-            CHOICE: ReleaseHead(VLBertChoices, "VLBertForVcr", _choices_config, _choices_start, beside=_choices_beside),
-            REGION: ReleaseHead(VLBertRegions, "VLBertForReferring", _regions_config, _regions_start),
+            LABEL: ReleaseHead(VLBertAnswers, "VLBertForVqa", _answers_config, partial(task_start, "vqa")),
+            CHOICE: ReleaseHead(
+                VLBertChoices, "VLBertForVcr", _choices_config, partial(task_start, "vcr"), beside=_choices_beside
+            ),
+            REGION: ReleaseHead(VLBertRegions, "VLBertForReferring", _regions_config, partial(task_start, "refcoco")),
         }
     },
 )

@@ -25,7 +25,15 @@ from roibeam.pipelines.finetuning.metrics.own_labels import (
 )
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import BOTH_RULES, OpenTask, OwnTask, ScoredTask, find_file, opened_rows
-from roibeam.pipelines.finetuning.task import DownstreamTask, Kept, NamedTask, Prediction, QuestionRows, TaskSplit
+from roibeam.pipelines.finetuning.task import (
+    DownstreamTask,
+    Kept,
+    NamedTask,
+    Prediction,
+    QuestionRows,
+    TaskSplit,
+    labelled_answers,
+)
 
 EQUAL, BALANCED_LOSS = "equal", "balanced"
 WEIGHTS = (EQUAL, BALANCED_LOSS)
@@ -181,10 +189,6 @@ def _labels_task(
         measures = own_label_measures(predicted, right, images)
         return {name: measures[name] for name in (ACCURACY, BALANCED) if name in measures}
 
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[RowLabel]:
-        for group, word in zip(groups, words(predictions), strict=True):
-            yield group.id, word
-
     def write_entries(path: Path, entries: Sequence[Any]) -> None:
         write(path, [(row, label) for row, label in entries])
 
@@ -197,10 +201,13 @@ def _labels_task(
         validation=validation,
         judge=lambda groups, predictions: judge(groups, words(predictions)),
         kept=Kept(words, judge),
-        answers=answers,
+        answers=labelled_answers(words),
         write=write_entries,
         labels=chosen,
-        label_weights=balanced_weights(list(counts.values())) if weights == BALANCED_LOSS else (),
+        # N / (K n) of each of K labels with n of N rows.
+        label_weights=tuple(sum(counts.values()) / (len(counts) * count) for count in counts.values())
+        if weights == BALANCED_LOSS
+        else (),
         splits=splits,
         has_label=lambda group: group.facts["label"] is not None,
         right_words=lambda group: str(group.facts["label"]),
@@ -211,11 +218,6 @@ def _labels_task(
 def text_row(text: str) -> TaskRow:
     """A text beside its image."""
     return TaskRow((TaskText((text,)),))
-
-
-def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """N / (K n) of each of K labels with n of N rows."""
-    return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 
 def _labels(path: Path, rows: Rows, min_occurrence: int) -> dict[str, int]:
@@ -231,8 +233,7 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
     rows = list(rows_of(path))
     if not rows:
         raise ValueError(f"{str(path)!r} holds no row")
-    ids = [row.id for row in rows]
-    check_row_ids(repr(str(path)), ids, list(dict.fromkeys(ids)), unit="id")
+    check_row_ids(repr(str(path)), [row.id for row in rows], unit="id")
     unknown = 0
     groups = []
     for row in rows:
@@ -249,7 +250,12 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
     labels = Counter(row.label for row in rows if row.label is not None)
     if labels and unknown == labels.total():
         some, known = (printable(", ".join(sorted(each)[:4]), 120) for each in (labels, places))
-        hint = _number_hint(labels, places)
+        hint = ""
+        if set(map(_number, labels)) & set(map(_number, places)) - {None}:
+            hint = (
+                "; as numbers they are equal: pandas writes a column of whole numbers with a gap as 0.0, 1.0; write it "
+                'with astype("Int64"), or as texts'
+            )
         raise ValueError(
             f"{str(path)!r}: none of its labels ({some}, ...) is one of those trained on ({known}, ...){hint}"
         )
@@ -261,16 +267,6 @@ def _read(path: Path, rows_of: Rows, places: Mapping[str, int], split: str, *, i
             f"{100 * times / labels.total():.1f} % of the rows"
         )
     return TaskSplit(groups, (path,), tuple(notes))
-
-
-def _number_hint(labels: Iterable[str], known: Iterable[str]) -> str:
-    """Hint for labels that are equal as numbers; "" for others."""
-    if not set(map(_number, labels)) & set(map(_number, known)) - {None}:
-        return ""
-    return (
-        "; as numbers they are equal: pandas writes a column of whole numbers with a gap as 0.0, 1.0; write it with "
-        'astype("Int64"), or as texts'
-    )
 
 
 def _number(label: str) -> float | None:

@@ -48,6 +48,7 @@ from roibeam.pipelines.finetuning.task import (
     Prediction,
     QuestionRows,
     TaskSplit,
+    labelled_answers,
 )
 
 _DEV, _MISMATCHED = "dev", "mismatched"
@@ -85,12 +86,8 @@ def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> Do
     def judge(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Mapping[str, Measure]:
         return measures_of(task, _values(task, predictions), [group.facts["label"] for group in groups])
 
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[tuple[str, str]]:
-        for group, word in zip(groups, _words(task, predictions), strict=True):
-            yield group.id, word
-
-    def write(path: Path, entries: Sequence[Any]) -> None:
-        write_glue_results(path, [(index, prediction) for index, prediction in entries])
+    def words(predictions: Iterable[Prediction]) -> list[str]:
+        return [prediction_text(task, value) for value in _values(task, predictions)]
 
     return DownstreamTask(
         name=name,
@@ -100,13 +97,13 @@ def _opened(name: str, task: GlueTask, folder: Path, options: GlueOptions) -> Do
         train="train",
         validation=MISMATCHED if options.validation == _MISMATCHED else task.validation,
         judge=judge,
-        answers=answers,
-        write=write,
+        answers=labelled_answers(words),
+        write=write_glue_results,
         labels=task.labels,
         num_images=0,
         splits=tuple(task.rows),
         right_words=lambda group: str(group.facts["label"]),
-        directly=QuestionRows(text_row, lambda predictions: _words(task, predictions), len(task.texts)),
+        directly=QuestionRows(text_row, words, len(task.texts)),
     )
 
 
@@ -115,11 +112,7 @@ def text_row(texts: Sequence[str]) -> TaskRow:
     return TaskRow(tuple(TaskText((text,)) for text in texts), images=())
 
 
-def _words(task: GlueTask, predictions: Sequence[Prediction]) -> list[str]:
-    return [prediction_text(task, value) for value in _values(task, predictions)]
-
-
-def _values(task: GlueTask, predictions: Sequence[Prediction]) -> list[float]:
+def _values(task: GlueTask, predictions: Iterable[Prediction]) -> list[float]:
     """Numbers of the predicted labels, or similarities."""
     return [float(each.scores.argmax() if task.labels else each.scores[0]) for each in predictions]
 
@@ -182,8 +175,11 @@ def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] 
 
     def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         for group, each in zip(groups, predictions, strict=True):
+            assert each.boxes is not None
             image, _, number = group.id.rpartition("#")
-            yield {"image_id": image, "sentence_id": int(number), "boxes": _ranked_boxes(group, each)}
+            # All boxes for each phrase, the best first; the same float32 numbers as in the store.
+            boxes = [each.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, each)]
+            yield {"image_id": image, "sentence_id": int(number), "boxes": boxes}
 
     return DownstreamTask(
         name=NAME,
@@ -230,11 +226,7 @@ def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> It
 
 
 def _scores(group: TaskGroup, prediction: Prediction) -> np.ndarray:
-    """(P, R) scores of a group's phrases.
-
-    Raises:
-        ValueError: for scores that are no numbers.
-    """
+    """(P, R) scores of a group's phrases. Raises ValueError for scores that are no numbers."""
     broken = int(np.isnan(prediction.scores).any(axis=-1).sum())
     if broken:
         raise ValueError(
@@ -251,9 +243,3 @@ def _judged(groups: Sequence[TaskGroup], predictions: Sequence[Prediction], rule
         for phrase, scores in zip(phrases, _scores(group, each), strict=True):
             covers = covering(each.boxes[ranked(scores.tolist())], phrase.boxes, GROUNDING_RULES[rule])
             yield GroundedPhrase(group.images[0], phrase.types, covers)
-
-
-def _ranked_boxes(group: TaskGroup, prediction: Prediction) -> list[list[list[float]]]:
-    """All boxes for each phrase, the best first; the same float32 numbers as in the store."""
-    assert prediction.boxes is not None
-    return [prediction.boxes[ranked(scores.tolist())].tolist() for scores in _scores(group, prediction)]

@@ -14,8 +14,12 @@ from roibeam.pipelines.finetuning.tasks.language import NAME as ENTITIES
 from roibeam.pipelines.finetuning.tasks.language import EntitiesOptions, glue_task, open_entities
 from roibeam.pipelines.finetuning.tasks.nlvr2 import Nlvr2Options, open_nlvr2
 from roibeam.pipelines.finetuning.tasks.referring import SPLITS as REFERRING
-from roibeam.pipelines.finetuning.tasks.referring import ReferringOptions
-from roibeam.pipelines.finetuning.tasks.referring_task import check_referring, check_stored_referring, open_referring
+from roibeam.pipelines.finetuning.tasks.referring import (
+    ReferringOptions,
+    check_referring,
+    check_stored_referring,
+    open_referring,
+)
 from roibeam.pipelines.finetuning.tasks.retrieval import RetrievalOptions, open_retrieval
 from roibeam.pipelines.finetuning.tasks.vcr import VcrOptions, check_vcr, open_vcr
 from roibeam.pipelines.finetuning.tasks.vqa import VqaOptions, open_vqa_or_table

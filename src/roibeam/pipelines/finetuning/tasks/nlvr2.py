@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
@@ -60,22 +58,8 @@ class Nlvr2Options:
             raise ValueError(f"Nlvr2Options: max_regions must not be negative, got {self.max_regions}")
 
 
-class LabelScores(Protocol):
-    """Prediction of one group: the (2,) scores of `LABELS`."""
-
-    @property
-    def scores(self) -> np.ndarray: ...
-
-
 def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None) -> DownstreamTask:
     """NLVR2 with its official files in `folder`, found by their names."""
-
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[JudgedLine]:
-        return judged_lines(groups, predictions)
-
-    def regions(group: TaskGroup, image: int, record: RegionRecord) -> np.ndarray:
-        return input_regions(record.class_scores, options)
-
     return DownstreamTask(
         name="nlvr2",
         form=LABEL,
@@ -84,12 +68,12 @@ def open_nlvr2(folder: Path, options: Nlvr2Options, labels: Sequence[str] | None
         train="train",
         validation="dev",
         judge=nlvr2_scores,
-        answers=answers,
+        answers=judged_lines,
         write=write_nlvr2_predictions,
         labels=LABELS,
         num_images=2,
         splits=SPLITS,
-        regions=regions,
+        regions=lambda group, image, record: input_regions(record.class_scores, options),
         directly=QuestionRows(lambda texts: statement_row(*texts), predicted_labels),
     )
 
@@ -99,7 +83,7 @@ def statement_row(sentence: str) -> TaskRow:
     return TaskRow((TaskText((sentence,)),), images=(0, 1))
 
 
-def predicted_labels(predictions: Sequence[LabelScores]) -> list[str]:
+def predicted_labels(predictions: Sequence[Prediction]) -> list[str]:
     """One of `LABELS` for each statement; the first of them where both score alike."""
     return [LABELS[int(each.scores.argmax())] for each in predictions]
 
@@ -110,11 +94,8 @@ def read_nlvr2_groups(folder: Path, split: str, options: Nlvr2Options) -> list[T
 
 
 def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
-    """The statements of a file in its order. A target is 1 or 0, or None without a label.
-
-    Raises:
-        ValueError: for a line that is not in NLVR2's format, an identifier that comes twice, or no statement.
-    """
+    """The statements of a file in its order. A target is 1 or 0, or None without a label. Raises ValueError for a line
+    that is not in NLVR2's format, an identifier that comes twice, or no statement."""
     bare = options.image_names == "no-extension"
     groups = [
         TaskGroup(
@@ -127,8 +108,7 @@ def nlvr2_groups(path: str, options: Nlvr2Options) -> list[TaskGroup]:
     ]
     if not groups:
         raise ValueError(f"{path!r}: no statement in it")
-    ids = [group.id for group in groups]
-    check_row_ids(repr(path), ids, ids, unit="statement")
+    check_row_ids(repr(path), [group.id for group in groups], unit="statement")
     return groups
 
 
@@ -146,18 +126,14 @@ def input_regions(class_scores: np.ndarray, options: Nlvr2Options) -> np.ndarray
     return np.sort(np.argsort(-class_scores, kind="stable")[: options.max_regions])
 
 
-def judged_lines(groups: Sequence[TaskGroup], predictions: Sequence[LabelScores]) -> Iterator[JudgedLine]:
+def judged_lines(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[JudgedLine]:
     """A line of the result file for each statement; "False" where both labels score alike, as the first of them."""
     for group, each in zip(groups, predictions, strict=True):
         yield JudgedLine(group.id, bool(each.scores.argmax()))
 
 
-def nlvr2_scores(groups: Sequence[TaskGroup], predictions: Sequence[LabelScores]) -> dict[str, Measure]:
-    """ "accuracy" and "consistency".
-
-    Raises:
-        ValueError: for a statement whose label is not known.
-    """
+def nlvr2_scores(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> dict[str, Measure]:
+    """ "accuracy" and "consistency". Raises ValueError for a statement whose label is not known."""
     unknown = [group.id for group in groups if group.target is None]
     if unknown:
         raise ValueError(f"{len(unknown)} statements without a label (first: {unknown[0]}); they cannot be scored")

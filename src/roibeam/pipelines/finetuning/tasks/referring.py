@@ -2,7 +2,8 @@
 
 One group for each sentence: 10,758 sentences of RefCOCO+ val, not 3,805 references. Its target is the annotated box of
 the object. Candidates are the annotated boxes of the photo, MAttNet's detections or the regions of the store;
-`ReferringOptions` chooses the overlap that counts in training, and that of the metric.
+`ReferringOptions` chooses the overlap that counts in training, and that of the metric. Of two stores one has detected
+regions, the other annotated ones.
 
 Sources of the candidates' order and number: jackroos/VL-BERT refcoco/data/datasets/refcoco.py;
 refer_expression_dataset.py of jiasenlu/vilbert_beta and facebookresearch/vilbert-multi-task. Boxes are x1 y1 x2 y2 in
@@ -16,10 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import plural
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.refer import (
@@ -32,40 +34,19 @@ from roibeam.pipelines.data.datasets.refer import (
     sentences_of,
 )
 from roibeam.pipelines.data.datasets.rows import BadRows
-from roibeam.pipelines.data.record_regions import swap_left_right
+from roibeam.pipelines.data.record_regions import regions_at_boxes, swap_left_right
 from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, ChosenBox
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, ChosenBox, result_entry, write_referring_results
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
-from roibeam.pipelines.finetuning.rows import TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME, INSTANCES_NAMES, REFS, check_data_set, find_file
+from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, Prediction, TaskSplit
 
 NONE, SIZE, LAST_PIXEL = "none", "size", "last_pixel"
 WHOLE_IMAGES = (NONE, SIZE, LAST_PIXEL)
 DETECTED_GO, LAST_GO, REFUSE = "detected", "last", "refuse"
 TOO_MANY = (DETECTED_GO, LAST_GO, REFUSE)
 WHOLE, DETECTED, ANNOTATED = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class CandidateRules:
-    """
-    Attributes:
-        whole_image: whether the photo as a whole is the first candidate, and up to where it goes: "none"; "size", to
-            its width and height (ViLBERT); "last_pixel", one less (VL-BERT).
-        max_boxes: most candidates of a photo, the photo itself among them; 0 = all.
-        too_many: what a photo with more of them loses: "detected" boxes, from the end; the "last" boxes, so annotated
-            ones go first (vilbert-multi-task); or it is an error ("refuse": the first ViLBERT fails in training).
-    """
-
-    whole_image: str = NONE
-    max_boxes: int = 0
-    too_many: str = DETECTED_GO
-
-    def __post_init__(self) -> None:
-        check_choice(self, "whole_image", WHOLE_IMAGES)
-        check_choice(self, "too_many", TOO_MANY)
-        if self.max_boxes < 0:
-            raise ValueError(f"CandidateRules: max_boxes must not be negative, got {self.max_boxes}")
 
 
 class Candidates(NamedTuple):
@@ -88,7 +69,7 @@ class Candidates(NamedTuple):
 
 
 def candidates_of(
-    where: str, detected: np.ndarray, annotated: np.ndarray, image_hw: tuple[int, int] | None, rules: CandidateRules
+    where: str, detected: np.ndarray, annotated: np.ndarray, image_hw: tuple[int, int] | None, rules: ReferringOptions
 ) -> Candidates:
     """Candidates of a photo.
 
@@ -120,7 +101,7 @@ def candidates_of(
     )
 
 
-def whole_image_box(where: str, image_hw: tuple[int, int] | None, rules: CandidateRules) -> np.ndarray:
+def whole_image_box(where: str, image_hw: tuple[int, int] | None, rules: ReferringOptions) -> np.ndarray:
     """(1, 4) float32, the box of the whole photo, or (0, 4) where it is no candidate. Raises ValueError as
     `candidates_of`."""
     if rules.whole_image == NONE:
@@ -177,7 +158,11 @@ class ReferringOptions:
         annotated_in_training: in training the annotated boxes, of a second store, stand behind the others (both
             releases).
         crowds: annotated boxes of crowds are candidates too (VL-BERT).
-        whole_image, max_boxes, too_many: see `CandidateRules`.
+        whole_image: whether the photo as a whole is the first candidate, and up to where it goes: "none"; "size", to
+            its width and height (ViLBERT); "last_pixel", one less (VL-BERT).
+        max_boxes: most candidates of a photo, the photo itself among them; 0 = all.
+        too_many: what a photo with more of them loses: "detected" boxes, from the end; the "last" boxes, so annotated
+            ones go first (vilbert-multi-task); or it is an error ("refuse": the first ViLBERT fails in training).
         target: of a candidate in training: "binary", 1 for an overlap above 0.5 (VL-BERT); "iou", the overlap where it
             is at least 0.5 (ViLBERT); "overlap", as it is.
         judged_target: the same of the loss on other splits; ViLBERT's is "overlap".
@@ -220,12 +205,10 @@ class ReferringOptions:
         check_choice(self, "box_rule", BOX_RULES)
         if self.annotated_in_training and self.boxes == ANNOTATED_BOXES:
             raise ValueError("ReferringOptions: annotated_in_training adds annotated boxes, and the boxes are these")
-        _ = self.candidate_rules
-
-    @property
-    def candidate_rules(self) -> CandidateRules:
-        """Rules of the candidates. Raises ValueError for an unknown one."""
-        return CandidateRules(self.whole_image, self.max_boxes, self.too_many)
+        check_choice(self, "whole_image", WHOLE_IMAGES)
+        check_choice(self, "too_many", TOO_MANY)
+        if self.max_boxes < 0:
+            raise ValueError(f"ReferringOptions: max_boxes must not be negative, got {self.max_boxes}")
 
     def target_of(self, split: str) -> str:
         """The kind of target on a split."""
@@ -248,23 +231,11 @@ class ReferringFiles(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class RegionScores(Protocol):
-    """Prediction of one group: (n,) scores, and their (n, 4) boxes x1 y1 x2 y2."""
-
-    @property
-    def scores(self) -> np.ndarray: ...
-
-    @property
-    def boxes(self) -> np.ndarray | None: ...
-
-
 def read_referring(folder: Path, name: str, options: ReferringOptions) -> ReferringFiles:
     """The files of a data set, found by their names in the folder or in one right below it.
 
     Args:
         name: one of `REFS`.
-    Raises:
-        ValueError: for files that are missing or damaged.
     """
     refs, instances = find_file(folder, REFS[name]), find_file(folder, *INSTANCES_NAMES)
     detections = find_file(folder, DETECTIONS_NAME) if options.boxes == DETECTED_BOXES else None
@@ -294,10 +265,8 @@ def referring_groups(files: ReferringFiles, split: str, options: ReferringOption
     """The sentences of a split, in the order of the file.
 
     A group's `boxes` are its candidates without the whole photo, which is `whole_image`; boxes from the store are not
-    among them. Annotated ones that stand behind those are in `facts`, and `candidates_for` puts all together.
-
-    Raises:
-        ValueError: for a split without a sentence, or as `candidates_of`.
+    among them. Annotated ones that stand behind those are in `facts`, and `candidates_for` puts all together. Raises
+    ValueError for a split without a sentence, or as `candidates_of`.
     """
     sentences = [each for each in files.sentences if each.split == split]
     if not sentences:
@@ -320,7 +289,7 @@ def candidates_for(group: TaskGroup, options: ReferringOptions, stored_boxes: np
     if stored_boxes is None:
         raise ValueError(f"{group.id}: its candidates come from the store, and no boxes of the store were given")
     facts = group.facts
-    return candidates_of(group.images[0], stored_boxes, facts["annotated"], facts["image_hw"], options.candidate_rules)
+    return candidates_of(group.images[0], stored_boxes, facts["annotated"], facts["image_hw"], options)
 
 
 def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
@@ -334,7 +303,7 @@ def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
     return replace(group, rows=rows)
 
 
-def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[RegionScores]) -> Iterator[ChosenBox]:
+def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[ChosenBox]:
     """The candidate of the highest score for each sentence, the first of equal ones; no box where there is none."""
     for group, each in zip(groups, predictions, strict=True):
         boxes = each.boxes if each.boxes is not None else np.zeros((0, 4), np.float32)
@@ -343,7 +312,7 @@ def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[RegionScores
 
 
 def referring_scores(
-    groups: Sequence[TaskGroup], predictions: Sequence[RegionScores], options: ReferringOptions
+    groups: Sequence[TaskGroup], predictions: Sequence[Prediction], options: ReferringOptions
 ) -> dict[str, Measure]:
     """ "accuracy" over sentences, the main measure, and "upper bound", the share of them that any candidate hits; among
     annotated boxes "same object" too, the share whose very box was chosen, as MAttNet counts."""
@@ -373,7 +342,7 @@ def _is_same(box: Box, own: Box) -> bool:
     return bool(np.allclose(box, own, rtol=0, atol=1e-3))
 
 
-def _chance(predictions: Sequence[RegionScores], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
+def _chance(predictions: Sequence[Prediction], right: Sequence[Box], hits: Callable[[Box, Box], bool]) -> float:
     """Share of sentences that a random candidate hits; one without candidates is a miss."""
     total = 0.0
     for each, own in zip(predictions, right, strict=True):
@@ -428,11 +397,11 @@ class _Photos:
         number, options = sentence.image_id, self._options
         annotated = corners(self._annotated.get(number, ()))
         image_hw = self._files.instances.image_hw.get(number)
-        whole = whole_image_box(sentence.where, image_hw, options.candidate_rules)
+        whole = whole_image_box(sentence.where, image_hw, options)
         if options.boxes == STORED_BOXES:
             return _Photo(annotated, whole, None, image_hw)
         detected = corners((self._files.detections or {}).get(number, ()) if options.boxes == DETECTED_BOXES else ())
-        found = candidates_of(sentence.where, detected, annotated, image_hw, options.candidate_rules)
+        found = candidates_of(sentence.where, detected, annotated, image_hw, options)
         return _Photo(found.regions, whole, found, image_hw)
 
 
@@ -472,3 +441,95 @@ def _text(sentence: ReferringSentence, form: str) -> str:
     if not text and sentence.sentence:
         raise ValueError(f"{sentence.where}, sentence {sentence.sent_id}: the file has no {form} of it")
     return text
+
+
+def stored_regions(group: TaskGroup, boxes: np.ndarray, options: ReferringOptions) -> np.ndarray:
+    """(R,) int64, regions of a record that are candidates, for boxes (n, 4) of the store."""
+    found = candidates_for(group, options, boxes)
+    return found.numbers[found.kinds == DETECTED]
+
+
+def joined_candidates(
+    group: TaskGroup, detected: RegionRecord, annotated: RegionRecord, options: ReferringOptions
+) -> JoinedImage:
+    """Joins detected candidates and, if the split has some, annotated ones, as ViLBERT's releases join two stores.
+
+    The feature of the whole image is the mean of all detected regions, those that are cut too.
+
+    Args:
+        detected, annotated: the records of the photo in the two stores.
+    """
+    from_store = options.boxes == STORED_BOXES
+    found = candidates_for(group, options, detected.boxes if from_store else None)
+    own, added = found.kinds == DETECTED, found.kinds == ANNOTATED
+    first = found.numbers[own] if from_store else regions_at_boxes(detected, found.boxes[own])
+    second = regions_at_boxes(annotated, found.boxes[added])
+    both = replace(
+        detected,
+        boxes=np.concatenate([detected.boxes[first], annotated.boxes[second]]),
+        features=np.concatenate([detected.features[first], annotated.features[second]]),
+        class_ids=np.concatenate([detected.class_ids[first], annotated.class_ids[second]]),
+        class_scores=np.concatenate([detected.class_scores[first], annotated.class_scores[second]]),
+        attribute_ids=None,
+        attribute_scores=None,
+        class_distribution=None,
+    )
+    total = detected.features.astype(np.float32).sum(axis=0)
+    whole = total / max(1, detected.num_regions)
+    return JoinedImage(both, {place: place for place in range(both.num_regions)}, both.num_regions, whole)
+
+
+def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str] | None], DownstreamTask]:
+    """Function that opens the data set of a name, a key of `SPLITS`."""
+
+    def open_task(folder: Path, options: ReferringOptions, labels: Sequence[str] | None) -> DownstreamTask:
+        files = read_referring(folder, name, options)
+
+        def read(split: str) -> TaskSplit:
+            groups = referring_groups(files, split, options)
+            missed = missed_objects(groups, options)
+            return TaskSplit(groups, notes=(*files.notes, *((f"{split}: {missed}",) if missed else ())))
+
+        return DownstreamTask(
+            name=name,
+            form=REGION,
+            joined=(lambda group, image, record, annotated: joined_candidates(group, record, annotated, options))
+            if options.annotated_in_training
+            else None,
+            joins_training_alone=True,
+            gives_boxes=options.boxes != STORED_BOXES,
+            whole_image=options.whole_image != NONE,
+            measured_in_input=options.overlap_in == INPUT,
+            regions=(lambda group, image, record: stored_regions(group, record.boxes, options))
+            if options.boxes == STORED_BOXES and options.max_boxes
+            else None,
+            loss=options.loss,
+            read=read,
+            train=TRAIN,
+            validation="val",
+            judge=lambda groups, predictions: referring_scores(groups, predictions, options),
+            answers=lambda groups, predictions: map(result_entry, chosen_boxes(groups, predictions)),
+            write=write_referring_results,
+            splits=SPLITS[name],
+            mirrored=lambda group: replace(mirrored_group(group, options), mirrored=True),
+        )
+
+    return open_task
+
+
+def check_referring(options: ReferringOptions) -> None:
+    """Raises ValueError for settings that no run can use."""
+    if options.image_feature != SHOWN_REGIONS:
+        raise ValueError(
+            "image_feature: leave it at shown; on stored features --set layout.whole_image=all makes the mean of all "
+            "regions of --store, and from photos --set end_to_end.whole_image chooses the whole image"
+        )
+
+
+def check_stored_referring(options: ReferringOptions) -> None:
+    """Raises ValueError for settings that a run on stored features cannot use."""
+    if options.overlap_in == INPUT:
+        raise ValueError(
+            "overlap_in: stored features have no network input to measure in; leave it at photo, or train from photos "
+            "with --end-to-end"
+        )

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -47,51 +47,32 @@ EITHER = "|"
 Neighbours = Sequence[Sequence[int]]
 
 
-class Draws(Protocol):
-    """Source of draws: a generator, or a file with those of a published code."""
-
-    def mix(self, count: int) -> int:
-        """One of `count` mixes."""
-
-    def other(self, own: int, count: int) -> int:
-        """One of `count` images, not this one."""
-
-    def hard(self, own: int, neighbours: Sequence[int]) -> int:
-        """One of the images that look like this one."""
-
-    def caption(self, image: int, count: int) -> int:
-        """One of the captions of an image."""
-
-
 class RandomDraws:
-    """Draws of a generator; all are equally likely."""
+    """Draws of a generator, all equally likely; a subclass may have those of a published code."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
 
     def mix(self, count: int) -> int:
-        return self._one_of(count)
+        """One of `count` mixes."""
+        return int(self._generator.integers(count))
 
     def other(self, own: int, count: int) -> int:
-        other = self._one_of(count - 1)
+        """One of `count` images, not this one."""
+        other = int(self._generator.integers(count - 1))
         return other + int(other >= own)
 
     def hard(self, own: int, neighbours: Sequence[int]) -> int:
-        return int(neighbours[self._one_of(len(neighbours))])
+        """One of the images that look like this one."""
+        return int(neighbours[int(self._generator.integers(len(neighbours)))])
 
     def caption(self, image: int, count: int) -> int:
-        return self._one_of(count)
-
-    def _one_of(self, count: int) -> int:
+        """One of the captions of an image."""
         return int(self._generator.integers(count))
 
 
 def mixes_of(words: Sequence[str]) -> list[list[str]]:
-    """The mixes that a setting names, one or several.
-
-    Raises:
-        ValueError: for an unknown kind, or an empty mix.
-    """
+    """The mixes that a setting names, one or several. Raises ValueError for an unknown kind, or an empty mix."""
     mixes: list[list[str]] = [[]]
     for word in words:
         if word == EITHER:
@@ -137,7 +118,7 @@ class Distractors:
         """The group with its wrong pairs behind the true one."""
         return self.drawn(group, RandomDraws(generator))
 
-    def drawn(self, group: TaskGroup, draws: Draws) -> TaskGroup:
+    def drawn(self, group: TaskGroup, draws: RandomDraws) -> TaskGroup:
         """`draw` with draws of any source, taken in the order of the mix, image before caption."""
         own = self._number[group.images[0]]
         if self._draws_caption:
@@ -156,7 +137,7 @@ class Distractors:
                 images.append(self._images[other])
         return replace(group, images=tuple(images), rows=tuple(rows), target=0)
 
-    def _a_caption(self, image: int, draws: Draws) -> TaskText:
+    def _a_caption(self, image: int, draws: RandomDraws) -> TaskText:
         captions = self._captions[image]
         return TaskText((captions[draws.caption(image, len(captions))],))
 
@@ -231,8 +212,6 @@ def hard_neighbours(store: RecordStore, image_ids: Sequence[str], path: Path, *,
     Args:
         path: of the file; a second start of the run takes it.
         features: feature space of the store.
-    Raises:
-        ValueError: when all others look like some image, or the file is damaged.
     """
     digest = hashlib.sha256(json.dumps([_FORMAT, features, list(image_ids)]).encode()).hexdigest()
     if path.is_file():
@@ -318,10 +297,6 @@ class RetrievalOptions:
     def mixes(self) -> list[list[str]]:
         return mixes_of(self.distractors)
 
-    @property
-    def needs_neighbours(self) -> bool:
-        return any(kind in (HARD_CAPTION, HARD_IMAGE) for mix in self.mixes for kind in mix)
-
 
 def open_retrieval(folder: Path, options: RetrievalOptions, labels: Sequence[str] | None) -> DownstreamTask:
     """Retrieval with the files of one data set in `folder`, found by their names.
@@ -342,7 +317,7 @@ def open_retrieval(folder: Path, options: RetrievalOptions, labels: Sequence[str
         if run is None:
             return Distractors(groups, _VALIDATION_MIX, ()).draw
         neighbours: Sequence[Sequence[int]] = ()
-        if options.needs_neighbours:
+        if {HARD_CAPTION, HARD_IMAGE} & set(options.distractors):
             images = list(dict.fromkeys(group.images[0] for group in groups))
             features = store.fingerprint.feature_space
             neighbours = hard_neighbours(store, images, run / FILE_NAME, features=features)  # type: ignore[assignment]
@@ -357,7 +332,7 @@ def open_retrieval(folder: Path, options: RetrievalOptions, labels: Sequence[str
         validation="val",
         judge=judge_choice,
         answers=_no_answers,
-        write=_no_file,
+        write=_no_answers,
         splits=RETRIEVAL_SPLITS,
         drawn_from=drawn_from,
         reported_by=OF_SPLITS,
@@ -382,9 +357,5 @@ def judge_choice(groups: Sequence[TaskGroup], predictions: Sequence[Prediction])
     return {name: Measure(name, right, images, guess=lambda: sum(by_lot) / len(by_lot))}
 
 
-def _no_answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[Any]:
+def _no_answers(*given: object) -> NoReturn:
     raise ValueError("retrieval has no answers of single groups; its scores are of all pairs")
-
-
-def _no_file(path: Path, entries: Sequence[Any]) -> None:
-    raise ValueError("retrieval has no file of single groups; its scores are of all pairs")

@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from roibeam.pipelines.common.image_ids import image_id_of
 from roibeam.pipelines.data.compatibility import check_choice
-from roibeam.pipelines.data.datasets.vcr import NUM_CHOICES, RawVcrQuestion, VcrTokens, named_objects, read_raw_vcr
+from roibeam.pipelines.data.datasets.vcr import (
+    NUM_CHOICES,
+    OBJECT_CLASSES,
+    RawVcrQuestion,
+    VcrTokens,
+    named_objects,
+    object_classes,
+    read_object_names,
+    read_raw_vcr,
+)
 from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vcr import (
     ChosenRow,
@@ -38,15 +47,17 @@ from roibeam.pipelines.finetuning.rows import (
     TaskText,
 )
 from roibeam.pipelines.finetuning.scored_tasks import find_file
-from roibeam.pipelines.finetuning.task import DownstreamTask, Prediction, TaskSplit
+from roibeam.pipelines.finetuning.task import AuxiliaryTargets, BoxClasses, DownstreamTask, Prediction, TaskSplit
 from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     ANNOTATED,
     BOXES,
     BY_MENTION,
     DETECTED,
     EACH_ROW,
+    MASKED,
     NAME_RULES,
     NAMED,
+    NO_LOSS,
     OBJECT_LOSSES,
     TRUNCATIONS,
     EntryNames,
@@ -59,8 +70,6 @@ from roibeam.pipelines.finetuning.tasks.vcr_rules import (
     region_masks,
     row_lengths,
     row_pieces,
-    vcr_auxiliary_targets,
-    vcr_input_classes,
 )
 
 ANSWER, RATIONALE, BOTH = "answer", "rationale", "both"
@@ -194,8 +203,6 @@ def read_vcr_groups(path: str, options: VcrOptions, *, labelled: bool = True) ->
 
     Args:
         labelled: whether its labels are used; without them every file is as a test file.
-    Raises:
-        ValueError: for a file that is not in VCR's format, or options that do not fit it.
     """
     people = read_people_names(options.people)
     return vcr_groups(
@@ -234,36 +241,30 @@ def group_pieces(
     Raises:
         ValueError: naming the question whose context alone is too long, under a rule that cuts the choice alone.
     """
-    rules = _rules(group, options, separator)
-    return [row for rows in _by_context(group) for row in _named(group, row_pieces, rows, coder, rules)]
+    return _by_context(group, options, separator, lambda rows, rules: row_pieces(rows, coder, rules))
 
 
 def group_lengths(
     group: TaskGroup, coder: PieceCoder, options: VcrOptions, *, separator: int | None = None
 ) -> list[tuple[int, int]]:
     """Pieces of each row of a group before it is cut and after; arguments and errors as `group_pieces`."""
-    rules = _rules(group, options, separator)
-    return [row for rows in _by_context(group) for row in _named(group, row_lengths, rows, coder, rules)]
+    return _by_context(group, options, separator, lambda rows, rules: row_lengths(rows, coder, rules))
 
 
-def _rules(group: TaskGroup, options: VcrOptions, separator: int | None) -> PieceRules:
+def _by_context(
+    group: TaskGroup,
+    options: VcrOptions,
+    separator: int | None,
+    made: Callable[[list[tuple[TaskText, ...]], PieceRules], list[Made]],
+) -> list[Made]:
+    """Calls `made` with the rows of each context, which differ in their choice alone; an error names the group."""
     problem = group.facts["problem"]
     is_whole = problem == RATIONALE and group.facts[ANSWER] is None and not options.cut_untold
-    return PieceRules(
-        0 if is_whole else options.pieces_of(problem), options.truncation, options.pieces_twice, separator
-    )
-
-
-def _by_context(group: TaskGroup) -> Iterator[list[tuple[TaskText, ...]]]:
-    """Groups of rows that differ in their choice alone."""
-    for first in range(0, len(group.rows), NUM_CHOICES):
-        yield [row.parts for row in group.rows[first : first + NUM_CHOICES]]
-
-
-def _named(group: TaskGroup, made: Callable[..., list[Made]], *arguments: object) -> list[Made]:
-    """Calls `made` with these arguments; an error names the group."""
+    limit = 0 if is_whole else options.pieces_of(problem)
+    rules = PieceRules(limit, options.truncation, options.pieces_twice, separator)
+    parts = [row.parts for row in group.rows]
     try:
-        return made(*arguments)
+        return [row for at in range(0, len(parts), NUM_CHOICES) for row in made(parts[at : at + NUM_CHOICES], rules)]
     except ValueError as error:
         raise ValueError(f"{group.id}: {error}") from None
 
@@ -277,18 +278,14 @@ def vcr_scores(
         answers: annot_id -> (4,) scores; rationales: annot_id -> (16,) scores, those for the first answer first. None
             without predictions; the file then lacks its columns, and is no leaderboard's file.
         questions: annot_ids, in the order of the annotation file.
-    Raises:
-        ValueError: for a question without one of them, or scores of another number.
     """
     chosen = answers and {name: probabilities(scores) for name, scores in answers.items()}
-    reasons = rationales and {name: probabilities(_by_answer(name, scores)) for name, scores in rationales.items()}
-    return joined_scores(chosen, reasons, questions)
-
-
-def _by_answer(name: str, scores: np.ndarray) -> np.ndarray:
-    if np.size(scores) != NUM_CHOICES**2:
-        raise ValueError(f"{name}: {np.size(scores)} scores of rationales, expected {NUM_CHOICES} for each answer")
-    return np.reshape(scores, (NUM_CHOICES, NUM_CHOICES))
+    reasons: dict[str, np.ndarray] = {}
+    for name, scores in (rationales or {}).items():
+        if np.size(scores) != NUM_CHOICES**2:
+            raise ValueError(f"{name}: {np.size(scores)} scores of rationales, expected {NUM_CHOICES} for each answer")
+        reasons[name] = probabilities(np.reshape(scores, (NUM_CHOICES, NUM_CHOICES)))
+    return joined_scores(chosen, None if rationales is None else reasons, questions)
 
 
 def _given(options: VcrOptions, answer: int | None) -> Sequence[int | None]:
@@ -324,6 +321,36 @@ def _text(tokens: VcrTokens, names: Mapping[int, str], joining: str) -> TaskText
     return TaskText(tuple(words), tuple(tags))
 
 
+WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
+
+
+def _object_names(options: VcrOptions) -> tuple[str, ...]:
+    return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES
+
+
+def vcr_auxiliary_targets(options: VcrOptions) -> AuxiliaryTargets | None:
+    """Auxiliary targets of the options, classes of boxes and hidden words (VL-BERT); None for none."""
+    words: dict[str, Any] = {"hidden_words": options.hidden_words, "word_weight": options.word_loss_weight}
+    if options.object_loss == NO_LOSS:
+        return AuxiliaryTargets(**words) if options.hidden_words else None
+    names = _object_names(options)
+    return AuxiliaryTargets(
+        class_names=(WHOLE_IMAGE, *names),
+        classes=lambda group: object_classes(group.facts["objects"], group.id, names),
+        hidden_regions=options.hidden_boxes if options.object_loss == MASKED else 0.0,
+        region_weight=options.object_loss_weight,
+        **words,
+    )
+
+
+def vcr_input_classes(options: VcrOptions) -> BoxClasses | None:
+    """Input classes of the options; None for none."""
+    if not options.told_classes:
+        return None
+    names = _object_names(options)
+    return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names), names)
+
+
 TRAIN, VALIDATION = "train", "val"
 _MAIN = ("Q->AR", "Q->A", "QA->R")  # the first that is there is what a run is judged by
 
@@ -357,14 +384,11 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
             chosen, reasons = (found, None) if group.facts["problem"] == ANSWER else (None, found)
             yield from vcr_scores(chosen, reasons, [group.id])
 
-    def pieces(group: TaskGroup, coder: PieceCoder, separator: int | None) -> list[list[PartPieces]]:
-        return group_pieces(group, coder, options, separator=separator)
-
-    def lengths(group: TaskGroup, coder: PieceCoder, separator: int | None) -> list[tuple[int, int]]:
-        return group_lengths(group, coder, options, separator=separator)
-
     most = max(map(options.pieces_of, options.problems))
-    is_cut = bool(most or options.pieces_twice)
+    cuts: dict[str, Any] = {}
+    if most or options.pieces_twice:
+        cuts["pieces"] = lambda group, coder, part: group_pieces(group, coder, options, separator=part)
+        cuts["lengths"] = lambda group, coder, part: group_lengths(group, coder, options, separator=part)
     has_two_stores = options.boxes == DETECTED
     return DownstreamTask(
         name="vcr",
@@ -381,8 +405,7 @@ def open_vcr(folder: Path, options: VcrOptions, labels: Sequence[str] | None) ->
         regions=None if has_two_stores else box_selection(options.max_boxes),
         joined=joined_image(options.max_boxes) if has_two_stores else None,
         num_boxes=lambda group: len(group.facts["objects"]),
-        pieces=pieces if is_cut else None,
-        lengths=lengths if is_cut else None,
+        **cuts,
         max_pieces=most,
         turns=(lambda group: str(group.facts["problem"])) if options.problem == BOTH else None,
         updates=options.updates,
@@ -438,11 +461,8 @@ def judge_vcr(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) ->
 def write_vcr_entries(
     path: Path, entries: Sequence[tuple[str, tuple[Sequence[float], Sequence[Sequence[float]]]]]
 ) -> None:
-    """Writes entries of one model or two, as read from the parts of a prediction: lists in place of tuples.
-
-    Raises:
-        ValueError: as `write_vcr_results`.
-    """
+    """Writes entries of one model or two, as read from the parts of a prediction: lists in place of tuples. Raises
+    ValueError as `write_vcr_results`."""
     answers: dict[str, tuple[float, ...]] = {}
     rationales: dict[str, tuple[tuple[float, ...], ...]] = {}
     for name, (own, reasons) in entries:

@@ -1,9 +1,8 @@
-"""VCR's rules in which the releases differ: names of people and things, cutting, regions, outlines, auxiliary targets.
+"""VCR's rules in which the releases differ: names of people and things, cutting, regions and outlines.
 
 Files name people and things by number. Things have the name of their class; for people each public code has a rule of
 its own, and `BY_MENTION` is new. Each public code cuts the rows of a question to a length in a way of its own;
-`EACH_ROW` is new: the pieces of one choice take nothing from another row. Auxiliary targets beside the choice are
-classes of boxes and hidden words (VL-BERT).
+`EACH_ROW` is new: the pieces of one choice take nothing from another row.
 """
 
 from __future__ import annotations
@@ -18,18 +17,15 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.datasets.tables import read_strict_csv
 from roibeam.pipelines.data.datasets.vcr import (
     NAMES,
-    OBJECT_CLASSES,
     PERSON,
     VcrTokens,
     metadata_path,
     names_by_mention,
-    object_classes,
-    read_object_names,
     read_vcr_metadata,
 )
 from roibeam.pipelines.data.record_regions import masks_of_regions
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup, TaskText
-from roibeam.pipelines.finetuning.task import AuxiliaryTargets, BoxClasses, JoinedImage
+from roibeam.pipelines.finetuning.task import JoinedImage
 
 BY_MENTION, RESTARTED, IN_TURN, DRAWN = "mention", "restarted", "in-turn", "drawn"
 NAME_RULES = (BY_MENTION, RESTARTED, IN_TURN, DRAWN)
@@ -120,10 +116,7 @@ class NamesDrawn:
 
 def name_rule(rule: str, people_names: Sequence[str] = NAMES, *, seed: int = 0) -> NameRule:
     """The rule of a name of `NAME_RULES`; of DRAWN the draws follow from the seed and the order of the questions.
-
-    Raises:
-        ValueError: for an unknown rule, or no names.
-    """
+    Raises ValueError for an unknown rule, or no names."""
     if not people_names:
         raise ValueError("names of people: expected at least one, got none")
     if rule == IN_TURN:
@@ -137,10 +130,8 @@ def name_rule(rule: str, people_names: Sequence[str] = NAMES, *, seed: int = 0) 
 
 def read_people_names(path: str) -> Sequence[str]:
     """Names from a table with a column "name", such as the releases' unisex_names_table.csv; "" for those of
-    VisualBERT's release, "vl-bert" for those of VL-BERT's.
-
-    Raises:
-        ValueError: for a file without that column, or without a name in it.
+    VisualBERT's release, "vl-bert" for those of VL-BERT's. Raises ValueError for a file without that column, or without
+    a name in it.
     """
     if path in ("", VL_BERT):
         return VL_BERT_NAMES if path else NAMES
@@ -186,10 +177,7 @@ class PieceRules:
 
 def row_pieces(rows: Sequence[Sequence[TaskText]], coder: PieceCoder, rules: PieceRules) -> list[list[PartPieces]]:
     """Rows with one context and different choices, in pieces and cut; of each row its parts, separators among them.
-
-    Raises:
-        ValueError: when the context leaves no room and the rule cuts only the choice.
-    """
+    Raises ValueError when the context leaves no room and the rule cuts only the choice."""
     first = rows[0][:-1]
     context: list[PartPieces] = []
     for part in first:
@@ -322,8 +310,6 @@ ANNOTATED, DETECTED, NAMED = "annotated", "detected", "named"
 BOXES = (ANNOTATED, DETECTED, NAMED)
 NO_LOSS, MASKED, SHOWN = "none", "masked", "shown"
 OBJECT_LOSSES = (NO_LOSS, MASKED, SHOWN)
-NO_TARGET = -100  # as IGNORE_INDEX of model/inputs.py
-BACKGROUND = 0  # class of the whole image
 
 
 class JoinedRegions(NamedTuple):
@@ -418,28 +404,6 @@ def _check_boxes(group: TaskGroup, record: RegionRecord) -> None:
         )
 
 
-def object_targets(classes: np.ndarray, loss: str, masked: np.ndarray | None = None) -> np.ndarray:
-    """(1 + R,) int64, target classes of the whole image and of each region; NO_TARGET for none.
-
-    Args:
-        classes: (R,), from `object_classes`.
-        loss: MASKED: of the regions that are hidden (arXiv:1908.08530v1, section 4.2). SHOWN: of all regions and of the
-            whole image, whose class is the background (VL-BERT's release, vcr/modules/resnet_vlbert_for_vcr.py:394).
-        masked: (R,) bool, hidden regions; for MASKED.
-    Raises:
-        ValueError: for MASKED without `masked`.
-    """
-    every = np.concatenate([[BACKGROUND], classes])
-    if loss == SHOWN:
-        return every
-    is_predicted = np.zeros(len(every), bool)
-    if loss == MASKED:
-        if masked is None or np.shape(masked) != np.shape(classes):
-            raise ValueError(f"object loss of masked regions: expected flags of {len(classes)} hidden regions")
-        is_predicted[1:] = masked
-    return np.where(is_predicted, every, NO_TARGET)
-
-
 def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
     """Outlines of a photo's regions as masks, see `masks_of_regions`.
 
@@ -457,72 +421,3 @@ def region_masks(photo: str, record: RegionRecord, side: int) -> np.ndarray:
             f"--photos, or take whole boxes with --set photos.outlines=false"
         ) from None
     return masks_of_regions(record, metadata.boxes[:, :4], metadata.outlines, side)
-
-
-WHOLE_IMAGE = "background"  # name of the class of the whole image, which is class 0
-
-
-class AuxiliaryOptions(Protocol):
-    """Fields of `VcrOptions` for auxiliary targets."""
-
-    @property
-    def object_loss(self) -> str: ...
-
-    @property
-    def object_loss_weight(self) -> float: ...
-
-    @property
-    def hidden_boxes(self) -> float: ...
-
-    @property
-    def told_classes(self) -> bool: ...
-
-    @property
-    def object_names(self) -> str: ...
-
-    @property
-    def hidden_words(self) -> float: ...
-
-    @property
-    def word_loss_weight(self) -> float: ...
-
-
-def vcr_auxiliary_targets(options: AuxiliaryOptions) -> AuxiliaryTargets | None:
-    """Auxiliary targets of the options; None for none.
-
-    Raises:
-        ValueError: for a file of names that cannot be read.
-    """
-    if options.object_loss == NO_LOSS and not options.hidden_words:
-        return None
-    if options.object_loss == NO_LOSS:
-        return AuxiliaryTargets(hidden_words=options.hidden_words, word_weight=options.word_loss_weight)
-    names = _names(options)
-
-    def classes(group: TaskGroup) -> np.ndarray:
-        return object_classes(group.facts["objects"], group.id, names)
-
-    return AuxiliaryTargets(
-        class_names=(WHOLE_IMAGE, *names),
-        classes=classes,
-        hidden_regions=options.hidden_boxes if options.object_loss == MASKED else 0.0,
-        region_weight=options.object_loss_weight,
-        hidden_words=options.hidden_words,
-        word_weight=options.word_loss_weight,
-    )
-
-
-def vcr_input_classes(options: AuxiliaryOptions) -> BoxClasses | None:
-    """Input classes of the options; None for none.
-
-    Raises:
-        ValueError: for a file of names that cannot be read.
-    """
-    if not options.told_classes:
-        return None
-    names = _names(options)
-    return BoxClasses(1 + len(names), lambda group: object_classes(group.facts["objects"], group.id, names), names)
-
-
-def _names(options: AuxiliaryOptions) -> tuple[str, ...]:
-    return read_object_names(options.object_names) if options.object_names else OBJECT_CLASSES

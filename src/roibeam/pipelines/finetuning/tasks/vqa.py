@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,14 +35,22 @@ from roibeam.pipelines.finetuning.metrics.measure import Measure
 from roibeam.pipelines.finetuning.metrics.vqa import (
     AnsweredQuestion,
     HumanAnswer,
+    answer_labels,
     few_measures,
+    few_target,
     plain_answer,
     vqa_measures,
 )
-from roibeam.pipelines.finetuning.metrics.vqa_targets import answer_labels, few_target
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file, has_own_tables
-from roibeam.pipelines.finetuning.task import DownstreamTask, Kept, Prediction, QuestionRows, TaskSplit
+from roibeam.pipelines.finetuning.task import (
+    DownstreamTask,
+    Kept,
+    Prediction,
+    QuestionRows,
+    TaskSplit,
+    labelled_answers,
+)
 from roibeam.pipelines.finetuning.tasks.vqa_rules import (
     AS_WRITTEN,
     COUNT,
@@ -169,22 +177,9 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         ValueError: also when the options name a file with other labels than the model learned.
     """
     train = options.train if options.visual_genome == NONE else f"{options.train}{_WITH_GENOME}"
-    chosen = tuple(labels) if labels is not None else _labels(folder, options)
-    if labels is not None and options.answers not in MAJORITIES and Path(options.answers).expanduser().is_file():
-        check_same_labels(labels, _labels(folder, options), f"vqa.answers {options.answers!r}")
-
+    chosen = _chosen_labels(labels, options, MAJORITIES, lambda: _labels(folder, options))
     if labels is not None and options.targets == STORED:
         options = replace(options, targets=RAW)  # only training needs the stored ones
-
-    def words(predictions: Iterable[Prediction]) -> list[str]:
-        scores = (prediction.scores for prediction in predictions)
-        return predicted_labels(scores, chosen, says_unknown=options.says_unknown)
-
-    def read(split: str) -> TaskSplit:
-        found = _read(folder, split, chosen, options)
-        if labels is None and split == train:
-            check_some_answers(found.groups, chosen, split, options.answers)
-        return found
 
     def judge(groups: Sequence[TaskGroup], predicted: Sequence[str]) -> Mapping[str, Measure]:
         measures = vqa_measures(
@@ -196,38 +191,95 @@ def open_vqa(folder: Path, options: VqaOptions, labels: Sequence[str] | None) ->
         # `roibeam score` has the 65 types of questions; a run's log is read step by step.
         return {name: measure for name, measure in measures.items() if not name.startswith("question type ")}
 
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-        for group, word in zip(groups, words(predictions), strict=True):
-            yield {"question_id": int(group.id), "answer": word}
+    return _answer_task(
+        options,
+        chosen,
+        lambda split: _read(folder, split, chosen, options),
+        judge,
+        is_new=labels is None,
+        question_id=int,
+        train=train,
+        validation=judged_split(options.train),
+        mirrored=lambda group: mirrored_group(group, chosen, options),
+        splits=tuple(PARTS),
+        has_label=lambda group: "answers" in group.facts,
+        right_words=_people,
+    )
+
+
+def _chosen_labels(
+    learned: Sequence[str] | None,
+    options: VqaOptions,
+    majorities: Sequence[str],
+    majority_labels: Callable[[], tuple[str, ...]],
+) -> tuple[str, ...]:
+    """The labels of a trained model, else those that the options name: a file's, or majority answers.
+
+    Args:
+        majorities: names of majority answers that may stand in place of a file.
+    """
+    path = Path(options.answers).expanduser()
+    if options.answers in majorities:
+        return majority_labels() if learned is None else tuple(learned)
+    if not path.is_file() and learned is not None:
+        return tuple(learned)
+    if not path.is_file():
+        known = " or ".join(majorities)
+        raise ValueError(f"vqa.answers {options.answers!r}: expected {known}, or a file with one label a line")
+    found = labels_of_file(str(path), options.label_form)
+    if learned is not None:
+        check_same_labels(learned, found, f"vqa.answers {options.answers!r}")
+    return found
+
+
+def _answer_task(
+    options: VqaOptions,
+    labels: tuple[str, ...],
+    read: Callable[[str], TaskSplit],
+    judge: Callable[[Sequence[TaskGroup], Sequence[str]], Mapping[str, Measure]],
+    *,
+    is_new: bool,
+    question_id: Callable[[str], Any],
+    train: str,
+    **fields: Any,
+) -> DownstreamTask:
+    """The task of questions that are answered by a label.
+
+    Args:
+        judge: groups and their answers -> measures.
+        is_new: whether a new model learns; then most questions must have an answer among the labels.
+        question_id: id of a group -> that of the result file.
+        fields: of `DownstreamTask`.
+    """
+
+    def words(predictions: Iterable[Prediction]) -> list[str]:
+        return predicted_labels((each.scores for each in predictions), labels, says_unknown=options.says_unknown)
+
+    def read_checked(split: str) -> TaskSplit:
+        found = read(split)
+        if is_new and split == train:
+            check_some_answers(found.groups, labels, split, options.answers)
+        return found
 
     return DownstreamTask(
         name="vqa",
         form=LABEL,
         loss=options.loss,
-        read=read,
+        read=read_checked,
         train=train,
-        validation=judged_split(options.train),
         judge=lambda groups, predictions: judge(groups, words(predictions)),
         kept=Kept(words, judge),
-        answers=answers,
+        answers=labelled_answers(words, lambda group, word: {"question_id": question_id(group.id), "answer": word}),
         write=write_answers,
-        labels=chosen,
-        mirrored=lambda group: mirrored_group(group, chosen, options),
+        labels=labels,
         mirrors=options.mirror,
-        splits=tuple(PARTS),
-        has_label=lambda group: "answers" in group.facts,
-        right_words=_people,
         directly=QuestionRows(lambda texts: question_row(texts[0], options), words),
+        **fields,
     )
 
 
 def vqa_groups(files: VqaFiles, labels: Sequence[str], options: VqaOptions) -> list[TaskGroup]:
-    """The questions of the files in their order. A target is a label's number -> how right it is, or None.
-
-    Raises:
-        ValueError: for a file that is not as it should be, a question without answers where others have some, or a
-            stored target of a number that is no label's.
-    """
+    """The questions of the files in their order. A target is a label's number -> how right it is, or None."""
     stored = None if files.targets is None else _stored_targets(files.targets, len(labels))
     groups = []
     for question, known in _questions(files, options):
@@ -261,10 +313,8 @@ def question_row(question: str, options: VqaOptions) -> TaskRow:
 
 def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:
     """The group beside its mirrored photo, as VL-BERT trains on half of the questions: left and right change places in
-    the question and in people's answers.
-
-    Raises:
-        ValueError: when it has a target and no answers, as with stored targets alone.
+    the question and in people's answers. Raises ValueError when it has a target and no answers, as with stored targets
+    alone.
     """
     rows = mirrored_rows(group.rows)
     if group.target is None:
@@ -293,17 +343,7 @@ def _annotations(folder: Path, split: str) -> Path:
 
 
 def _labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
-    """The labels that a new model learns.
-
-    Raises:
-        ValueError: for a missing file, doubled lines, or data without an answer that occurs often enough.
-    """
-    if options.answers not in MAJORITIES:
-        path = Path(options.answers).expanduser()
-        if not path.is_file():
-            known = " or ".join(MAJORITIES)
-            raise ValueError(f"vqa.answers {options.answers!r}: expected {known}, or a file with one label a line")
-        return labels_of_file(str(path), options.label_form)
+    """Majority answers of the training questions. Raises ValueError where none occurs often enough."""
     counted_on = options.train if options.answers == MAJORITY else "train+val"
     files = [_annotations(folder, part) for part, _ in PARTS[counted_on]]
     majority = (
@@ -338,11 +378,17 @@ def _read(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) 
         groups += found
     if not groups:
         raise ValueError(f"{split}: no question is left; {options.minival_questions} are the minival")
-    without = sum(group.target == {} for group in groups)
-    share = without / len(groups)
-    notes = [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
     overlap = overlap_note(split, options.train)
-    return TaskSplit(groups, tuple(paths), (*notes, *([overlap] if overlap else [])))
+    return TaskSplit(groups, tuple(paths), (*_unanswerable(split, groups), *([overlap] if overlap else [])))
+
+
+def _unanswerable(split: str, groups: Sequence[TaskGroup]) -> list[str]:
+    """Note on questions without an answer among the labels, if there are any."""
+    without = sum(group.target == {} for group in groups)
+    if not without:
+        return []
+    share = without / len(groups)
+    return [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"]
 
 
 def _with_genome(folder: Path, split: str, labels: Sequence[str], options: VqaOptions) -> TaskSplit:
@@ -407,50 +453,28 @@ def open_vqa_table(folder: Path, options: VqaOptions, labels: Sequence[str] | No
     Args:
         labels: of a trained model; None for those of the options. Training settings of a model that learned from the
             official files do not matter here.
-    Raises:
-        ValueError: for settings of the official files in a new run, or damaged tables.
     """
     if labels is None:
         _check(options)
-    chosen = tuple(labels) if labels is not None else _table_labels(folder, options)
-    if labels is not None and options.answers != MAJORITY and Path(options.answers).expanduser().is_file():
-        check_same_labels(labels, _table_labels(folder, options), f"vqa.answers {options.answers!r}")
-
-    def words(predictions: Iterable[Prediction]) -> list[str]:
-        return predicted_labels((each.scores for each in predictions), chosen, says_unknown=options.says_unknown)
-
-    def read(split: str) -> TaskSplit:
-        found = _read_table(table_of(folder, split), split, chosen, options)
-        if labels is None and split == "train":
-            check_some_answers(found.groups, chosen, split, options.answers)
-        return found
+    chosen = _chosen_labels(labels, options, (MAJORITY,), lambda: _table_labels(folder, options))
 
     def judge(groups: Sequence[TaskGroup], predicted: Sequence[str]) -> Mapping[str, Measure]:
         facts = [(group.facts["answers"], group.images[0]) for group in groups]
         return few_measures((word, *each) for word, each in zip(predicted, facts, strict=True))
 
-    def answers(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-        for group, word in zip(groups, words(predictions), strict=True):
-            yield {"question_id": group.id, "answer": word}
-
-    return DownstreamTask(
-        name="vqa",
-        form=LABEL,
-        loss=options.loss,
-        read=read,
+    return _answer_task(
+        options,
+        chosen,
+        lambda split: _read_table(table_of(folder, split), split, chosen, options),
+        judge,
+        is_new=labels is None,
+        question_id=str,
         train="train",
         validation="val",
-        judge=lambda groups, predictions: judge(groups, words(predictions)),
-        kept=Kept(words, judge),
-        answers=answers,
-        write=write_answers,
-        labels=chosen,
         mirrored=lambda group: _mirrored(group, chosen, options),
-        mirrors=options.mirror,
         splits=_SPLITS,
         has_label=lambda group: bool(group.facts["answers"]),
         right_words=lambda group: ", ".join(f"{each} ({n})" for each, n in Counter(group.facts["answers"]).items()),
-        directly=QuestionRows(lambda texts: question_row(texts[0], options), words),
         reported_by="labels",
     )
 
@@ -460,9 +484,8 @@ def _check(options: VqaOptions) -> None:
     known = VqaOptions()
     changed = [name for name in _OF_VQA_ALONE if getattr(options, name) != getattr(known, name)]
     changed += ["question"] if options.question == IMDB else []
-    changed += ["targets"] if options.targets == "stored" else []
-    if options.answers == f"{MAJORITY}-train+val":
-        changed.append("answers")
+    changed += ["targets"] if options.targets == STORED else []
+    changed += ["answers"] if options.answers == MAJORITY_OF_BOTH else []
     if changed:
         raise ValueError(
             f"vqa.{changed[0]} {getattr(options, changed[0])!r} is of VQA's official files, and --data has tables of "
@@ -471,13 +494,8 @@ def _check(options: VqaOptions) -> None:
 
 
 def _table_labels(folder: Path, options: VqaOptions) -> tuple[str, ...]:
-    """Labels of the file that the options name, else the majority answers of the training table: as they were written,
-    or without articles and signs if answers are compared so."""
-    if options.answers != MAJORITY:
-        path = Path(options.answers).expanduser()
-        if not path.is_file():
-            raise ValueError(f"vqa.answers {options.answers!r}: expected {MAJORITY}, or a file with one label a line")
-        return labels_of_file(str(path), options.label_form)
+    """Majority answers of the training table: as they were written, or without articles and signs if answers are
+    compared so."""
     path = table_of(folder, "train")
     majority = (max(Counter(row.answers).items(), key=lambda each: each[1])[0] for row in _answered_rows(path))
     if options.targets == NORMALISED:
@@ -508,10 +526,7 @@ def _read_table(path: Path, split: str, labels: Sequence[str], options: VqaOptio
         )
         for row in (_answered_rows(path) if split == "train" else read_answer_table(path))
     ]
-    without = sum(group.target == {} for group in groups)
-    share = without / max(len(groups), 1)
-    notes = [f"{split}: {plural(without, 'question')} ({share:.1%}) have no answer among the labels"] * bool(without)
-    return TaskSplit(groups, (path,), tuple(notes))
+    return TaskSplit(groups, (path,), tuple(_unanswerable(split, groups)))
 
 
 def _target(answers: Sequence[str], labels: Sequence[str], options: VqaOptions) -> dict[int, float]:

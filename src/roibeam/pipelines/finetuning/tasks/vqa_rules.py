@@ -21,10 +21,10 @@ from roibeam.messages import plural, printable
 from roibeam.pipelines.data.datasets.visual_genome import read_genome_questions
 from roibeam.pipelines.data.datasets.vqa import read_answer_labels
 from roibeam.pipelines.data.record_regions import swap_left_right
-from roibeam.pipelines.finetuning.metrics.vqa import plain_answer
-from roibeam.pipelines.finetuning.metrics.vqa_targets import (
+from roibeam.pipelines.finetuning.metrics.vqa import (
     UNKNOWN,
     label_of,
+    plain_answer,
     soft_target,
     vlbert_soft_target,
     vlbert_vocabulary,
@@ -47,8 +47,6 @@ def labels_of_file(path: str, form: str) -> tuple[str, ...]:
     Args:
         form: of `LABEL_FORMS`: as they stand there, or in lower case and without signs (VL-BERT). Two labels may then
             be equal; the first of them is meant.
-    Raises:
-        ValueError: see `read_answer_labels`.
     """
     labels = read_answer_labels(path)
     return tuple(vlbert_vocabulary(labels)) if form == WITHOUT_SIGNS else labels

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.interbert.fields import SMALL, interbert_fields
-from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
 from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.sampling import InterBertSampling
@@ -52,80 +53,69 @@ _GLUE_OPEN = (
 )
 
 
-def _paper(
-    summary: str,
-    *,
-    preset: str = "paper",
-    sampling: InterBertSampling | None = None,
-    start: str = "bert-base-uncased",
-    figures: tuple[PaperFigure, ...] = (),
-    left_open: tuple[str, ...] = (),
-) -> Recipe:
-    return Recipe(
-        summary=summary,
-        source=_SOURCE,
-        system="interbert",
-        build=ModelFields(_CONFIG, interbert_fields(preset)),
-        toy_build=ModelFields(_CONFIG, _toy_paper(preset)),
-        sampling=sampling or InterBertSampling(),
-        settings=_ADAMW,
-        learning_rate=1e-4,
-        batch_size=512,
-        epochs=20,
-        warmup=10_000,
-        data=_DATA,
-        features=_FEATURES,
-        start=start,
-        figures=figures,
-        left_open=(*_OPEN, *left_open),
-    )
-
-
+_BASE = Recipe(
+    summary="InterBERT of the paper: masked groups of words and regions",
+    source=_SOURCE,
+    system="interbert",
+    build=ModelFields(_CONFIG, interbert_fields("paper")),
+    toy_build=ModelFields(_CONFIG, _toy_paper("paper")),
+    sampling=InterBertSampling(),
+    settings=_ADAMW,
+    learning_rate=1e-4,
+    batch_size=512,
+    epochs=20,
+    warmup=10_000,
+    data=_DATA,
+    features=_FEATURES,
+    figures=figures_of("InterBERT", "InterBERT"),
+    left_open=(*_OPEN, _PARAMETERS_OPEN, _GLUE_OPEN),
+)
 INTERBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        "interbert": _paper(
-            "InterBERT of the paper: masked groups of words and regions",
-            figures=figures_of("InterBERT", "InterBERT"),
-            left_open=(_PARAMETERS_OPEN, _GLUE_OPEN),
-        ),
-        "interbert-single-masks": _paper(
-            "InterBERT with words and regions masked one by one",
+        "interbert": _BASE,
+        "interbert-single-masks": replace(
+            _BASE,
+            summary="InterBERT with words and regions masked one by one",
             sampling=InterBertSampling(masking="single"),
             figures=figures_of("InterBERT", "MLM+MOM+ITM"),
-            left_open=("How often single words and regions are masked is not said: 15 %, as BERT and the release.",),
+            left_open=(
+                *_OPEN,
+                "How often single words and regions are masked is not said: 15 %, as BERT and the release.",
+            ),
         ),
-        "interbert-without-bert": _paper(
-            "InterBERT without BERT's weights to start from",
+        "interbert-without-bert": replace(
+            _BASE,
+            summary="InterBERT without BERT's weights to start from",
             start="",
             figures=figures_of("InterBERT", "InterBERT w/o BERT initialization"),
             left_open=(
+                *_OPEN,
                 "The split is not named: val, whose figures in Table 1 the printed losses of 10.7 and 13.9 % are of.",
                 'Of retrieval it is said that BERT has "little impacts" there, without a figure.',
             ),
         ),
-        "interbert-single-stream": _paper(
-            "The single-stream baseline of InterBERT's paper",
-            preset="single-stream",
+        "interbert-single-stream": replace(
+            _BASE,
+            summary="The single-stream baseline of InterBERT's paper",
+            build=ModelFields(_CONFIG, interbert_fields("single-stream")),
+            toy_build=ModelFields(_CONFIG, _toy_paper("single-stream")),
             figures=figures_of("InterBERT", "Single Stream"),
             left_open=(
+                *_OPEN,
                 '"A simple BERT architecture" is all that is said of it: data, tasks and optimiser as InterBERT\'s.',
                 _GLUE_OPEN,
             ),
         ),
-        "interbert-release": Recipe(
+        "interbert-release": replace(
+            _BASE,
             summary="InterBERT as released: 6 joint layers, one masked span",
             source="black4321/InterBERT README.md and train_concap.py, --span_mask",
-            system="interbert",
             build=ModelFields(_CONFIG, interbert_fields()),
             toy_build=ModelFields(_CONFIG, SMALL),
             sampling=InterBertSampling(masking="groups_as_released"),
             settings=release_settings("interbert-release"),
-            learning_rate=1e-4,
-            batch_size=512,
             epochs=15,
             warmup=0.1,
-            data=_DATA,
-            features=_FEATURES,
             figures=figures_of("InterBERT, README.md", "InterBERT"),
             left_open=(
                 "The README repeats the paper's figures, though its 6 joint layers, 15 epochs and one span are not the "

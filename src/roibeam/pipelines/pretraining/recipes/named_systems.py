@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKING as ZERO_MASKING
 from roibeam.model.common.fields import SMALL_SIZES, BertFields
 from roibeam.model.imagebert.fields import ImageBertFields
@@ -21,6 +20,7 @@ from roibeam.model.vilbert.fields import SMALL as SMALL_VILBERT
 from roibeam.model.visualbert.fields import VisualBertFields, visualbert_fields
 from roibeam.model.vlbert.fields import MASKING as VLBERT_MASKING
 from roibeam.model.vlbert.fields import VLBertFields, vlbert_fields
+from roibeam.pipelines.common.console.overrides import preset
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.sampling import (
     ImageBertSampling,
@@ -39,9 +39,9 @@ DEFAULT_SYSTEM, DEFAULT_SIZE = "imagebert", "small"
 class ClassObjective:
     """The objective of a system that predicts the detector's classes of masked regions.
 
-    field: of the model's configuration; its value is `on` with the objective and `off` without any objective of
-        regions in its place.
-            in its place.
+    Attributes:
+        field: of the model's configuration; its value is `on` with the objective and `off` without any objective of
+            regions in its place.
         labels: field of the configuration: number of classes of the model's head.
         read_with_it: fields that only this objective reads.
         feature_losses: values of `field` that predict features in place of classes.
@@ -197,17 +197,12 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
 
 def named_system(name: str) -> NamedSystem:
     """Raises ValueError for an unknown name."""
-    if name not in NAMED_SYSTEMS:
-        raise ValueError(f"--system {name!r}: {name_hint(name, NAMED_SYSTEMS)}")
-    return NAMED_SYSTEMS[name]
+    return preset("system", name, NAMED_SYSTEMS)
 
 
 def model_size(system: str, size: str) -> ModelFields:
     """Raises ValueError for an unknown name of either."""
-    sizes = named_system(system).sizes
-    if size not in sizes:
-        raise ValueError(f"--model {size!r}: {name_hint(size, sizes)}")
-    return sizes[size]
+    return preset("model", size, named_system(system).sizes)
 
 
 def wrong_start(source: object, architecture: str, system: NamedSystem) -> ValueError:
@@ -237,9 +232,9 @@ def check_kinds(
     *,
     num_stores: int,
     has_text_corpus: bool,
-    has_task_texts: bool,
-    is_end_to_end: bool,
-    has_validation: bool,
+    has_task_texts: bool = False,
+    is_end_to_end: bool = False,
+    has_validation: bool = False,
 ) -> None:
     """Raises ValueError if a text corpus, texts of a task, stores and held-out captions do not go together."""
     if has_text_corpus and system.text_only_fields is None:
@@ -247,7 +242,14 @@ def check_kinds(
             raise ValueError(f"{system.title} reads no text without images; name a --store, or train a VL-BERT")
         raise ValueError(f"{system.title} reads no text without images; leave out the text corpus, or train a VL-BERT")
     if has_task_texts:
-        _check_task_texts(system, num_stores)
+        if not system.reads_task_text:
+            raise ValueError(
+                f"{system.title} was not pre-trained on a task's own text; leave it out, or train a VisualBERT"
+            )
+        if num_stores > 1:
+            raise ValueError(
+                f"texts of a task are read with one store, got {num_stores}; merge them (roibeam store copy)"
+            )
         if has_validation:
             raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
     if is_end_to_end and num_stores > 1:
@@ -276,12 +278,3 @@ def _check_read(settings: Any, section: str, unread: Iterable[str]) -> None:
     for name in unread:
         if getattr(settings, name) != getattr(type(settings)(), name):
             raise ValueError(f"{section}.{name} is of captions with images; a run on text alone has none, leave it out")
-
-
-def _check_task_texts(system: NamedSystem, num_stores: int) -> None:
-    if not system.reads_task_text:
-        raise ValueError(
-            f"{system.title} was not pre-trained on a task's own text; leave it out, or train a VisualBERT"
-        )
-    if num_stores > 1:
-        raise ValueError(f"texts of a task are read with one store, got {num_stores}; merge them (roibeam store copy)")

@@ -15,20 +15,15 @@ from roibeam.pipelines.training.train_config import TrainConfig
 if TYPE_CHECKING:
     from roibeam.model.common.bert import BertSizes
 
-# Settings of every toy variant: some minutes on 2 cores, see bench/toy_recipes.py.
+# Settings of every toy variant: some minutes on 2 cores, see BENCHMARKS.md.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
 TOY_STEPS_END_TO_END = 40
 
 
 @dataclass(frozen=True)
 class ModelFields:
-    """A model's configuration as plain data. Called with other fields, it builds the configuration, which imports
-    torch.
-
-    Attributes:
-        config_class: module and name.
-        fields: the others have the defaults of the class.
-    """
+    """A model's configuration as plain data: module and name of its class, and fields. Called with other fields, it
+    builds the configuration, which imports torch."""
 
     config_class: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -105,19 +100,15 @@ class Recipe:
     figures: tuple[PaperFigure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 
-    def at_once(self, processes: int, *, most: int = 32) -> int:
-        """Captions per process and micro-batch by default: the largest divisor of the batch, up to `most`."""
-        fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
-        return max(fitting, default=most)
+    def at_once(self, processes: int) -> int:
+        """Captions per process and micro-batch by default: the largest divisor of the batch, up to 32."""
+        return max((count for count in range(1, 33) if self.batch_size % (count * processes) == 0), default=32)
 
     def train_config(self, num_captions: int, *, micro_batch: int, processes: int, **changes: Any) -> TrainConfig:
-        """The run's training settings on a number of captions.
+        """The run's training settings on a number of captions; `changes` are fields that the user set.
 
         Args:
             micro_batch: captions of a process and micro-batch; the rest of the published batch is accumulated.
-            changes: fields that the user set.
-        Raises:
-            ValueError: if the published batch is no multiple of the captions of all processes' micro-batches.
         """
         at_once = micro_batch * processes
         if self.batch_size % at_once:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from roibeam.model.common.fields import SMALL_SIZES
 from roibeam.model.vilbert.fields import SMALL, vilbert_fields
-from roibeam.pipelines.common.statistics.paper_figures import PaperFigure, figures_of
+from roibeam.pipelines.common.statistics.paper_figures import figures_of
 from roibeam.pipelines.data.feature_settings import Features
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields, Recipe
 from roibeam.pipelines.pretraining.samples.sampling import ViLbertSampling
@@ -51,56 +52,46 @@ def _toy(depth: int) -> dict[str, Any]:
     }
 
 
-def _run(
-    summary: str,
-    *,
-    depth: int = 6,
-    share: float = 1.0,
-    start: str = "bert-base-uncased",
-    figures: tuple[PaperFigure, ...],
-    left_open: tuple[str, ...] = (),
-) -> Recipe:
-    return Recipe(
+_BASE = Recipe(
+    summary="",
+    source=_PAPER,
+    system="vilbert",
+    build=ModelFields(_CONFIG, vilbert_fields(depth=6)),
+    toy_build=ModelFields(_CONFIG, _toy(6)),
+    sampling=ViLbertSampling(),
+    settings=release_settings("vilbert-release"),
+    learning_rate=1e-4,
+    batch_size=512,
+    epochs=10,
+    warmup=0.1,
+    data=_DATA,
+    features=_FEATURES,
+    left_open=_OPEN,
+)
+
+
+def _run(summary: str, row: str, *, depth: int = 6, share: float = 1.0) -> Recipe:
+    return replace(
+        _BASE,
         summary=summary,
-        source=_PAPER,
-        system="vilbert",
         build=ModelFields(_CONFIG, vilbert_fields(depth=depth)),
         toy_build=ModelFields(_CONFIG, _toy(depth)),
-        sampling=ViLbertSampling(),
-        settings=release_settings("vilbert-release"),
-        learning_rate=1e-4,
-        batch_size=512,
-        epochs=10,
-        warmup=0.1,
-        data=_DATA,
-        features=_FEATURES,
-        start=start,
         share=share,
-        figures=figures,
-        left_open=(*_OPEN, *left_open) if share == 1 else (*_OPEN, *_SHARE_OPEN),
+        figures=figures_of("ViLBERT", row),
+        left_open=_OPEN if share == 1 else (*_OPEN, *_SHARE_OPEN),
     )
 
 
 VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        "vilbert": _run(
-            "ViLBERT, 6 co-attention layers",
-            figures=figures_of("ViLBERT", "ViLBERT"),
-        ),
-        "vilbert-paper": Recipe(
+        "vilbert": _run("ViLBERT, 6 co-attention layers", "ViLBERT"),
+        "vilbert-paper": replace(
+            _BASE,
             summary="ViLBERT in its paper's own words: image or caption replaced, plain Adam",
             source="arXiv:1908.02265, sections 2.2 and 3.1",
-            system="vilbert",
             build=ModelFields(_CONFIG, vilbert_fields("paper")),
-            toy_build=ModelFields(_CONFIG, _toy(6)),
             sampling=ViLbertSampling(negatives="caption_or_image"),
             settings={"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 0.0},
-            learning_rate=1e-4,
-            batch_size=512,
-            epochs=10,
-            warmup=0.1,
-            data=_DATA,
-            features=_FEATURES,
             figures=figures_of(
                 *("ViLBERT", "ViLBERT", "VQA, accuracy, test-dev", "VCR, Q->A, val", "VCR, QA->R, val"),
                 *("VCR, Q->AR, val", "RefCOCO+", "Flickr30k image retrieval", "zero-shot Flickr30k image retrieval"),
@@ -117,54 +108,30 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "co-attention are not given: the release's 1024.",
             ),
         ),
-        "vilbert-without-bert": _run(
-            "ViLBERT without BERT's weights to start from, as InterBERT's authors compare with",
+        "vilbert-without-bert": replace(
+            _BASE,
+            summary="ViLBERT without BERT's weights to start from, as InterBERT's authors compare with",
             start="",
             figures=figures_of("InterBERT", "ViLBERT w/o BERT initialization"),
             left_open=(
+                *_OPEN,
                 "How InterBERT's authors trained it, and on which captions, is not said: as its own authors do. The "
                 "split is not named: val.",
             ),
         ),
-        "vilbert-2-layer": _run(
-            "ViLBERT, 2 co-attention layers",
-            depth=2,
-            figures=figures_of("ViLBERT", "ViLBERT (2-layer)"),
-        ),
-        "vilbert-4-layer": _run(
-            "ViLBERT, 4 co-attention layers",
-            depth=4,
-            figures=figures_of("ViLBERT", "ViLBERT (4-layer)"),
-        ),
-        "vilbert-8-layer": _run(
-            "ViLBERT, 8 co-attention layers",
-            depth=8,
-            figures=figures_of("ViLBERT", "ViLBERT (8-layer)"),
-        ),
-        "vilbert-25-percent": _run(
-            "ViLBERT on a quarter of Conceptual Captions",
-            share=0.25,
-            figures=figures_of("ViLBERT", "ViLBERT (25 %)"),
-        ),
-        "vilbert-50-percent": _run(
-            "ViLBERT on half of Conceptual Captions",
-            share=0.5,
-            figures=figures_of("ViLBERT", "ViLBERT (50 %)"),
-        ),
-        "vilbert-single-stream": Recipe(
+        "vilbert-2-layer": _run("ViLBERT, 2 co-attention layers", "ViLBERT (2-layer)", depth=2),
+        "vilbert-4-layer": _run("ViLBERT, 4 co-attention layers", "ViLBERT (4-layer)", depth=4),
+        "vilbert-8-layer": _run("ViLBERT, 8 co-attention layers", "ViLBERT (8-layer)", depth=8),
+        "vilbert-25-percent": _run("ViLBERT on a quarter of Conceptual Captions", "ViLBERT (25 %)", share=0.25),
+        "vilbert-50-percent": _run("ViLBERT on half of Conceptual Captions", "ViLBERT (50 %)", share=0.5),
+        "vilbert-single-stream": replace(
+            _BASE,
             summary="The single-stream baseline of ViLBERT's paper",
             source="arXiv:1908.02265, section 4, Baselines",
             system="vilbert-single-stream",
             build=ModelFields(_SINGLE_STREAM),
             toy_build=ModelFields(_SINGLE_STREAM, SMALL_SIZES),
-            sampling=ViLbertSampling(),
-            settings={**release_settings("vilbert-release"), "parameter_groups": "task"},
-            learning_rate=1e-4,
-            batch_size=512,
-            epochs=10,
-            warmup=0.1,
-            data=_DATA,
-            features=_FEATURES,
+            settings={**_BASE.settings, "parameter_groups": "task"},
             figures=figures_of("ViLBERT", "Single-Stream"),
             left_open=(
                 *_SHARED_OPEN,

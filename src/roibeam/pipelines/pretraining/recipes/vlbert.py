@@ -29,7 +29,15 @@ _FIGURES_OPEN = "The repository prints no figures; the paper's, as of its first 
 _HALF_OPEN = "The release trains in fp16 through apex (O2, LayerNorms in half too); here bf16 or fp32 autocast."
 
 
-def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_corpus: bool, half: bool) -> Recipe:
+def _release(
+    summary: str,
+    source: str,
+    *,
+    size: str = "base",
+    end_to_end: bool = False,
+    text_corpus: bool = True,
+    half: bool = False,
+) -> Recipe:
     preset = "release-e2e" if end_to_end else "release" if text_corpus else "release-captions"
     # The rate counts the samples of all loaders: 4 x (32 + 32), 16 x (8 + 8), 4 x 64, 16 x (4 + 4) twice.
     captions = 128 if text_corpus else 256
@@ -63,7 +71,7 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
 def _ablation(summary: str, row: str, **model: Any) -> Recipe:
     """A row of the later version's Table 4 that has no released file."""
     file = "base_prec_withouttextonly_4x16G_fp32.yaml"
-    captions = _release(summary, file, size="base", end_to_end=False, text_corpus=False, half=False)
+    captions = _release(summary, file, text_corpus=False)
     return replace(
         captions,
         source=f"later version of arXiv:1908.08530, Table 4, row {row}; {captions.source}",
@@ -110,25 +118,16 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "vlbert-base": _release(
             "VL-BERT base on stored features, with the text corpus",
             "base_prec_4x16G_fp32.yaml",
-            size="base",
-            end_to_end=False,
-            text_corpus=True,
-            half=False,
         ),
         "vlbert-base-captions": _release(
             "VL-BERT base on stored features, captions alone",
             "base_prec_withouttextonly_4x16G_fp32.yaml",
-            size="base",
-            end_to_end=False,
             text_corpus=False,
-            half=False,
         ),
         "vlbert-base-e2e": _release(
             "VL-BERT base through the detector's head, with the text corpus",
             "base_e2e_16x16G_fp16.yaml",
-            size="base",
             end_to_end=True,
-            text_corpus=True,
             half=True,
         ),
         "vlbert-ablation-words": _ablation(
@@ -147,8 +146,6 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             "VL-BERT large on stored features, with the text corpus",
             "large_prec_4x16G_fp16.yaml",
             size="large",
-            end_to_end=False,
-            text_corpus=True,
             half=True,
         ),
         "vlbert-large-e2e": _release(
@@ -156,7 +153,6 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             "large_e2e_16x16G_fp16.yaml",
             size="large",
             end_to_end=True,
-            text_corpus=True,
             half=True,
         ),
     }

@@ -1,8 +1,8 @@
-"""Sampler protocol of a system, and rows that systems share: a caption beside regions, and text alone.
+"""Base of the samplers of all systems, and rows that systems share: a caption beside regions, and text alone.
 
-ViLBERT, its single-stream baseline and InterBERT share the first: the whole caption in segment 0, cut at its end; the
-image's regions in the order of the record; a class distribution or the feature as the target of a region. ImageBERT and
-VisualBERT keep the same regions. Rows of text alone are VL-BERT's second corpus (BookCorpus and Wikipedia, jackroos/
+ViLBERT, its single-stream baseline, InterBERT and ImageBERT share the first: the whole caption in segment 0, cut at its
+end; the image's regions in the order of the record; a class distribution or the feature as the target of a region.
+VisualBERT keeps the same regions. Rows of text alone are VL-BERT's second corpus (BookCorpus and Wikipedia, jackroos/
 VL-BERT pretrain/data/datasets/general_corpus.py and pretrain/data/build.py).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,9 +23,11 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_tensor
 from roibeam.pipelines.data.captions.corpus import Corpus, TextColumn
+from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
 from roibeam.pipelines.data.datasets.rows import BadRow, BadRows
 from roibeam.pipelines.data.datasets.text_sets import NO_TEXT, TextLine, read_text_corpus
 from roibeam.pipelines.data.record_regions import strongest_regions
+from roibeam.pipelines.pretraining.samples.sampling import PairRows, draw_pair
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer, EncodedCaption
 
 
@@ -45,45 +48,11 @@ class Lengths(Protocol):
         """Number of regions of the row's record; of several together."""
 
 
-class Sampler(Protocol):
-    """A system's rules: makes a row of a batch from a caption and a record. It keeps nothing between samples.
-
-    Rules are classes made with (sampling, tokenizer, model_config, num_classes); the first is a frozen dataclass of
-    their own, section "sampling" of the command line.
-    """
-
-    def __init__(self, sampling: Any, tokenizer: CaptionTokenizer, model_config: Any, *, num_classes: int) -> None: ...
-
-    @property
-    def draws_images(self) -> bool:
-        """Whether a row may have another image than that of its caption."""
-
-    def check(self, record: RegionRecord) -> None:
-        """Raises ValueError if records like this one do not fit the model."""
-
-    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
-        """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
-
-    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
-        """Sizes of the rows that `sample` makes with the same arguments, exact or slightly larger, without reading
-        captions or records."""
-
-
-def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:
-    """The caption without pieces beyond `max_pieces`, first and last special token counted; these two stay."""
-    if len(encoded.ids) <= max_pieces:
-        return encoded
-    kept = np.append(np.arange(max_pieces - 1), len(encoded.ids) - 1)
-    return EncodedCaption(encoded.ids[kept], encoded.word_ids[kept])
-
-
 @dataclass(frozen=True, eq=False)
 class CaptionAndRegions:
     """Inputs of one row before anything is hidden. T pieces, R regions, D feature width.
 
     Attributes:
-        record: of the image.
-        caption: cut.
         regions: (R,) int64, those of the record's regions that are kept.
         features: (R, D), in the type of the store; boxes: (R, 4) float32, pixels.
         matched: whether caption and image belong together; None if the model has no match objective.
@@ -96,23 +65,10 @@ class CaptionAndRegions:
     boxes: np.ndarray
     matched: bool | None
 
-    @classmethod
-    def of(
-        cls,
-        record: RegionRecord,
-        caption: str,
-        tokenizer: CaptionTokenizer,
-        *,
-        max_pieces: int,
-        max_regions: int,
-        matched: bool | None,
-    ) -> CaptionAndRegions:
-        regions = strongest_regions(record, max_regions)
-        encoded = cut_caption(tokenizer.encode(caption), max_pieces)
-        return cls(record, encoded, regions, as_tensor(record.features[regions]), record.boxes[regions], matched)
-
-    def class_targets(self, predicted: np.ndarray, num_classes: int) -> ClassTargets:
-        """Class targets of the regions in `predicted` (R,) bool; errors as `class_targets`."""
+    def targets(self, predicted: np.ndarray, num_classes: int | None) -> ClassTargets | Tensor:
+        """Classes of the regions in `predicted` (R,) bool; with None the features of all."""
+        if num_classes is None:
+            return self.features.float()
         return ClassTargets.of(self.record, self.regions, predicted, num_classes)
 
     def sample(
@@ -122,12 +78,9 @@ class CaptionAndRegions:
         masked: np.ndarray,
         predicted: np.ndarray,
         targets: ClassTargets | Tensor | None,
-        *,
-        contrasted: bool = False,
-        whole_image: Tensor | None = None,
-        twin: PretrainSample | None = None,
+        **others: Any,
     ) -> PretrainSample:
-        """The row with these masks, as of `PretrainSample`."""
+        """The row with these masks, and other fields of `PretrainSample`."""
         return PretrainSample(
             sample_id=self.record.image_id,
             text_ids=text_ids,
@@ -138,31 +91,75 @@ class CaptionAndRegions:
             masked=masked,
             predicted=predicted,
             region_targets=targets,
-            contrasted=contrasted,
             height=self.record.height,
             width=self.record.width,
-            whole_image=whole_image,
             match=None if self.matched is None else int(self.matched),
-            twin=twin,
+            **others,
         )
+
+
+class Sampler(ABC):
+    """A system's rules: makes a row of a batch from a caption and a record. It keeps nothing between samples.
+
+    Args:
+        sampling: a frozen dataclass of the rules' own, section "sampling" of the command line.
+
+    Attributes:
+        _max_pieces: where a caption is cut, first and last special token counted; these two stay.
+        _words: ids of the tokenizer that masking needs.
+        _draws_pairs: whether pairs that do not belong together are drawn.
+    """
+
+    def __init__(self, sampling: Any, tokenizer: CaptionTokenizer, model_config: Any, *, num_classes: int) -> None:
+        check_vocabulary(model_config, tokenizer)
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._num_classes, self._draws_pairs = num_classes, True
+        self._words = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size}
+        self._max_pieces: int = getattr(sampling, "max_pieces", 0)
+        self._negatives = getattr(sampling, "negatives", "caption")
+
+    @property
+    def draws_images(self) -> bool:
+        """Whether a row may have another image than that of its caption."""
+        return bool(self._draws_pairs and self._sampling.mismatched_probability and self._negatives != "caption")
+
+    def check(self, record: RegionRecord) -> None:
+        """Raises ValueError if records like this one do not fit the model."""
+        check_width(self._config, record)
+
+    @abstractmethod
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        """Sizes of the rows that `sample` makes with the same arguments, exact or slightly larger, without reading
+        captions or records."""
+        pair, most = self._pair(corpus, row, random), self._sampling.max_regions
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        return [RowSize(min(pieces, self._max_pieces), min(regions, most) if most else regions)]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
+        if not self._draws_pairs:
+            return PairRows(row, row, True)
+        mismatched = self._sampling.mismatched_probability
+        return draw_pair(corpus, row, random, mismatched_probability=mismatched, negatives=self._negatives)
+
+    def _inputs(self, corpus: Corpus, pair: PairRows, *, with_match: bool = True) -> CaptionAndRegions:
+        record, encoded = corpus.record(pair.image_row), self._tokenizer.encode(corpus.caption(pair.caption_row))
+        if len(encoded.ids) > self._max_pieces:
+            kept = np.append(np.arange(self._max_pieces - 1), len(encoded.ids) - 1)
+            encoded = EncodedCaption(encoded.ids[kept], encoded.word_ids[kept])
+        regions = strongest_regions(record, self._sampling.max_regions)
+        features, matched = as_tensor(record.features[regions]), pair.matched if with_match else None
+        return CaptionAndRegions(record, encoded, regions, features, record.boxes[regions], matched)
 
 
 _TEXT_MASKS = 4  # first number of a seed, beside those of task.py
 
 
 class TextCorpus:
-    """The lines with text in them of some files, in file order, in memory as they are plus some 8 bytes each.
-
-    Args:
-        files: as `read_text_corpus` reads them.
-    Raises:
-        ValueError: for a file that is not there or has no text.
-
-    Attributes:
-        lines: their text.
-        notes: parts that were left out, for people.
-        digest: SHA-256 (hex) of the lines.
-    """
+    """The lines with text in them of some files, in file order, in memory as they are plus some 8 bytes each; notes of
+    what was left out; and the SHA-256 (hex) of the lines."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.notes: list[str] = []
@@ -215,7 +212,8 @@ class TextRows:
         self._lines, self._sampler, self._num_captions, self._seed = lines, sampler, num_captions, seed
         self._per_caption = Fraction(per_caption).limit_denominator(1000)
         golden = round(len(lines) * (math.sqrt(5) - 1) / 2)
-        self._stride = next(stride for stride in range(max(golden, 1), len(lines) + 2) if _coprime(stride, len(lines)))
+        strides = range(max(golden, 1), len(lines) + 2)
+        self._stride = next(stride for stride in strides if math.gcd(stride, len(lines)) == 1)
         self._first = int(np.random.default_rng([_TEXT_MASKS, seed]).integers(len(lines)))
 
     def samples(self, epoch: int, caption: int) -> list[PretrainSample]:
@@ -238,7 +236,3 @@ class TextRows:
     def line(self, number: int) -> int:
         """The line of the text sample `number`."""
         return (self._first + number * self._stride) % len(self._lines)
-
-
-def _coprime(first: int, second: int) -> bool:
-    return math.gcd(first, second) == 1

@@ -47,22 +47,16 @@ class DataConfig:
     validation_retrieval: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
-        if self.max_tokens < 0:
-            raise ValueError(f"DataConfig: max_tokens must not be negative, got {self.max_tokens}")
-        if self.validation_captions < 0:
-            raise ValueError(f"DataConfig: validation_captions must not be negative, got {self.validation_captions}")
+        check_text_room(self, "batch_size", 1)
+        for name in ("max_tokens", "validation_captions", "workers", "share_seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"DataConfig: {name} must not be negative, got {getattr(self, name)}")
         if self.validation_retrieval < 0 or self.validation_retrieval == 1:
             raise ValueError(
                 f"DataConfig: validation_retrieval must be 0, or 2 images or more, got {self.validation_retrieval}"
             )
-        if self.workers < 0:
-            raise ValueError(f"DataConfig: workers must not be negative, got {self.workers}")
         if not 0 < self.share <= 1:
             raise ValueError(f"DataConfig: share must be above 0 and at most 1, got {self.share}")
-        if self.share_seed < 0:
-            raise ValueError(f"DataConfig: share_seed must not be negative, got {self.share_seed}")
         if not 0.001 <= self.texts_per_caption <= 1000:
             raise ValueError(
                 f"DataConfig: texts_per_caption must be in 0.001..1000, got {self.texts_per_caption}; for none, name "
@@ -70,6 +64,9 @@ class DataConfig:
             )
 
 
+_PROBABILITIES = (
+    "word_probability", "region_probability", "word_masked_share", "region_masked_share", "mismatched_probability",
+)  # fmt: skip
 NEGATIVES = ("caption", "image", "caption_or_image")
 
 
@@ -84,14 +81,10 @@ class PairRows(NamedTuple):
 def draw_pair(
     corpus: Corpus, row: int, random: np.random.Generator, *, mismatched_probability: float, negatives: str = "caption"
 ) -> PairRows:
-    """The pair of `row`, or one that does not belong together.
+    """The pair of `row`, or, of this probability, one that does not belong together.
 
-    Args:
-        mismatched_probability: of a pair that does not belong together.
-        negatives: one of `NEGATIVES`, what of it is another image's, each row of other images as likely;
-            "caption_or_image" replaces one or the other, equally often.
-    Raises:
-        ValueError: if there is no caption of another image.
+    `negatives` (of `NEGATIVES`) is what of it is another image's, each row of other images as likely;
+    "caption_or_image" replaces one or the other, equally often. ValueError if there is no caption of another image.
     """
     if random.random() >= mismatched_probability:
         return PairRows(row, row, True)
@@ -106,10 +99,8 @@ def draw_second_caption(
 ) -> PairRows:
     """Another caption for the image of `row`: one of its others, each as likely, or a mismatched one of another image.
 
-    The only caption of its image has no second one, so it always stands with one of another image.
-
-    Raises:
-        ValueError: if there is no caption of another image.
+    The only caption of its image has no second one, so it always stands with one of another image. ValueError if there
+    is none.
     """
     matched = random.random() >= mismatched_probability
     own = corpus.rows_of_image(row)
@@ -146,8 +137,7 @@ class ImageBertSampling:
     negatives: str = "caption_or_image"
 
     def __post_init__(self) -> None:
-        check_probabilities(self, "word_probability", "region_probability", "word_masked_share", "region_masked_share")
-        check_probabilities(self, "mismatched_probability")
+        check_probabilities(self, *_PROBABILITIES)
         check_choice(self, "negatives", NEGATIVES)
         if self.max_pieces < 4 or self.max_regions < 0:
             raise ValueError(
@@ -346,10 +336,8 @@ class VLBertSampling:
     max_text_pieces: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("min_text_words", "max_text_pieces"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"VLBertSampling: {name} must be at least 1, got {getattr(self, name)}")
-        check_probabilities(self, "mismatched_probability")
+        check_text_room(self, "min_text_words", 1)
+        check_text_room(self, "max_text_pieces", 1)
         if self.max_elements and self.max_elements < 4:
             raise ValueError(f"VLBertSampling: max_elements must be 0 or at least 4, got {self.max_elements}")
-        check_probabilities(self, "word_probability", "region_probability", "word_masked_share", "region_masked_share")
+        check_probabilities(self, *_PROBABILITIES)

@@ -10,20 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_overlapping_regions, mask_pieces, mask_regions
 from roibeam.model.common.regions import mean_feature
 from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample
 from roibeam.pipelines.data.captions.corpus import Corpus
-from roibeam.pipelines.data.compatibility import check_positions, check_region_labels, check_vocabulary, check_width
-from roibeam.pipelines.pretraining.samples.sampler import CaptionAndRegions, Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.sampling import PairRows, ViLbertSampling, draw_pair
+from roibeam.pipelines.data.compatibility import check_positions, check_region_labels
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
+from roibeam.pipelines.pretraining.samples.sampling import ViLbertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
-class ViLbertSampler:
+class ViLbertSampler(Sampler):
     """A `Sampler`, of either model."""
 
     def __init__(
@@ -34,7 +33,7 @@ class ViLbertSampler:
         *,
         num_classes: int,
     ) -> None:
-        check_vocabulary(model_config, tokenizer)
+        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
         # The baseline always has a match head.
         region_loss, positions, self._with_match = model_config.region_loss, model_config.max_position_embeddings, True
         if isinstance(model_config, ViLbertConfig):
@@ -55,36 +54,13 @@ class ViLbertSampler:
         self._predicts_regions = region_loss != "none"
         if self._classifies:
             check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
-        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
-        self._num_classes = num_classes
-
-    @property
-    def draws_images(self) -> bool:
-        """See `Sampler`."""
-        sampling = self._sampling
-        return bool(self._with_match and sampling.mismatched_probability and sampling.negatives != "caption")
-
-    def check(self, record: RegionRecord) -> None:
-        check_width(self._config, record)
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
-        sampling, tokenizer = self._sampling, self._tokenizer
-        pair = self._pair(corpus, row, random)
-        inputs = CaptionAndRegions.of(
-            corpus.record(pair.image_row),
-            corpus.caption(pair.caption_row),
-            tokenizer,
-            max_pieces=sampling.max_pieces,
-            max_regions=sampling.max_regions,
-            matched=pair.matched if self._with_match else None,
-        )
+        sampling = self._sampling
+        inputs = self._inputs(corpus, self._pair(corpus, row, random), with_match=self._with_match)
+        words = inputs.caption.word_ids >= 0
         text_ids, text_labels = mask_pieces(
-            inputs.caption.ids,
-            inputs.caption.word_ids >= 0,
-            random,
-            mask_id=tokenizer.mask_id,
-            vocab_size=tokenizer.vocab_size,
-            probability=sampling.word_probability,
+            inputs.caption.ids, words, random, **self._words, probability=sampling.word_probability
         )
         masked = predicted = np.zeros(len(inputs.boxes), bool)
         if self._predicts_regions:
@@ -100,9 +76,7 @@ class ViLbertSampler:
                 )
         targets: ClassTargets | Tensor | None = None
         if self._predicts_regions:
-            targets = (
-                inputs.class_targets(predicted, self._num_classes) if self._classifies else inputs.features.float()
-            )
+            targets = inputs.targets(predicted, self._num_classes if self._classifies else None)
         return inputs.sample(
             text_ids,
             text_labels,
@@ -112,19 +86,4 @@ class ViLbertSampler:
             # Negatives are drawn among all regions.
             contrasted=self._contrasts,
             whole_image=whole_image,
-        )
-
-    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
-        pair, sampling = self._pair(corpus, row, random), self._sampling
-        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
-        return [RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))]
-
-    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
-        sampling = self._sampling
-        return draw_pair(
-            corpus,
-            row,
-            random,
-            mismatched_probability=sampling.mismatched_probability,
-            negatives=sampling.negatives,
         )

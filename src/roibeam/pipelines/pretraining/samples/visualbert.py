@@ -21,9 +21,9 @@ from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import PretrainSample, as_tensor, whole_image_feature, with_box_numbers
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.data.captions.task_texts import GIVE_BOXES, TaskCorpus, TaskCorpusRow
-from roibeam.pipelines.data.compatibility import check_vocabulary, check_width
+from roibeam.pipelines.data.compatibility import check_width
 from roibeam.pipelines.data.record_regions import WHOLE_IMAGE, ImageObjects, strongest_regions
-from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize, Sampler
 from roibeam.pipelines.pretraining.samples.sampling import (
     NAMED,
     TASK_TEXT,
@@ -35,23 +35,15 @@ from roibeam.pipelines.training.model_files.tokenizer import MOST_TEXTS, Caption
 
 
 class _Texts(NamedTuple):
-    """Texts of one row.
-
-    Attributes:
-        pieces: (n,) of one or two texts, without [CLS] and [SEP].
-        match: whether they fit; None without a match objective.
-        lines: lines of a task's text, see `TaskCorpusText`; none of captions.
-    """
+    """Pieces of the one or two texts of a row without [CLS] and [SEP]; whether they fit; lines of a task's text."""
 
     pieces: list[np.ndarray]
     match: int | None
     lines: tuple[int, ...] = ()
 
 
-class VisualBertSampler:
+class VisualBertSampler(Sampler):
     """A `Sampler`."""
-
-    draws_images = False
 
     def __init__(
         self,
@@ -62,14 +54,13 @@ class VisualBertSampler:
         num_classes: int,
         objects: ImageObjects | None = None,
     ) -> None:
-        check_vocabulary(model_config, tokenizer)
+        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
         _check_objects(sampling, model_config, objects)
         if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
                 f"VisualBERT: the model has no match head, so nothing uses captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
             )
-        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
         self._objects = objects
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
 
@@ -105,13 +96,11 @@ class VisualBertSampler:
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
         sampling, regions = self._sampling, lengths.regions(row) if self._sampling.with_regions else 0
-        num_images = 1
         if isinstance(corpus, TaskCorpus):
-            texts = self._texts(corpus, row, random).pieces
-            num_images = corpus.num_images(row)
+            texts, num_images = self._texts(corpus, row, random).pieces, corpus.num_images(row)
         else:
             caption_rows, _ = self._captions(corpus, row, random)
-            texts = [np.empty(lengths.pieces(each) - 2) for each in caption_rows]
+            texts, num_images = [np.empty(lengths.pieces(each) - 2) for each in caption_rows], 1
         texts = self._cut(texts)
         pieces = min(sum(map(len, texts)) + len(texts) + 1, self._config.max_position_embeddings)
         most_regions = num_images * sampling.max_regions or regions  # of two images each may have less by itself
@@ -202,11 +191,8 @@ class VisualBertSampler:
         return named
 
     def _select(self, record: RegionRecord, named: tuple[int, ...] | None) -> np.ndarray:
-        """(n,) int64, numbers of the record's regions, and `WHOLE_IMAGE`.
-
-        Args:
-            named: regions that the texts of a task name.
-        """
+        """(n,) int64, numbers of the record's regions, and `WHOLE_IMAGE`; `named` are those that the texts of a task
+        name."""
         sampling = self._sampling
         if not sampling.with_regions:
             return np.arange(0)
@@ -218,11 +204,15 @@ class VisualBertSampler:
         return np.concatenate([np.full(int(sampling.whole_region), WHOLE_IMAGE), kept])
 
     def _regions(self, record: RegionRecord, kept: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """Features and boxes of the kept regions."""
+        """Features and boxes of the kept regions; the whole image has the store's own feature, or a mean of regions."""
         own = kept[kept != WHOLE_IMAGE]
         features, boxes = as_tensor(record.features[own]), record.boxes[own]
         if len(own) < len(kept):
-            features = torch.cat([_whole(record, features)[None], features])
+            if record.image_feature is not None:
+                whole = whole_image_feature(record, stored=True)
+            else:
+                whole = features.float().sum(dim=0).div(max(len(features), 1))
+            features = torch.cat([whole.to(features.dtype)[None], features])
             boxes = np.concatenate([np.array([[0, 0, record.width, record.height]], np.float32), boxes])
         if self._sampling.box_numbers:
             features = with_box_numbers(features, boxes, record.width, record.height)
@@ -233,8 +223,8 @@ class VisualBertSampler:
         if self._objects is None or not self._sampling.told_classes:
             return None
         # The whole image is the last one there, and of class 0.
-        classes = (np.append(self._objects.classes(record), 0)[own] for record, own in zip(records, kept, strict=True))
-        return np.concatenate(list(classes))
+        with_whole = (np.append(self._objects.classes(record), 0) for record in records)
+        return np.concatenate([classes[own] for classes, own in zip(with_whole, kept, strict=True)])
 
     def _pieces(self, text: str) -> np.ndarray:
         """(n,) without [CLS] and [SEP]."""
@@ -257,8 +247,7 @@ class VisualBertSampler:
             ids,
             words,
             random,
-            mask_id=tokenizer.mask_id,
-            vocab_size=tokenizer.vocab_size,
+            **self._words,
             probability=sampling.word_probability,
             masked_share=sampling.word_masked_share,
         )
@@ -282,13 +271,6 @@ def _check_region(record: RegionRecord, region: int) -> None:
             f"record {record.image_id!r}: a word names region {region}, the record has {record.num_regions}; "
             f"{GIVE_BOXES}"
         )
-
-
-def _whole(record: RegionRecord, features_RD: torch.Tensor) -> torch.Tensor:
-    """(D,) the store's own feature of the whole image, or the mean of the selected regions; zeros without any."""
-    if record.image_feature is not None:
-        return whole_image_feature(record, stored=True).to(features_RD.dtype)
-    return features_RD.float().sum(dim=0).div(max(len(features_RD), 1)).to(features_RD.dtype)
 
 
 def _outlines(objects: ImageObjects, records: list[RegionRecord], kept: list[np.ndarray], side: int) -> np.ndarray:
@@ -330,12 +312,8 @@ def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> 
 
 
 def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
-    """Notes on images with a single caption, if samples have two.
-
-    Raises:
-        ValueError: if no image has two, so that every pair would be mismatched; if samples are to be made of a task's
-            texts and these are captions, or the other way.
-    """
+    """Notes on images with a single caption, if samples have two. ValueError if no image has two, so that every pair
+    would be mismatched; or if samples of a task's texts and captions are mixed up."""
     if isinstance(corpus, TaskCorpus) != (sampling.text_form == TASK_TEXT):
         given = "texts of a task (--task-text)" if isinstance(corpus, TaskCorpus) else "captions"
         raise ValueError(

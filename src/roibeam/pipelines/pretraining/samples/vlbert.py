@@ -18,33 +18,26 @@ from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.embeddings import mean_of_visible
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_tensor
 from roibeam.pipelines.data.captions.corpus import Corpus
-from roibeam.pipelines.data.compatibility import check_region_labels, check_vocabulary, check_width
-from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
-from roibeam.pipelines.pretraining.samples.sampling import PairRows, VLBertSampling, draw_pair
+from roibeam.pipelines.data.compatibility import check_region_labels
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize, Sampler
+from roibeam.pipelines.pretraining.samples.sampling import VLBertSampling
 from roibeam.pipelines.training.model_files.tokenizer import CaptionTokenizer
 
 
-class VLBertSampler:
+class VLBertSampler(Sampler):
     """A `Sampler`."""
-
-    draws_images = False
 
     def __init__(
         self, sampling: VLBertSampling, tokenizer: CaptionTokenizer, model_config: VLBertConfig, *, num_classes: int
     ) -> None:
-        check_vocabulary(model_config, tokenizer)
+        super().__init__(sampling, tokenizer, model_config, num_classes=num_classes)
         # Read once, not for every sample: a configuration is slow to answer.
         self._predicts_regions = bool(model_config.with_region_head)
         if self._predicts_regions:
             check_region_labels(model_config.num_region_labels, num_classes, "num_region_labels")
-        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
-        self._num_classes = num_classes
-        self._with_match = bool(model_config.with_relationship_head)
+        self._draws_pairs = bool(model_config.with_relationship_head)
         self._text_only = False if model_config.with_text_only else None
         self._max_text = model_config.max_position_embeddings - 2
-
-    def check(self, record: RegionRecord) -> None:
-        check_width(self._config, record)
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling = self._sampling
@@ -69,25 +62,14 @@ class VLBertSampler:
             num_classes=self._num_classes if self._predicts_regions else None,
             max_elements=sampling.max_elements,
             max_text=self._max_text,
-            match=int(pair.matched) if self._with_match else None,
+            match=int(pair.matched) if self._draws_pairs else None,
             text_only=self._text_only,
         )
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
-        pair = self._pair(corpus, row, random)
-        return [
-            _kept(
-                lengths.pieces(pair.caption_row),
-                lengths.regions(row),
-                max_elements=self._sampling.max_elements,
-                max_text=self._max_text,
-            )
-        ]
-
-    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> PairRows:
-        if not self._with_match:
-            return PairRows(row, row, True)
-        return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
+        pieces = lengths.pieces(self._pair(corpus, row, random).caption_row)
+        limits = {"max_elements": self._sampling.max_elements, "max_text": self._max_text}
+        return [_kept(pieces, lengths.regions(row), **limits)]
 
     @property
     def most_text_pieces(self) -> int:
@@ -122,7 +104,7 @@ class VLBertSampler:
             masked=nothing,
             predicted=nothing,
             region_targets=torch.zeros(0, self._num_classes + 1) if self._predicts_regions else None,
-            match=IGNORE_INDEX if self._with_match else None,
+            match=IGNORE_INDEX if self._draws_pairs else None,
             text_only=True,
             height=1,
             width=1,
@@ -136,8 +118,7 @@ class VLBertSampler:
             ids,
             word_ids,
             random,
-            mask_id=self._tokenizer.mask_id,
-            vocab_size=self._tokenizer.vocab_size,
+            **self._words,
             probability=self._sampling.word_probability,
             masked_share=self._sampling.word_masked_share,
         )
@@ -164,9 +145,6 @@ def make_sample(
         num_classes: foreground classes; None for a model that predicts no regions.
         max_elements: as in `VLBertSampling`.
         max_text: most text pieces the model takes.
-        match, text_only: as of `PretrainSample`.
-    Raises:
-        ValueError: naming the record, if its classes do not fit `num_classes`.
     """
     order = np.argsort(-record.class_scores, kind="stable")
     features = as_tensor(record.features[order])

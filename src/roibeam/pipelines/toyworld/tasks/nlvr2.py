@@ -24,7 +24,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     NLVR2_SPLITS,
     Description,
     SceneQueries,
-    place_name,
+    Task,
     shuffled,
 )
 from roibeam.pipelines.toyworld.world_files import write_text
@@ -225,7 +225,6 @@ POOL = 60
 _PICTURES_PER_STATEMENT = 2
 _TRAIN_FOLDERS = 100
 _URL = "http://toyworld.invalid/"
-_SPLIT_OF = {place: split for split, places in NLVR2_SPLITS.items() for place in places}
 
 
 @dataclass(frozen=True)
@@ -235,19 +234,14 @@ class _Set:
     statement: Statement
 
 
-class Nlvr2Task:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = "nlvr2"
+class Nlvr2Task(Task):
+    name, splits = "nlvr2", NLVR2_SPLITS
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Picture]] = {split: [] for split in NLVR2_SPLITS}
         self._sets: dict[str, list[_Set]] = {split: [] for split in NLVR2_SPLITS}
 
-    def add(self, picture: Picture) -> None:
-        split = _SPLIT_OF.get(place_name(picture))
-        if split is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         self._waiting[split].append(picture)
         if len(self._waiting[split]) == POOL:
             self._make(split)
@@ -272,7 +266,6 @@ class Nlvr2Task:
         return {split: PAIRS * len(sets) for split, sets in self._sets.items()}
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields pictures, and their paths below the folder of the task."""
         for split, sets in self._sets.items():
             for each in sets:
                 for place, (pair, _) in enumerate(each.statement.pairs):
@@ -299,11 +292,7 @@ class Nlvr2Task:
 
 
 def read_names(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields (path below the task's folder, path of the picture below the world's) of all names in statements.
-
-    Raises:
-        ValueError: for a file that is not as this task writes it.
-    """
+    """Yields (path below the task's folder, path of the picture below the world's) of all names in statements."""
     for split in NLVR2_SPLITS:
         for where, row in read_json_lines(str(folder / f"{split}.json")):
             fields = str(row.get("identifier")).split("-")

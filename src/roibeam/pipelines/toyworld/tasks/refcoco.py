@@ -33,7 +33,7 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     Description,
     Keys,
     SceneQueries,
-    place_name,
+    Task,
     shuffled,
 )
 from roibeam.pipelines.toyworld.world_files import write_text
@@ -129,7 +129,6 @@ def _means_only(
 _PURPOSE, _BY_LOT = 6, 7
 REFS_NAME = "refs(unc).p"
 SPLITS = ("train", "val", "testA", "testB")
-_SPLIT_OF = {place: split for split, places in REFER_SPLITS.items() for place in places}
 _PARTS = 4  # of a side of the picture, for the blind reader
 
 
@@ -141,30 +140,22 @@ class _Ref:
     first_sentence: int
 
 
-class RefcocoTask:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = "refcoco+"
+class RefcocoTask(Task):
+    name, splits = "refcoco+", REFER_SPLITS
 
     def __init__(self) -> None:
         self._refs: list[_Ref] = []
         self._pictures: list[Picture] = []
         self._num_sentences = 0
 
-    def add(self, picture: Picture) -> None:
-        part = _SPLIT_OF.get(place_name(picture))
-        if part is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
         references = list(refer(SceneQueries(picture), stream))
         self._pictures += [picture] * bool(references)
         for reference in references:
-            split = part if part != "test" else "testA" if reference.is_meeting else "testB"
-            self._refs.append(_Ref(picture, reference, split, self._num_sentences))
+            part = split if split != "test" else "testA" if reference.is_meeting else "testB"
+            self._refs.append(_Ref(picture, reference, part, self._num_sentences))
             self._num_sentences += len(reference.expressions)
-
-    def close(self) -> None:
-        """Does nothing: no question waits for more pictures."""
 
     def rows(self) -> dict[str, int]:
         return {split: sum(1 for _ in self._sentences(split)) for split in SPLITS}
@@ -173,26 +164,15 @@ class RefcocoTask:
         """Returns the content of the pickle."""
         return [_entry(number, ref) for number, ref in enumerate(self._refs)]
 
-    def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields nothing: the pictures lie where COCO's do."""
-        return iter(())
-
     def write(self, folder: Path) -> None:
-        write_text(
-            folder / "instances.json",
-            json.dumps(
-                {
-                    "info": INFO,
-                    "licenses": LICENSES,
-                    "images": [coco_image(picture) for picture in self._pictures],
-                    "annotations": [
-                        instance(picture, thing) for picture in self._pictures for thing in picture.scene.objects
-                    ],
-                    "categories": coco_categories(),
-                }
-            )
-            + "\n",
-        )
+        content = {
+            "info": INFO,
+            "licenses": LICENSES,
+            "images": [coco_image(picture) for picture in self._pictures],
+            "annotations": [instance(picture, thing) for picture in self._pictures for thing in picture.scene.objects],
+            "categories": coco_categories(),
+        }
+        write_text(folder / "instances.json", json.dumps(content) + "\n")
         (folder / REFS_NAME).write_bytes(pickle.dumps(self.entries(), protocol=2))
 
     def write_results(self, folder: Path) -> None:
@@ -264,7 +244,7 @@ def _entry(number: int, ref: _Ref) -> dict[str, Any]:
     thing, sentences = ref.reference.thing, enumerate(ref.reference.expressions, ref.first_sentence)
     return {
         "ref_id": number,
-        "ann_id": instance_id(ref.picture, thing),
+        "ann_id": instance_id(ref.picture, thing.number),
         "category_id": CATEGORY_IDS[thing.category],
         "image_id": ref.picture.number,
         "split": ref.split,

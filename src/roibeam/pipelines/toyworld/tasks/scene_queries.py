@@ -11,12 +11,14 @@ smoothing).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log
-from typing import TypeVar
+from pathlib import Path
+from typing import ClassVar, TypeVar
 
 from roibeam.pipelines.toyworld.captions import RELATION_PHRASES, clear_objects, noun_phrase, plural
 from roibeam.pipelines.toyworld.picture import Picture
@@ -39,6 +41,46 @@ NLVR2_SPLITS = {"train": OTHER_TRAIN, "dev": OTHER_VAL, "test1": OTHER_TEST}
 def place_name(picture: Picture) -> str:
     """Name of a picture's place as in the splits above, such as "coco/train"."""
     return f"{picture.place.dataset}/{picture.place.split}"
+
+
+class Task(ABC):
+    """A task that takes the world's pictures in their order; after `close`, it writes its files.
+
+    Attributes:
+        name: of its folder.
+        splits: of the task, each with the places of its pictures.
+    """
+
+    name: ClassVar[str]
+    splits: ClassVar[Mapping[str, Sequence[str]]]
+
+    def add(self, picture: Picture) -> None:
+        split = next((split for split, places in self.splits.items() if place_name(picture) in places), None)
+        if split is not None:
+            self.add_to(split, picture)
+
+    @abstractmethod
+    def add_to(self, split: str, picture: Picture) -> None:
+        """Adds a picture of a split of the task."""
+
+    def close(self) -> None:
+        """Makes the questions that wait for more pictures, after the last picture."""
+        return None
+
+    @abstractmethod
+    def rows(self) -> dict[str, int]:
+        """Rows of each split."""
+
+    @abstractmethod
+    def write(self, folder: Path) -> None: ...
+
+    def links(self) -> Iterator[tuple[Picture, str]]:
+        """Yields pictures, and their paths below the folder of the task; none where they lie elsewhere."""
+        return iter(())
+
+    @abstractmethod
+    def write_results(self, folder: Path) -> None:
+        """Writes the results of a reader with the scene graph, and of one with the training file only."""
 
 
 THING = "thing"
@@ -126,18 +168,12 @@ class SceneQueries:
             if phrase in wanted and first in numbers and second in numbers
         ]
 
-    def name(
-        self, thing: SceneObject, stream: IntegerStream, *, without: Sequence[str] = (), most: int = 2
-    ) -> Description | None:
-        """Returns a description of `most` attributes at most that means this thing alone, None if there is none.
-
-        Args:
-            without: attributes that must not be named.
-        """
+    def name(self, thing: SceneObject, stream: IntegerStream, *, without: Sequence[str] = ()) -> Description | None:
+        """Returns a description of two attributes at most that means this thing alone, None if there is none."""
         allowed = [name for name in thing.attributes if name not in without]
         offset = stream.below(max(1, len(allowed)))
         allowed = allowed[offset:] + allowed[:offset]
-        choices = [chosen for count in range(most + 1) for chosen in combinations(allowed, count)]
+        choices = [chosen for count in range(3) for chosen in combinations(allowed, count)]
         # Now and then more attributes than needed, as people do.
         for chosen in choices[1:] + choices[:1] if stream.percent(40) else choices:
             found = Description(thing.category, chosen)

@@ -10,10 +10,12 @@ the questions, and the probability of each caption for each scene; the texts alo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,15 +30,14 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     OTHER_TEST,
     OTHER_TRAIN,
     OTHER_VAL,
-    place_name,
+    Task,
 )
-from roibeam.pipelines.toyworld.truth import Existence, Noun, parse_caption
+from roibeam.pipelines.toyworld.truth import Existence, parse_caption
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS
 from roibeam.pipelines.toyworld.world_files import write_text
 
 TEXT_SPLITS = {"train": COCO_TRAIN + OTHER_TRAIN, "dev": COCO_VAL + OTHER_VAL, "test": COCO_TEST + OTHER_TEST}
 PER_PICTURE = 4  # rows that begin with a caption of one picture
-_SPLIT_OF = {place: split for split, places in TEXT_SPLITS.items() for place in places}
 _PURPOSES = {"mrpc": 14, "rte": 15}
 _MOST_TRAIN_SCENES = 1000  # that the reader of scenes knows beside those of the questions
 _TRIES = 20
@@ -53,22 +54,18 @@ class TextPair:
     is_so: bool
 
 
-class _TextPairs:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = ""
+class _TextPairs(Task):
+    splits = TEXT_SPLITS
 
     def __init__(self) -> None:
         self._pictures: dict[str, list[Picture]] = {split: [] for split in TEXT_SPLITS}
         self.pairs: dict[str, list[TextPair]] = {}
 
-    def add(self, picture: Picture) -> None:
-        split = _SPLIT_OF.get(place_name(picture))
-        if split is not None and picture.captions:
+    def add_to(self, split: str, picture: Picture) -> None:
+        if picture.captions:
             self._pictures[split].append(picture)
 
     def close(self) -> None:
-        """Makes the pairs, after the last picture."""
         for split, pictures in self._pictures.items():
             self.pairs[split] = []
             for place, picture in enumerate(pictures):
@@ -78,15 +75,11 @@ class _TextPairs:
                     if pair is not None:
                         self.pairs[split].append(pair)
 
-    def _pair(self, pictures: Sequence[Picture], place: int, stream: IntegerStream) -> TextPair | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _pair(self, pictures: Sequence[Picture], place: int, stream: IntegerStream) -> TextPair | None: ...
 
     def rows(self) -> dict[str, int]:
         return {split: len(pairs) for split, pairs in self.pairs.items()}
-
-    def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields nothing: the task has no pictures."""
-        yield from ()
 
 
 class ScenePairsTask(_TextPairs):
@@ -270,11 +263,8 @@ def _other_way(claim: Existence, stream: IntegerStream) -> Existence | None:
     return Existence(short.nouns[::-1], short.relations) if short.relations else None
 
 
-def _with_noun(
-    claim: Existence, place: int, *, category: str | None = None, attributes: frozenset[str] | None = None
-) -> Existence:
-    noun = claim.nouns[place]
-    changed = Noun(category or noun.category, noun.attributes if attributes is None else attributes)
+def _with_noun(claim: Existence, place: int, **changes: Any) -> Existence:
+    changed = replace(claim.nouns[place], **changes)
     return replace(claim, nouns=(*claim.nouns[:place], changed, *claim.nouns[place + 1 :]))
 
 

@@ -29,8 +29,8 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     Description,
     Keys,
     SceneQueries,
+    Task,
     colours_of,
-    place_name,
     shuffled,
 )
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS
@@ -197,35 +197,25 @@ def _row(
 
 _PURPOSE = 5
 IMAGES_FOLDER, OBJECT_NAMES = "vcr1images", "object_names.txt"
-_SPLIT_OF = {place: split for split, places in VCR_SPLITS.items() for place in places}
 
 
-class VcrTask:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = "vcr"
+class VcrTask(Task):
+    name, splits = "vcr", VCR_SPLITS
 
     def __init__(self) -> None:
         self._pictures: dict[str, list[Picture]] = {split: [] for split in VCR_SPLITS}
         self._rows: dict[str, list[tuple[Picture, VcrRow]]] = {split: [] for split in VCR_SPLITS}
 
-    def add(self, picture: Picture) -> None:
-        split = _SPLIT_OF.get(place_name(picture))
-        if split is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
         rows = make_questions(SceneQueries(picture), stream)
         self._pictures[split] += [picture] * bool(rows)
         self._rows[split] += [(picture, row) for row in rows]
 
-    def close(self) -> None:
-        """Does nothing: no question waits for more pictures."""
-
     def rows(self) -> dict[str, int]:
         return {split: len(rows) for split, rows in self._rows.items()}
 
     def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields pictures, and their paths below the folder of the task."""
         for pictures in self._pictures.values():
             for picture in pictures:
                 yield picture, f"{IMAGES_FOLDER}/{picture.file_name}"

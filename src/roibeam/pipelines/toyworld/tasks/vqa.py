@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roibeam.pipelines.toyworld.captions import NUMBERS, RELATION_PHRASES, RELATION_WEIGHTS
+from roibeam.pipelines.toyworld.formats import INFO
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.randomness import IntegerStream, Weights
 from roibeam.pipelines.toyworld.scene import SceneObject
@@ -27,8 +28,8 @@ from roibeam.pipelines.toyworld.tasks.scene_queries import (
     Description,
     Keys,
     SceneQueries,
+    Task,
     pattern_of,
-    place_name,
 )
 from roibeam.pipelines.toyworld.world import CATEGORIES, COLOURS, PATTERNS
 from roibeam.pipelines.toyworld.world_files import write_text
@@ -259,25 +260,19 @@ def _written(kind: str, answer: str, stream: IntegerStream) -> str:
 _PURPOSE = 4
 _YEARS = {"train": "train2014", "val": "val2014"}
 _ELSEWHERE = 40  # things of the pictures before, for questions about missing things
-_INFO = {"description": "roibeam toy world", "url": "", "version": "2.0", "year": 2026, "contributor": "roibeam"}
+_INFO = INFO | {"version": "2.0"}
 _LICENSE = {"name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}
-_SPLIT_OF = {place: split for split, places in VQA_SPLITS.items() for place in places}
 
 
-class VqaTask:
-    """Task that takes the world's pictures in their order, then writes."""
-
-    name = "vqa"
+class VqaTask(Task):
+    name, splits = "vqa", VQA_SPLITS
 
     def __init__(self) -> None:
         self._questions: dict[str, list[tuple[int, Question]]] = {split: [] for split in VQA_SPLITS}
         self._annotations: dict[str, list[dict[str, Any]]] = {split: [] for split in VQA_SPLITS}
         self._elsewhere: dict[str, deque[SceneObject]] = {split: deque(maxlen=_ELSEWHERE) for split in VQA_SPLITS}
 
-    def add(self, picture: Picture) -> None:
-        split = _SPLIT_OF.get(place_name(picture))
-        if split is None:
-            return
+    def add_to(self, split: str, picture: Picture) -> None:
         stream = IntegerStream(picture.scene.seed, _PURPOSE, picture.scene.index)
         known = SceneQueries(picture)
         elsewhere = self._elsewhere[split]
@@ -288,24 +283,12 @@ class VqaTask:
             self._annotations[split].append(entry)
         elsewhere.extend(known.clear)
 
-    def close(self) -> None:
-        """Does nothing: no question waits for more pictures."""
-
     def rows(self) -> dict[str, int]:
         return {split: len(questions) for split, questions in self._questions.items()}
 
-    def links(self) -> Iterator[tuple[Picture, str]]:
-        """Yields nothing: the pictures lie where COCO's do."""
-        return iter(())
-
     def write(self, folder: Path) -> None:
         for split, year in _YEARS.items():
-            shared = {
-                "info": _INFO,
-                "license": _LICENSE,
-                "data_subtype": year,
-                "data_type": "mscoco",
-            }
+            shared = {"info": _INFO, "license": _LICENSE, "data_subtype": year, "data_type": "mscoco"}
             questions = [
                 {"image_id": number // 1000, "question": question.text, "question_id": number}
                 for number, question in self._questions[split]

@@ -16,14 +16,11 @@ import hashlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from roibeam.features.folders.durable_files import write_json_atomically
-from roibeam.features.folders.folder_protocol import store_lock
 from roibeam.features.safe_pickle import load_pickle
 from roibeam.pipelines.common.console.progress import Progress
 from roibeam.pipelines.data.datasets.photo_folders import TASKS_FORMAT, TASKS_NAME
@@ -31,14 +28,14 @@ from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.metrics.glue import has_extra
 from roibeam.pipelines.finetuning.metrics.measure import STRICT
 from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS
-from roibeam.pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
+from roibeam.pipelines.toyworld.picture import SCENES_NAME, read_pictures
 from roibeam.pipelines.toyworld.tasks.nlvr2 import Nlvr2Task
 from roibeam.pipelines.toyworld.tasks.refcoco import REFS_NAME, RefcocoTask
+from roibeam.pipelines.toyworld.tasks.scene_queries import Task
 from roibeam.pipelines.toyworld.tasks.text_pairs import FollowsTask, ScenePairsTask
 from roibeam.pipelines.toyworld.tasks.vcr import VcrTask
 from roibeam.pipelines.toyworld.tasks.vqa import VqaTask
-from roibeam.pipelines.toyworld.world import WORLD_VERSION
-from roibeam.pipelines.toyworld.world_files import WrittenFiles, check_beside, found_beside
+from roibeam.pipelines.toyworld.world_files import FolderBesideWorld, WrittenFiles
 from roibeam.pipelines.toyworld.write import PICTURES
 
 TASKS_VERSION = 1
@@ -48,47 +45,14 @@ _TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".tsv"})
 Levels = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
-class Task(Protocol):
-    """Task that takes the world's pictures in their order; after `close`, writes its files."""
-
-    name: str
-
-    def add(self, picture: Picture) -> None: ...
-
-    def close(self) -> None: ...
-
-    def rows(self) -> dict[str, int]: ...
-
-    def write(self, folder: Path) -> None: ...
-
-    def links(self) -> Iterator[tuple[Picture, str]]: ...
-
-    def write_results(self, folder: Path) -> None: ...
-
-
 @dataclass(frozen=True)
-class ToyTasks:
-    """Request for the tasks of a world.
+class ToyTasks(FolderBesideWorld):
+    """Request for the tasks of a world."""
 
-    Attributes:
-        folder: of the tasks, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
-    """
+    option, holds, manifest_name = "--tasks", "tasks", TASKS_NAME
 
-    folder: str
-    world: Path
-    seed: int
-    num_images: int
-
-    def check(self) -> None:
-        """Checks that the tasks can be written, or are there, before anything is drawn.
-
-        Raises:
-            ValueError: if the folder cannot hold these tasks, or holds others.
-        """
-        check_beside("--tasks", self.folder, self.world, holds="tasks")
-        self._found()
+    def plan(self) -> dict[str, Any]:
+        return {"format": TASKS_FORMAT, "tasks_version": TASKS_VERSION} | super().plan()
 
     def write(self, levels: Callable[[Path], Levels]) -> WrittenFiles:
         """Writes the tasks of the drawn world, or finds them.
@@ -98,32 +62,20 @@ class ToyTasks:
         Raises:
             ValueError: as `check`, or if the world has too few pictures for a split.
         """
-        start, out = time.monotonic(), Path(self.folder).resolve()
-        with store_lock(self.world):
-            found = self._found()
-            if found is not None:
-                return WrittenFiles(found, False, time.monotonic() - start)
-            beside = out.with_name(f".{out.name}.tmp")
-            shutil.rmtree(beside, ignore_errors=True)  # of a run that was stopped
+
+        def make(folder: Path) -> dict[str, Any]:
             tasks = self._made()
-            manifest = self._plan() | {"rows": {task.name: task.rows() for task in tasks}}
             for task in tasks:
-                task.write(beside / task.name)
-                _link_pictures(task, self.world, beside / task.name)
-                task.write_results(beside / READERS_FOLDER)
-            manifest["levels"] = levels(beside)
-            manifest["sha256"] = {task.name: task_digest(beside / task.name) for task in tasks}
-            write_json_atomically(beside / TASKS_NAME, manifest)
-            os.replace(beside, out)
-        return WrittenFiles(manifest, True, time.monotonic() - start)
+                task.write(folder / task.name)
+                _link_pictures(task, self.world, folder / task.name)
+                task.write_results(folder / READERS_FOLDER)
+            return {
+                "rows": {task.name: task.rows() for task in tasks},
+                "levels": levels(folder),
+                "sha256": {task.name: task_digest(folder / task.name) for task in tasks},
+            }
 
-    def _plan(self) -> dict[str, Any]:
-        world = {"world_version": WORLD_VERSION, "seed": self.seed, "images": self.num_images}
-        return {"format": TASKS_FORMAT, "tasks_version": TASKS_VERSION, "world": world}
-
-    def _found(self) -> dict[str, Any] | None:
-        """Returns the content of tasks.json; None where the folder is new or empty."""
-        return found_beside("--tasks", self.folder, TASKS_NAME, self._plan(), holds="tasks")
+        return self.written(make)
 
     def _made(self) -> Sequence[Task]:
         texts = (ScenePairsTask(), FollowsTask())
@@ -176,8 +128,6 @@ CEILING, FLOOR = "perfect", "blind"  # folders of readers
 def toy_levels(tasks: Path) -> Levels:
     """Scores every result file, readers/<reader>/<task>_<split>.
 
-    Args:
-        tasks: folder of the tasks.
     Raises:
         ValueError: for a result file that does not fit its task.
     """

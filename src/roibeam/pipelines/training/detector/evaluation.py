@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -210,13 +211,7 @@ def evaluate_detector(
         photo = read_photo(image, image_root, exif_orientation(detector))
         outputs = detector.head_outputs(photo)
         _check_finite(outputs, image)
-        detections = class_detections(
-            outputs,
-            detector.conventions,
-            score_threshold=score_threshold,
-            nms_iou=nms_iou,
-            max_per_image=max_per_image,
-        )
+        detections = class_detections(outputs, detector.conventions, **asdict(settings))
         given = _given_attributes(detector, photo, image) if attribute_names else None
         counter.add(image, detections, detector.postprocess(outputs), given)
         num_images += 1
@@ -359,6 +354,12 @@ def _given_attributes(detector: Detector, photo: np.ndarray, image: LabelledImag
     return attribute_probabilities(outputs.regions.attribute_logits, detector.conventions).cpu().numpy()
 
 
+def evaluate_photos(detector: Detector, photos: LabelledPhotos, **options: Any) -> DetectionReport:
+    """`evaluate_detector` on photos, by the names of their labels."""
+    names: dict[str, Any] = {"class_names": photos.class_names, "attribute_names": photos.attribute_names}
+    return evaluate_detector(detector, photos.images, photos.root, **names, **options)
+
+
 def evaluate_folder(
     detector: str,
     photos: LabelledPhotos,
@@ -367,15 +368,7 @@ def evaluate_folder(
     nms_iou: float = 0.3,
     conventions: Conventions | None = None,
 ) -> DetectionReport:
-    """
-    Args:
-        detector: as of `read_detector_folder`.
-        device: cpu, cuda or cuda:<n>.
-        nms_iou: as of `evaluate_detector`.
-        conventions: None means those of the folder.
-    Raises:
-        ValueError: if it is no detector's folder, or knows other classes or attributes than the labels.
-    """
+    """Evaluates the detector of a folder, see `read_detector_folder` and `evaluate_detector`."""
     folder = read_detector_folder(detector)
     check_same_names(photos, folder.class_names, folder.attribute_names, detector)
     with waiting("loading the detector"):
@@ -383,12 +376,4 @@ def evaluate_folder(
             folder.config, weights=folder.weights, conventions=conventions or folder.conventions, device=device
         )
     with Progress("judging", len(photos.images), PHOTOS) as progress:
-        return evaluate_detector(
-            model,
-            photos.images,
-            photos.root,
-            class_names=photos.class_names,
-            attribute_names=photos.attribute_names,
-            nms_iou=nms_iou,
-            progress=progress.to,
-        )
+        return evaluate_photos(model, photos, nms_iou=nms_iou, progress=progress.to)

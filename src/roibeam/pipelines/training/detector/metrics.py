@@ -133,11 +133,7 @@ class AveragePrecisions:
 
 
 class PrecisionCounter:
-    """Collects the detections of a set of photos: 9 bytes of each are kept.
-
-    Args:
-        num_classes: C.
-    """
+    """Collects the detections of a set of photos: 9 bytes of each are kept."""
 
     def __init__(self, num_classes: int) -> None:
         self.num_objects = np.zeros(num_classes, np.int64)
@@ -146,13 +142,8 @@ class PrecisionCounter:
         self._right: list[np.ndarray] = []
 
     def add(self, scores: np.ndarray, class_ids: np.ndarray, found: np.ndarray, object_class_ids: np.ndarray) -> None:
-        """Adds one photo.
-
-        Args:
-            scores, class_ids: (N,) of its detections.
-            found: (N,) result of `match_detections`.
-            object_class_ids: (K,) of its objects that are not ignored.
-        """
+        """Adds one photo: its (N,) detections, the (N,) result of `match_detections`, and the (K,) classes of its
+        objects that are not ignored."""
         counts = found != IGNORED
         self._scores.append(scores[counts].astype(np.float32))
         self._class_ids.append(class_ids[counts].astype(np.int32))
@@ -174,12 +165,8 @@ class PrecisionCounter:
 
 
 def area_under_curve(right: np.ndarray, num_objects: int) -> float:
-    """Average precision of one class, 0..1.
-
-    Args:
-        right: (n,) bool, whether each detection found an object, best score first.
-        num_objects: how many there are to be found, at least 1.
-    """
+    """Average precision of one class, 0..1; right: (n,) bool, whether each detection found an object, best
+    score first."""
     precision = np.cumsum(right) / np.arange(1, len(right) + 1)
     raised = np.maximum.accumulate(precision[::-1])[::-1]
     return float(raised[right].sum() / num_objects)
@@ -226,20 +213,12 @@ class AttributeCounter:
         self._known = Counter[int]()
 
     def add(self, best_ids: np.ndarray, known_ids: np.ndarray) -> None:
-        """Adds one photo.
-
-        Args:
-            best_ids: (K,) the best attribute of each object.
-            known_ids: (K, A) its known ones, filled with NO_ATTRIBUTE (-1).
-        """
+        """Adds one photo: (K,) the best attribute of each object, and (K, A) its known ones, filled with NO_ATTRIBUTE
+        (-1)."""
         self._objects.append(int((known_ids >= 0).any(axis=1).sum()))
         self._right.append(int((known_ids == best_ids[:, None]).any(axis=1).sum()))
         for ids in known_ids.tolist():
             self._known.update({each for each in ids if each >= 0})
-
-    @property
-    def num_right(self) -> int:
-        return sum(self._right)
 
     @property
     def num_objects(self) -> int:
@@ -247,7 +226,7 @@ class AttributeCounter:
 
     @property
     def accuracy(self) -> float | None:
-        return self.num_right / self.num_objects if self.num_objects else None
+        return sum(self._right) / self.num_objects if self.num_objects else None
 
     def figure(self) -> Figure:
         """The accuracy with its interval over photos, beside always the commonest attribute."""
@@ -330,11 +309,7 @@ class CocoCounter:
         self._detections: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def add(self, image: LabelledImage, boxes: np.ndarray, class_ids: np.ndarray, scores: np.ndarray) -> None:
-        """Adds one photo.
-
-        Args:
-            boxes, class_ids, scores: (N, 4), (N,) and (N,), its detections; the first of equal scores are the better.
-        """
+        """Adds one photo with its detections, (N, 4), (N,) and (N,); the first of equal scores are the better."""
         best = np.argsort(-scores, kind="stable")[:MAX_DETECTIONS]
         self._objects.append((image.boxes, image.class_ids, image.areas, image.ignored))
         self._detections.append((boxes[best], class_ids[best], scores[best]))
@@ -388,10 +363,7 @@ def _rows(boxes: np.ndarray, *columns: np.ndarray) -> zip:
 
 
 def _summary(precision: np.ndarray, recall: np.ndarray) -> CocoPrecision:
-    """
-    Args:
-        precision, recall: (overlaps, classes, sizes, numbers of detections) float64; -1 where a class has no object.
-    """
+    """precision, recall: (overlaps, classes, sizes, numbers of detections) float64; -1 where a class has no object."""
     half, three_quarters = slice(0, 1), slice(5, 6)
     every, small, medium, large = range(4)
     return CocoPrecision(

@@ -57,11 +57,7 @@ def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPr
 
 @dataclass(frozen=True)
 class DetectionSettings:
-    """Settings of the detections, see `class_detections`.
-
-    Raises:
-        ValueError: naming the number, what it is and what it may be.
-    """
+    """Settings of the detections, see `class_detections`."""
 
     score_threshold: float
     nms_iou: float
@@ -117,6 +113,8 @@ def report_lines(report: DetectionReport) -> list[str]:
     Attributes are left out where the photos have none; "-" stands for what could not be measured.
     """
     settings, recall, coco, calibration = report.settings, report.region_recall, report.coco, report.calibration
+    regions = "no" if recall.mean_regions is None else f"{recall.mean_regions:.1f}"
+    of_regions = f"of {_objects(recall.num_objects)}, overlap 0.5, by {regions} regions a photo"
     rows = [
         ("mAP@0.5", _share(report.objects.mean), "Visual Genome's way, mean over the classes that occur"),
         ("  weighted by objects", _share(report.objects.weighted_mean), ""),
@@ -125,7 +123,7 @@ def report_lines(report: DetectionReport) -> list[str]:
         ("  small, medium, large", _shares(coco.ap_small, coco.ap_medium, coco.ap_large), ""),
         ("  AR 1, 10, 100", _shares(coco.ar1, coco.ar10, coco.ar100), ""),
         *(_attribute_rows(report) if report.attributes.classes else ()),
-        ("recall of the selection", _share(recall.recall), _regions_of(recall)),
+        ("recall of the selection", _share(recall.recall), of_regions),
         ("class right", _share(calibration.accuracy), f"of {calibration.num_regions} regions, background is a class"),
         ("calibration error", _share(calibration.expected_error), "ECE, 15 bins, same regions"),
         ("negative log-likelihood", _share(calibration.negative_log_likelihood), "nats, same regions"),
@@ -140,25 +138,17 @@ def report_lines(report: DetectionReport) -> list[str]:
     ]
 
 
-def _beside_chance(accuracy: AttributeAccuracy) -> str:
-    words = f"right of {_objects(accuracy.num_given)}"
-    verdict = verdict_of(accuracy.figure)
-    return f"{words}; {verdict}, which is {_share(accuracy.given_chance)}" if verdict else words
-
-
 def _attribute_rows(report: DetectionReport) -> list[tuple[str, str, str]]:
     accuracy, precisions = report.attribute_accuracy, report.attributes
+    of_objects = f"right of {_objects(accuracy.num_given)}"
+    if verdict := verdict_of(accuracy.figure):
+        of_objects += f"; {verdict}, which is {_share(accuracy.given_chance)}"
     return [
         ("attributes, found boxes", _share(accuracy.matched_boxes), f"right of {_objects(accuracy.num_matched)} found"),
-        ("attributes, true boxes", _share(accuracy.given_boxes), _beside_chance(accuracy)),
+        ("attributes, true boxes", _share(accuracy.given_boxes), of_objects),
         ("attribute mAP", _share(precisions.mean), "true boxes, mean over the attributes that occur"),
         ("  weighted by objects", _share(precisions.weighted_mean), ""),
     ]
-
-
-def _regions_of(recall: RegionRecall) -> str:
-    regions = "no" if recall.mean_regions is None else f"{recall.mean_regions:.1f}"
-    return f"of {_objects(recall.num_objects)}, overlap 0.5, by {regions} regions a photo"
 
 
 def _worst_lines(kind: str, precisions: NamedPrecisions) -> list[str]:

@@ -50,9 +50,6 @@ class Start:
             1 and 2 when they start from weights.
 
     With either file the norms are frozen; with neither everything is trained, norms too.
-
-    Raises:
-        ValueError: for both files, or for frozen stages without weights.
     """
 
     weights: str | None = None
@@ -70,16 +67,7 @@ class Start:
 
 @dataclass(frozen=True)
 class DetectorSettings:
-    """Settings of a detector's training.
-
-    Attributes:
-        config: sizes, with the numbers of classes and attributes of the photos.
-        conventions: of the arithmetic.
-        train: of the loop.
-        start: weights before the first step.
-        photos: of their batches.
-        sampling, losses: of the regions in a step.
-    """
+    """Settings of a detector's training; `config` has the numbers of classes and attributes of the photos."""
 
     config: DetectorConfig
     conventions: Conventions

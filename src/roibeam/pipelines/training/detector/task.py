@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +44,11 @@ from roibeam.extraction.training.targets import Objects
 from roibeam.extraction.weights.detector_choice import describe_detector, is_detector_folder, read_detector_folder
 from roibeam.extraction.weights.loading import load_folder, load_weights, part_state
 from roibeam.messages import plural
-from roibeam.model.common.losses import SumCount
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.pipelines.common.statistics.verdict import Judged
 from roibeam.pipelines.data.image_identity import reported_by_name
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, read_photo
-from roibeam.pipelines.training.detector.evaluation import evaluate_detector
+from roibeam.pipelines.training.detector.evaluation import evaluate_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
 from roibeam.pipelines.training.hooks import TrainResult
 from roibeam.pipelines.training.loop import train
@@ -98,8 +98,6 @@ class LabelledBatches:
         flip: whether every other photo, by chance, is mirrored left to right.
         short_edges: pixels; each photo is resized to one of these, by chance. () means the detector's own short edge.
             The detector's limit of the long edge holds for all.
-    Raises:
-        ValueError: for short edges over the long edge.
     """
 
     def __init__(
@@ -117,14 +115,10 @@ class LabelledBatches:
         self._config, self._conventions, self._seed = config, conventions, seed
         self._flip, self._short_edges = flip, tuple(short_edges) or (config.short_edge,)
         self._images = [image for image in photos.images if (~image.ignored).any()]
+        self.num_photos = len(self._images)  # of one epoch
         self._root = photos.root
         shapes = [image.image_hw or (1, 1) for image in self._images]
         self._order = SampleOrder(len(shapes), (_ORDER, seed), [width / height for height, width in shapes])
-
-    @property
-    def num_photos(self) -> int:
-        """Number of photos in one epoch."""
-        return len(self._images)
 
     def places(self, start: int, *, batch_size: int, rank: int, num_ranks: int) -> Iterator[list[tuple[int, int]]]:
         """See `SampleOrder.batches`."""
@@ -140,10 +134,6 @@ class LabelledBatches:
 
     @staticmethod
     def collate(coming: Sequence[ComingPhoto]) -> NamedBatch:
-        """
-        Raises:
-            ValueError: for a photo that cannot be read or does not fit its labels, naming it.
-        """
         prepared = collate_training_photos([each.photo.result() for each in coming], [each.seed for each in coming])
         return NamedBatch(prepared, tuple(each.image_id for each in coming))
 
@@ -173,54 +163,29 @@ class LabelledBatches:
             raise ValueError(f"{image.image_id}: {error}") from None
 
 
-@dataclass(frozen=True, eq=False)
-class DetectionOutput:
-    """A `LossOutput`: sums over the photos of a batch, and its metrics."""
-
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount]
-
-
-def summed(found: DetectionLosses) -> DetectionOutput:
+def summed(found: DetectionLosses) -> PreTrainingOutput:
     """Losses and metrics of a batch as sums and counts: each loss is averaged over the photos."""
-    return DetectionOutput(
+    return PreTrainingOutput(
         {name: SumCount(row.sum(), torch.tensor(len(row), device=row.device)) for name, row in found.losses.items()},
         {name: SumCount(*pair) for name, pair in found.metrics.items()},
     )
 
 
 class DetectorTask:
-    """A `TrainTask` on `LabelledBatches`.
-
-    Args:
-        training: the module to train; its detector has as many classes and attributes as `photos` has names.
-        seed: of everything random.
-    Raises:
-        ValueError: if detector and photos do not fit each other.
-    """
+    """A `TrainTask` on `LabelledBatches`; the detector to train has as many classes and attributes as `photos` has
+    names."""
 
     def __init__(
         self, training: DetectorTraining, photos: LabelledPhotos, rules: DetectorPhotoRules, *, seed: int
     ) -> None:
-        self._training, self._rules = training, rules
+        self.model, self.batch_size, self._rules = training, rules.batch_size, rules
         self._description = describe_detector(
             training.config, training.conventions, photos.class_names, photos.attribute_names
         )
         self._photos = LabelledBatches(
             photos, training.config, training.conventions, flip=rules.flip, short_edges=rules.short_edges, seed=seed
         )
-
-    @property
-    def model(self) -> DetectorTraining:
-        return self._training
-
-    @property
-    def batch_size(self) -> int:
-        return self._rules.batch_size
-
-    @property
-    def num_samples(self) -> int:
-        return self._photos.num_photos
+        self.num_samples = self._photos.num_photos
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[NamedBatch]:
         places = self._photos.places(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
@@ -234,11 +199,11 @@ class DetectorTask:
     def counts(self, batch: NamedBatch) -> dict[str, int]:
         return dict.fromkeys(LOSSES, len(batch.photos))
 
-    def losses(self, model: nn.Module, batch: NamedBatch) -> DetectionOutput:
+    def losses(self, model: nn.Module, batch: NamedBatch) -> PreTrainingOutput:
         return summed(model(batch.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        return detector_groups(self._training)
+        return detector_groups(self.model)
 
     def sample_ids(self, batch: NamedBatch) -> Sequence[str]:
         return batch.image_ids
@@ -252,12 +217,7 @@ class DetectorTask:
 
 
 class JudgedDetectorTask(DetectorTask):
-    """A `DetectorTask` whose detector is evaluated on other photos at each evaluation.
-
-    Args:
-        judged: photos with the classes and attributes of `photos`.
-        training, photos, rules, seed: as of `DetectorTask`.
-    """
+    """A `DetectorTask` whose detector is evaluated, at each evaluation, on other photos with the same names."""
 
     def __init__(
         self,
@@ -273,7 +233,7 @@ class JudgedDetectorTask(DetectorTask):
 
     def evaluate(self) -> Judged:
         """See `roibeam detector evaluate`: `BEST_BY`, COCO's AP, and metrics of the kept regions."""
-        training, judged = self._training, self._judged
+        training, judged = self.model, self._judged
         detector = Detector(
             training.config,
             training.conventions,
@@ -281,13 +241,7 @@ class JudgedDetectorTask(DetectorTask):
             proposal_generator=training.proposal_generator,
             roi_heads=training.roi_heads,
         )
-        report = evaluate_detector(
-            detector.eval(),
-            judged.images,
-            judged.root,
-            class_names=judged.class_names,
-            attribute_names=judged.attribute_names,
-        )
+        report = evaluate_photos(detector.eval(), judged)
         # Boxes to be found have no level of chance: attributes alone stand beside chance.
         values = {
             BEST_BY: report.objects.mean,
@@ -299,11 +253,8 @@ class JudgedDetectorTask(DetectorTask):
 
 
 def detector_groups(part: nn.Module) -> list[ParameterGroup]:
-    """Weights decay; biases and norms do not (detectron2's WEIGHT_DECAY_NORM 0, and Caffe's decay_mult 0 of biases).
-
-    Args:
-        part: a detector, or its trained part.
-    """
+    """Weights of a detector, or of its trained part, decay; biases and norms do not (detectron2's WEIGHT_DECAY_NORM 0,
+    and Caffe's decay_mult 0 of biases)."""
     trained = [each for each in part.parameters() if each.requires_grad]
     return [
         {"params": [each for each in trained if each.ndim > 1]},
@@ -329,16 +280,12 @@ def train_detector(
 
     Args:
         judged: photos to evaluate the detector on while it is trained, every `TrainConfig.evaluate_every` steps.
-        resume, stop_at_step: as of `train`.
-    Raises:
-        ValueError: if photos or settings do not fit, with the remedy; in training, for photos that cannot be read.
     """
     start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)
+    names = photos.class_names, photos.attribute_names
     training = DetectorTraining(
-        build_start(
-            settings.config, settings.conventions, start, seed=seed, names=(photos.class_names, photos.attribute_names)
-        ),
+        build_start(settings.config, settings.conventions, start, seed=seed, names=names),
         sampling=settings.sampling,
         loss_rules=settings.losses,
         frozen_stages=start.frozen_stages,
@@ -388,11 +335,7 @@ def build_start(
     seed: int,
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Detector:
-    """The detector before the first step.
-
-    Args:
-        names: of its classes and attributes; those of a detector's folder are compared with them.
-    """
+    """The detector before the first step; `names` of its classes and attributes are compared with those of a folder."""
     from_scratch = start.weights is None and start.resnet is None
     norm = nn.BatchNorm2d if from_scratch else FrozenBatchNorm
     detector = build_trainable_detector(config, conventions, norm=norm)
@@ -405,7 +348,7 @@ def build_start(
         _load_folder(start.weights, detector, *map(tuple, names))
         return detector
     if start.resnet is not None:
-        own = _named(detector, _RESNET)
+        own = {name: tensor for name, tensor in detector.state_dict().items() if name.startswith(_RESNET)}
         detector.load_state_dict({**detector.state_dict(), **part_state(start.resnet, own)})
     return detector
 
@@ -427,7 +370,3 @@ def _load_folder(place: str, detector: Detector, classes: tuple[str, ...], attri
         if not is_same
     ]
     logger.info("starting from %s with %s; these layers start anew: %s", place, ", ".join(changes), ", ".join(anew))
-
-
-def _named(detector: Detector, prefixes: Collection[str]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in detector.state_dict().items() if name.startswith(tuple(prefixes))}

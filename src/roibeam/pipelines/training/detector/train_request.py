@@ -22,6 +22,7 @@ from roibeam.pipelines.common.console.overrides import apply_overrides, preset, 
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, check_same_names, look_once, open_labelled_photos
 from roibeam.pipelines.training.detector.settings import BEST_BY, DetectorPhotoRules, DetectorSettings, Start
+from roibeam.pipelines.training.requests import DetectorTrainRequest, resume_choice
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 from roibeam.pipelines.training.train_config import OPTIONS, TrainConfig, with_settings
 
@@ -31,50 +32,6 @@ if TYPE_CHECKING:
 _OPTIONS = {**OPTIONS, "train.decay_steps": "decay_steps", "photos.batch_size": "batch_size"}
 _DEFAULT_SIZES, _DEFAULT_CONVENTIONS = "vg-r101-c4", "hf"
 _DEFAULT_WARMUP = 1000  # steps, of runs that have three times as many
-
-
-@dataclass(frozen=True, kw_only=True)
-class DetectorTrainRequest:
-    """
-    Attributes:
-        labels, images, vocab: as of `open_labelled_photos`; `images` is the folder of the photos.
-        val_labels, val_images: the same of photos for evaluations during the training; None for none.
-        detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic;
-            None for those of a detector's folder in `weights`, else vg-r101-c4 and hf.
-        weights, resnet: as of `Start`.
-        frozen_stages: without gradients; None freezes 1 and 2 of a start from a file, none from scratch.
-        steps: optimizer steps.
-        batch_size: photos per step and process.
-        learning_rate: of SGD at its peak; never scaled by batch or processes.
-        warmup_steps: of a linear rise; None for 1,000, but at most a third of `steps`.
-        decay_steps: after which the rate falls to a tenth; None for 2/3 and 8/9 of `steps`.
-        device: as of `TrainConfig`.
-        threads: CPU threads; None leaves torch's choice.
-        seed: of weights, order, sizes and sampled regions.
-        settings: "section.field=value" each; sections train, photos, sampling, losses, detector and conventions.
-        resume: as of `train`.
-    """
-
-    labels: str
-    images: str | None = None
-    vocab: str | None = None
-    val_labels: str | None = None
-    val_images: str | None = None
-    detector: str | None = None
-    conventions: str | None = None
-    weights: str | None = None
-    resnet: str | None = None
-    frozen_stages: tuple[int, ...] | None = None
-    steps: int = 90_000
-    batch_size: int = 2
-    learning_rate: float = 0.0025
-    warmup_steps: int | None = None
-    decay_steps: tuple[int, ...] | None = None
-    device: str = "auto"
-    threads: int | None = None
-    seed: int = 0
-    settings: tuple[str, ...] = ()
-    resume: Resume = "auto"
 
 
 @dataclass(frozen=True)
@@ -91,18 +48,11 @@ class TrainedDetector:
 
 
 def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
-    """
-    Raises:
-        ValueError, OSError: if an input is unknown, does not fit or cannot be read, with the remedy.
-    """
     _check(request, run_dir)
     with waiting("reading the labels"):
-        photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
-    sizes = replace(
-        _sizes(request),
-        num_classes=len(photos.class_names),
-        num_attributes=len(photos.attribute_names),
-    )
+        photos = open_labelled_photos(request.labels, image_root=request.photos, vocab=request.vocab)
+    num_classes, num_attributes = len(photos.class_names), len(photos.attribute_names)
+    sizes = replace(_sizes(request), num_classes=num_classes, num_attributes=num_attributes)
     settings = _settings(request, sizes)
     exif = settings.conventions.exif_orientation
     photos = look_once(photos, exif, is_trained_on=True)
@@ -116,23 +66,19 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    result = train_detector(photos, run_dir, settings, judged=judged, resume=request.resume)
+    result = train_detector(photos, run_dir, settings, judged=judged, resume=_resume(request))
     return TrainedDetector(result, result.checkpoint / "model", photos)
 
 
-def _check_judged(request: DetectorTrainRequest) -> None:
-    if request.val_images is not None and request.val_labels is None:
-        raise ValueError("--val-photos is the folder of the photos of --val-labels; give that too")
+def _resume(request: DetectorTrainRequest) -> Resume:
+    chosen = resume_choice(request.resume, request.resume_from)
+    return "auto" if chosen is None else chosen
 
 
 def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientation: str) -> LabelledPhotos:
-    """The photos for evaluations.
-
-    Raises:
-        ValueError: if one is trained on, or their classes differ.
-    """
+    """The photos for evaluations."""
     assert request.val_labels is not None
-    judged = open_labelled_photos(request.val_labels, image_root=request.val_images, vocab=request.vocab).once()
+    judged = open_labelled_photos(request.val_labels, image_root=request.val_photos, vocab=request.vocab).once()
     check_same_names(judged, photos.class_names, photos.attribute_names, f"of {request.labels}")
     trained = {os.path.realpath(os.path.join(photos.root, image.file_name)) for image in photos.images}
     both = [
@@ -151,18 +97,19 @@ def _judged(request: DetectorTrainRequest, photos: LabelledPhotos, exif_orientat
 def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     named = NamedFiles()
     named.need("--labels", request.labels, FILE)
-    named.need("--photos", request.images, FOLDER)
+    named.need("--photos", request.photos, FOLDER)
     named.need("--vocab", request.vocab)
     named.need("--val-labels", request.val_labels, FILE)
-    named.need("--val-photos", request.val_images, FOLDER)
-    named.look(lambda: _check_judged(request))
+    named.need("--val-photos", request.val_photos, FOLDER)
+    if request.val_photos is not None and request.val_labels is None:
+        named.refuse("--val-photos is the folder of the photos of --val-labels; give that too")
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
         if option == "--weights" and weights is not None and is_detector_folder(weights):
             named.look(partial(read_detector_folder, weights))
         elif named.need(option, weights, FILE):
             named.look(partial(check_weight_file, weights))
     if named.need_output_folder(run_dir) and is_main_process():  # other processes may check after the run has started
-        named.look(lambda: check_run_folder(run_dir, resume=request.resume))
+        named.look(lambda: check_run_folder(run_dir, resume=_resume(request)))
     sizes = named.look(lambda: _sizes(request))
     conventions = named.look(lambda: _conventions(request))
     if sizes is not None and conventions is not None:
@@ -201,12 +148,6 @@ def _conventions(request: DetectorTrainRequest) -> Conventions:
 
 
 def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
-    """
-    Args:
-        sizes: of the detector, with the numbers of classes and attributes that the labels have.
-    Raises:
-        ValueError: for an invalid setting, number or start.
-    """
     sections: dict[str, Any] = {
         "photos": DetectorPhotoRules(batch_size=request.batch_size),
         "sampling": SamplingRules(),

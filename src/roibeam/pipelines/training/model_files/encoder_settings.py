@@ -82,13 +82,7 @@ class EncoderOptions:
 
 @dataclass(frozen=True)
 class JointSettings:
-    """Content of a joint checkpoint's config.json.
-
-    Attributes:
-        content: all of it.
-        choices: masking of the run.
-        config, conventions, frozen_stages, mask_channels: of the encoder.
-    """
+    """Content of a joint checkpoint's config.json: all of it, the masking of the run, and the encoder's parts."""
 
     content: Mapping[str, Any]
     choices: EndToEndChoices
@@ -99,12 +93,6 @@ class JointSettings:
 
 
 def read_joint_settings(path: Path) -> JointSettings:
-    """
-    Args:
-        path: of the config.json.
-    Raises:
-        ValueError: naming the file, if it cannot be read or is of another kind.
-    """
     hint = "a joint checkpoint's config.json is written by save_joint"
     found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
     if "end_to_end" not in found and str(found.get("model_type", "")).startswith("roibeam-"):
@@ -137,9 +125,6 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
 
     A preset of sizes computes as VL-BERT's released encoder does (R2C's as R2C), unless conventions are named; a
     detector's folder as the detector.
-
-    Raises:
-        ValueError: as `choose_detector`.
     """
     chosen = choose_detector(detector, weights=weights)
     has_own = chosen.is_folder or detector in CONVENTIONS_OF_SIZES
@@ -150,11 +135,7 @@ def choose_encoder(detector: str, weights: str | None, conventions: str | None) 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """Weights of the detector's losses beside those of the model, on top of its `LossRules`.
-
-    Raises:
-        ValueError: for a negative number.
-    """
+    """Weights of the detector's losses beside those of the model, on top of its `LossRules`."""
 
     objectness: float = 1.0
     proposal_boxes: float = 1.0

@@ -66,14 +66,8 @@ DETECTION_PREFIX = "detection_"  # prefix of the detector's losses and metrics a
 
 
 class JointDetector(EndToEndModel):
-    """An `EndToEndModel` that also learns from labelled photos, through the same backbone and last stage.
-
-    Args:
-        model, region_encoder, choices: as of `EndToEndModel`. Its frozen stages are frozen for the detector too.
-        heads: of the detector.
-        class_names, attribute_names: of the detector, in id order.
-        sampling, loss_rules, weights: None means the defaults.
-    """
+    """An `EndToEndModel` that also learns from labelled photos, through the same backbone and last stage. Frozen stages
+    are frozen for the detector too. Names of classes and attributes are in id order."""
 
     def __init__(
         self,
@@ -104,12 +98,8 @@ class JointDetector(EndToEndModel):
     def forward(
         self, batch: VLBatch, images: ImageBatch, *arguments: Any, labelled: DetectionBatch | None = None
     ) -> Any:
-        """See `EndToEndModel`.
-
-        Args:
-            labelled: adds the detector's losses and metrics on these photos. In one call with the others: data-parallel
-                training looks for gradients once.
-        """
+        """See `EndToEndModel`; `labelled` adds the detector's losses and metrics on these photos. In one call with the
+        others: data-parallel training looks for gradients once."""
         output = super().forward(batch, images, *arguments)
         if labelled is None:
             return output
@@ -138,13 +128,8 @@ _HEADS, _OWN = "detection.", "model."
 
 
 def describe_joint(joint: EndToEndModel, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Content of `config.json`.
-
-    Args:
-        model: description of the model; None for its configuration and class.
-    Raises:
-        ValueError: if the encoder has other parts than its config makes, so that it could not be read back.
-    """
+    """Content of `config.json`; ValueError if the encoder has other parts than its config makes, so that it could not
+    be read back. `model` describes the model; None for its configuration and class."""
     encoder = region_encoder_of(joint)
     if model is None:
         own = cast(PreTrainedModel, joint.model)
@@ -181,11 +166,7 @@ def region_encoder_of(joint: EndToEndModel) -> RegionEncoder:
 
 
 def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
-    """Writes aside, makes durable, renames: a folder of this name is complete. An existing one is replaced.
-
-    Raises:
-        ValueError: as `describe_joint`.
-    """
+    """Writes aside, makes durable, renames: a folder of this name is complete. An existing one is replaced."""
     final = Path(folder)
     described = describe_joint(joint)
     aside = final.with_name(f".writing-{final.name}")
@@ -198,13 +179,8 @@ def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
 
 
 def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
-    """The joint checkpoint that a folder holds, and its tokenizer's folder if any; None when `spec` is anything else.
-
-    Args:
-        spec: as `load_model` takes it; a run's folder means its newest checkpoint.
-    Raises:
-        ValueError: for a run without a checkpoint, or a config.json that cannot be read.
-    """
+    """The joint checkpoint that a folder, or a run by its newest checkpoint, holds, and its tokenizer's folder if any;
+    None when `spec` is anything else."""
     path = Path(spec).expanduser()
     if not path.is_dir():
         return None
@@ -224,13 +200,8 @@ class JointCheckpoint(ModelCheckpoint):
 
 
 def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
-    """The model that `spec` names: on stored features, or a `JointCheckpoint`.
-
-    Args:
-        spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
-    Raises:
-        ValueError, OSError: as `load_model` and `load_joint`.
-    """
+    """The model that `spec` names, as of `load_model`: on stored features, or a `JointCheckpoint` of a run end to end
+    or a folder of `save_joint`."""
     found = joint_folder(spec)
     if found is None:
         return read_model(spec, options=options)
@@ -287,9 +258,8 @@ def load_joint(
 
         tensors = _tensors(weights)
         if is_tuned:
-            own = {name: tensor for name, tensor in tensors.items() if name.startswith(_OWN)}
-            inner = {_OWN + name: tensor for name, tensor in without_task_head(without_task_head(own)).items()}
-            tensors = {**inner, **{name: tensor for name, tensor in tensors.items() if name not in own}}
+            inner = {_OWN + name: each for name, each in without_task_head(without_task_head(tensors)).items()}
+            tensors = inner | {name: each for name, each in tensors.items() if not name.startswith(_OWN)}
         if left_out is not None:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.{left_out}")}
         of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
@@ -339,23 +309,14 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
 
 
 def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[str, Tensor]:
-    """Every tensor by its official name, as the release saves them: the last stage twice, norms with their counters.
-
-    Args:
-        kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
-    Raises:
-        ValueError: for a model that is not a VL-BERT of this kind, or an encoder that reads outlines in channels.
-    """
+    """Every tensor by its official name, as the release saves them: the last stage twice, norms with their counters;
+    `kind` as of `state_to_official`, such as "vcr-1fc"."""
     if region_encoder_of(joint).mask_channels:
         raise ValueError("VL-BERT's files have no place for encoder.mask_channels, which is R2C's; leave it at 0")
-    state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
-    of_model = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
-    official = state_to_official(of_model, kind)
+    official = state_to_official(joint.model.state_dict(), kind)
     names = family_names("vlbert-checkpoint")
-    for name, tensor in state.items():
-        if not name.startswith(encoder_prefix):
-            continue
-        name_there = VLBERT_PREFIX + names[name.removeprefix(encoder_prefix)]
+    for name, tensor in region_encoder_of(joint).state_dict().items():
+        name_there = VLBERT_PREFIX + names[name]
         official[name_there] = tensor
         if name_there.endswith(".running_var"):
             official[name_there.removesuffix("running_var") + COUNTER] = torch.tensor(0)
@@ -364,13 +325,8 @@ def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[s
 
 
 def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pretrain") -> Path:
-    """Writes `{"state_dict": {"module....": tensor}}`, which the official code and `load_official_joint` read.
-
-    Args:
-        kind: as in `official_joint_state`.
-    Raises:
-        ValueError: for a model that is not a VL-BERT of this kind.
-    """
+    """Writes `{"state_dict": {"module....": tensor}}`, which the official code and `load_official_joint` read; `kind`
+    as of `official_joint_state`."""
     final = Path(path)
     official = {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official_joint_state(joint, kind).items()}
     aside = final.with_name(f".writing-{final.name}")

@@ -103,8 +103,6 @@ class ModelCheckpoint:
 
         Returns:
             Allowed differences (boxes, dtype, mode), or that the model's training features are unknown; a line each.
-        Raises:
-            ValueError: if the features mean something else, or their classes have other names.
         """
         if self.feature_space is None:
             return [f"{self.source} is no run's checkpoint and does not tell what features it was trained on"]
@@ -240,11 +238,7 @@ def is_roibeam_config(settings: Mapping[str, Any]) -> bool:
 
 
 def class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
-    """The class that a roibeam config.json names.
-
-    Raises:
-        ValueError: naming the file, for a class or `model_type` that is unknown.
-    """
+    """The class that a roibeam config.json names."""
     named = settings.get("architectures") or [None]
     fitting = [each for each in MODEL_CLASSES if config_class_of(each).model_type == settings.get("model_type")]
     if not fitting:
@@ -296,11 +290,7 @@ def _by_our_config(
 
 
 def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
-    """Tensors of floating point as float32; counters as they are.
-
-    Raises:
-        ValueError: for a value that is no tensor, or holds NaN or infinity.
-    """
+    """Tensors of floating point as float32; counters as they are."""
     tensors = {}
     for name, value in found.items():
         if not isinstance(value, Tensor):
@@ -317,11 +307,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
 
 
 def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:
-    """The model that `make` returns, in evaluation mode, with these parameters and no others.
-
-    Raises:
-        ValueError: naming a parameter that is missing, too much, or of another shape.
-    """
+    """The model that `make` returns, in evaluation mode, with these parameters and no others."""
     model = _on_meta(make, _PARAMETERS_MORE * (len(state) + 1))
     check_parameters(state, model.state_dict())
     # Copy: a file's tensors start anywhere, kernels then sum in another order, and outputs would differ from the
@@ -331,13 +317,8 @@ def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> A
 
 
 def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
-    """The model that `make` returns, without values: sizes that do not fit the parameters allocate nothing.
-
-    Args:
-        most: largest number of parameters; ten million layers would take hours.
-    Raises:
-        ValueError: if it makes more.
-    """
+    """The model that `make` returns, without values: sizes that do not fit the parameters allocate nothing. `most` is
+    the largest number of parameters; ten million layers would take hours."""
     count = 0
 
     def count_one(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -356,11 +337,7 @@ def _on_meta(make: Callable[[], AnyModule], most: int) -> AnyModule:
 
 
 def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Checks that `state` has the names and shapes of a model's own state, no more and no less.
-
-    Raises:
-        ValueError: naming the first parameter that is missing, too much, or of another shape, and how many more.
-    """
+    """Checks that `state` has the names and shapes of a model's own state, no more and no less."""
     differing = []
     for name in dict.fromkeys([*wanted, *state]):
         got, want = (tuple(each[name].shape) if name in each else "none" for each in (state, wanted))

@@ -43,7 +43,6 @@ class ModelConversion:
 
     Attributes:
         model: name of roibeam's class.
-        num_tensors: parameters written.
         changes: left-out parts and assumptions, for people.
         settings: the JSON beside an official file, with the settings that the file lacks; None for others.
         settings_alone: those of them that would be read differently without it, for people.

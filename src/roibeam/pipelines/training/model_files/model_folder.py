@@ -18,26 +18,19 @@ TASK_MODEL = "roibeam-task-model"  # `model_type` of a pre-trained model with th
 
 
 def model_folder(folder: Path) -> tuple[Path, Path | None]:
-    """The folder of a model's weights and that of its tokenizer, None if there is none.
-
-    Args:
-        folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
-    Raises:
-        ValueError: for a run without a checkpoint, or a folder that is none of these.
-    """
-    folder = furthest_stage(folder)
-    if (folder / "checkpoints").is_dir():
-        newest = latest_checkpoint(folder)
+    """The folder of a model's weights and that of its tokenizer, None if there is none. A run stands for its newest
+    checkpoint, of its last stage that has one."""
+    run = found = furthest_stage(folder)
+    if (run / "checkpoints").is_dir():
+        newest = latest_checkpoint(run)
         if newest is None:
-            raise ValueError(f"{folder}: this run has no checkpoint yet")
-        tokenizer, found = _tokenizer_of(folder), newest / "model"
-    elif (folder / "model" / CONFIG).is_file():
-        tokenizer, found = _tokenizer_of(folder.parent.parent), folder / "model"
-    else:
-        tokenizer, found = _tokenizer_of(folder), folder
+            raise ValueError(f"{run}: this run has no checkpoint yet")
+        found = newest / "model"
+    elif (run / "model" / CONFIG).is_file():
+        run, found = run.parent.parent, run / "model"
     if not (found / CONFIG).is_file():
         raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
-    return found, tokenizer
+    return found, run / "tokenizer" if (run / "tokenizer").is_dir() else None
 
 
 def check_model_sums(found: Path) -> None:
@@ -68,21 +61,11 @@ def check_model_files(spec: str) -> None:
         check_weight_file(spec)
 
 
-def _tokenizer_of(folder: Path) -> Path | None:
-    return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
-
-
 BERT_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def tokenizer_file(spec: str) -> Path:
-    """Path of its tokenizer.json or vocab.txt.
-
-    Args:
-        spec: such a file, or a folder with one of them.
-    Raises:
-        ValueError: for anything else.
-    """
+    """Path of tokenizer.json or vocab.txt; `spec` is such a file, or a folder with one of them."""
     path = Path(spec)
     for name in ("tokenizer.json", "vocab.txt"):
         if path.is_dir() and (path / name).is_file():
@@ -102,13 +85,7 @@ def check_tokenizer_file(spec: str | None) -> None:
 
 
 def bert_files(spec: str) -> tuple[Path, Path]:
-    """Paths of its configuration and its weights.
-
-    Args:
-        spec: folder.
-    Raises:
-        ValueError: if one of them is missing.
-    """
+    """Paths of the configuration and the weights in a folder."""
     folder = Path(spec).expanduser()
     config = folder / CONFIG
     found = [folder / name for name in BERT_WEIGHTS if (folder / name).is_file()]
@@ -130,13 +107,7 @@ def settings_beside(weights: Path) -> Path:
 
 
 def check_converted_output(out: Path, to: str) -> None:
-    """
-    Args:
-        out: for "roibeam" and "detector" a folder, for "official" a file.
-        to: one of `DIRECTIONS`.
-    Raises:
-        ValueError: for another direction; if OUT exists already, or cannot be written.
-    """
+    """Checks that OUT can be written: for "roibeam" and "detector" a folder, for "official" a file."""
     if to not in DIRECTIONS:
         raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
     for path in (out, settings_beside(out)) if to == "official" else (out,):

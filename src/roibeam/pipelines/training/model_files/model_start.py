@@ -60,13 +60,8 @@ _SHAPES = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class PublishedBert:
-    """A BERT as it was read.
-
-    Attributes:
-        spec: its name; a tokenizer's name too, see `load_tokenizer`.
-        sizes: fields of `BertSizes`.
-        state: parameters by the names in the file.
-    """
+    """A BERT as it was read: its name, which names a tokenizer too, fields of `BertSizes`, parameters by the file's
+    names."""
 
     spec: str
     sizes: Mapping[str, Any]
@@ -76,14 +71,8 @@ class PublishedBert:
 
 
 def read_bert(spec: str) -> PublishedBert:
-    """A BERT of the hub or of this machine.
-
-    Args:
-        spec: hf:<repository>, or a folder with config.json and model.safetensors or pytorch_model.bin.
-    Raises:
-        ValueError: if there is no such BERT, or its files cannot be read.
-        OSError: if the hub cannot be reached.
-    """
+    """A BERT of the hub (hf:<repository>), or of a folder with config.json and model.safetensors or
+    pytorch_model.bin."""
     if spec.startswith("hf:"):
         config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, BERT_WEIGHTS)
     else:
@@ -110,11 +99,7 @@ def _check_sizes(options: Mapping[str, Any], state: Mapping[str, Tensor], config
 
 
 def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> None:
-    """Checks that the word embeddings are of these pieces.
-
-    Raises:
-        ValueError: if BERT has another vocabulary beside it or, without one, another number of embeddings.
-    """
+    """Checks that the word embeddings are of these pieces."""
     named = f"the tokenizer ({tokenizer.description})"
     try:
         own = load_tokenizer(bert.spec)
@@ -137,13 +122,7 @@ def check_words_of_bert(bert: PublishedBert, tokenizer: CaptionTokenizer) -> Non
 
 
 def start_from_bert(model: nn.Module, bert: PublishedBert) -> list[str]:
-    """Fills the parts of a model that it takes from BERT; everything else stays unchanged.
-
-    Returns:
-        Names of the parameters that stay as drawn.
-    Raises:
-        ValueError: if sizes or vocabulary do not fit, or the model starts from no BERT.
-    """
+    """Fills the parts of a model that it takes from BERT; returns the names of the parameters that stay as drawn."""
     try:
         state = _state_for(model, bert.state)
         own = model.state_dict()
@@ -190,8 +169,6 @@ def changed_model(
         overrides: fields of its configuration.
         source: where the model came from, for people.
         state: its parameters, if they are to be others.
-    Raises:
-        ValueError: if a field is unknown, or a parameter that stays would have another shape.
     """
     config: Any = type(model.config)
     fields = {**model.config.to_diff_dict(), **overrides}
@@ -213,11 +190,7 @@ def changed_model(
 
 
 def built_config(build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> BertSizes:
-    """A model's configuration from all of its fields; errors name those that a user set.
-
-    Raises:
-        ValueError: for a field that the configuration does not have, or a value that it refuses.
-    """
+    """A model's configuration from all of its fields; errors name those that a user set."""
     try:
         return build(**fields)
     except Exception as error:  # transformers checks types with exceptions of its own

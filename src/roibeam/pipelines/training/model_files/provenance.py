@@ -78,11 +78,8 @@ def trained_with(found: HasSource) -> TrainedWith:
 
 
 def check_object_classes(found: HasSource, names: Sequence[str]) -> None:
-    """Raises ValueError if the model was trained with other classes of objects, for instance in another order.
-
-    Args:
-        names: of the classes that it reads now, without that of the whole image; empty if it reads none.
-    """
+    """Raises ValueError if the model was trained with other classes of objects than `names`, for instance in another
+    order; these lack that of the whole image, and are empty if the model reads none."""
     learned, digest = trained_with(found).object_classes, digest_of_names(names)
     if None not in (learned, digest) and learned != digest:
         raise ValueError(
@@ -128,11 +125,7 @@ def digest_of_names(names: Sequence[str]) -> str | None:
 
 
 def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
-    """Checks that the model was trained with these pieces; a checkpoint without a run records none.
-
-    Raises:
-        ValueError: if it was trained with others.
-    """
+    """Checks that the model was trained with these pieces; a checkpoint without a run records none."""
     learned = trained_with(found).tokenizer
     if learned not in (None, tokenizer.digest):
         raise ValueError(
@@ -149,8 +142,6 @@ def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
 
     Returns:
         Allowed differences, in one line; empty without any.
-    Raises:
-        ValueError: if they mean something else, other numbers under the same name; or classes have other names.
     """
     run = trained_with(found)
     if run.feature_space is None:

@@ -29,7 +29,6 @@ from roibeam.model.visualbert.model import (
     VisualBertForPreTraining,
 )
 from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
-from roibeam.model.vlbert import checkpoint as vlbert_options
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
@@ -82,11 +81,7 @@ class PublishedModel:
 
 
 def system_of(official: State) -> PublishedModel:
-    """The system that official names belong to.
-
-    Raises:
-        ValueError: if they belong to none.
-    """
+    """The system that official names belong to."""
     for system in SYSTEMS:
         if system.recognises(official):
             return system
@@ -98,11 +93,7 @@ def system_of(official: State) -> PublishedModel:
 
 
 def writer_of(model: PreTrainedModel) -> PublishedModel:
-    """The system whose official names a roibeam model can take.
-
-    Raises:
-        ValueError: for a model without any published checkpoint.
-    """
+    """The system whose official names a roibeam model can take."""
     for system, classes in _CLASSES:
         if isinstance(model, classes):
             return system
@@ -110,12 +101,7 @@ def writer_of(model: PreTrainedModel) -> PublishedModel:
 
 
 def bert_sizes(state: State, embeddings: str, layers: str) -> dict[str, int]:
-    """The fields of `BertSizes` that follow from shapes.
-
-    Args:
-        embeddings: prefix of "words.weight", "positions.weight" and "segments.weight".
-        layers: prefix of the number of a layer.
-    """
+    """The fields of `BertSizes` that follow from shapes; `embeddings` and `layers` are prefixes of names."""
     vocab_size, hidden = state[f"{embeddings}words.weight"].shape
     return {
         "vocab_size": vocab_size,
@@ -163,8 +149,8 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
         "with_pooler": "vlbert.pooler.dense.weight" in state,
     }
     if kind != "pretrain":
-        model_class, task = _VLBERT_TASKS[kind.partition("-")[0]]
-        head = kind.partition("-")[2]
+        task, _, head = kind.partition("-")
+        model_class = _VLBERT_TASKS[task]
         fields |= {"answer_head": head} if head else {}
         if "answer_head.decoder.weight" in state:
             fields["num_answers"] = len(state["answer_head.decoder.weight"])
@@ -196,20 +182,20 @@ def _vlbert_config(options: Mapping[str, Any], kind: str, by_shape: Mapping[str,
     if not isinstance(vlbert, Mapping):
         raise ValueError("the configuration has no VLBERT; give the part NETWORK of the release's yaml file as JSON")
     fields = {name: value for name, value in by_shape.items() if name != "num_attention_heads"}
-    return vlbert_options.config_from_official(network, vlbert, kind, **fields)
+    return vlbert_checkpoint.config_from_official(network, vlbert, kind, **fields)
 
 
-_VLBERT_TASKS: Mapping[str, tuple[type[PreTrainedModel], str]] = {
-    "vqa": (VLBertForVqa, "vqa"),
-    "vcr": (VLBertForVcr, "vcr"),
-    "refcoco": (VLBertForReferring, "refcoco"),
+_VLBERT_TASKS: Mapping[str, type[PreTrainedModel]] = {
+    "vqa": VLBertForVqa,
+    "vcr": VLBertForVcr,
+    "refcoco": VLBertForReferring,
 }
 
 
 def _vlbert_to_official(model: PreTrainedModel) -> dict[str, Tensor]:
     kind = "pretrain"
     if not isinstance(model, VLBertForPreTraining):
-        task = next(name for name, (model_class, _) in _VLBERT_TASKS.items() if isinstance(model, model_class))
+        task = next(name for name, model_class in _VLBERT_TASKS.items() if isinstance(model, model_class))
         kind = task if task == "refcoco" else f"{task}-{model.config.answer_head}"
     return vlbert_checkpoint.state_to_official(model.state_dict(), kind)
 
@@ -337,7 +323,7 @@ def _understand_interbert(official: State, options: Mapping[str, Any] | None) ->
 
 def _interbert_sizes(state: State) -> dict[str, Any]:
     sizes: dict[str, Any] = bert_sizes(state, "interbert.text_embeddings.", "interbert.joint.layers.")
-    features = _width(state, "region_embeddings.features")
+    features = state["interbert.region_embeddings.features.weight"].shape[1]
     by_shape = {
         "text_num_hidden_layers": count_layers(state, "interbert.text.layers."),
         "image_num_hidden_layers": count_layers(state, "interbert.image.layers."),
@@ -371,10 +357,6 @@ def _region_head(state: State, features: int) -> dict[str, Any]:
     return {"region_target_size": len(head), "region_loss": "regression" if len(head) == features else "kl"}
 
 
-def _width(state: State, name: str) -> int:
-    return state[f"interbert.{name}.weight"].shape[1]
-
-
 # --- all of them ---
 
 # Fields that follow from no shape.
@@ -395,11 +377,6 @@ def assumed(config: BertSizes) -> str:
 
 def _has(*marks: str) -> Callable[[Iterable[str]], bool]:
     return lambda names: any(mark in name for name in names for mark in marks)
-
-
-def _is_interbert(names: Iterable[str]) -> bool:
-    """Names are ViLBERT's but for the co-attentions."""
-    return any("v_embeddings.image_embeddings" in name for name in names) and not _has(".c_layer.")(names)
 
 
 VLBERT = PublishedModel(
@@ -429,7 +406,8 @@ VISUALBERT = PublishedModel(
 )
 INTERBERT = PublishedModel(
     "InterBERT",
-    _is_interbert,
+    # Names are ViLBERT's but for the co-attentions.
+    lambda names: _has("v_embeddings.image_embeddings")(names) and not _has(".c_layer.")(names),
     InterBertConfig,
     _understand_interbert,
     lambda official, config: Renamed(interbert_checkpoint.state_from_official(official, config.num_hidden_layers)),

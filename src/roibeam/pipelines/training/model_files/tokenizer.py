@@ -53,14 +53,8 @@ class EncodedCaption:
 
 
 class CaptionTokenizer:
-    """A fast Hugging Face tokenizer, reduced to the needs of training on captions.
-
-    Args:
-        tokenizer: with mask, padding, first and last tokens.
-        description: where it came from, for a run's configuration.
-    Raises:
-        ValueError: if a special token is missing.
-    """
+    """A fast Hugging Face tokenizer with mask, padding, first and last tokens, reduced to the needs of captions;
+    `description` says where it came from."""
 
     def __init__(self, tokenizer: Any, description: str) -> None:
         if not getattr(tokenizer, "is_fast", False):
@@ -156,10 +150,8 @@ class CaptionTokenizer:
     def save(self, folder: Path, *, of_run: bool = False) -> None:
         """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read.
 
-        It appears whole or not at all for other processes; an older one is replaced.
-
-        Args:
-            of_run: lists it among the sums of the run's folder, which contains it.
+        It appears whole or not at all for other processes; an older one is replaced. `of_run` lists it among the sums
+        of the run's folder, which contains it.
         """
         aside = folder.with_name(f"{WRITING}{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -213,16 +205,13 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
     path = tokenizer_file(spec)
     if Path(spec).is_dir():
         check_run_file(Path(spec))
-    if Path(spec).is_dir() and path.name == "tokenizer.json":
-        return _from_folder(path)
+        if path.name == "tokenizer.json":
+            return _from_folder(path)
     return _from_vocabulary(_read_vocabulary(path), path.name)
 
 
 def _from_folder(path: Path) -> CaptionTokenizer:
-    """
-    Args:
-        path: of tokenizer.json; other files beside it name its special tokens.
-    """
+    """`path` is that of tokenizer.json; other files beside it name its special tokens."""
     try:
         for name in (path.name, *_BESIDE):
             if (path.parent / name).exists():
@@ -256,21 +245,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _from_vocabulary(vocabulary: dict[str, int], description: str) -> CaptionTokenizer:
     lowercase = not any(piece != piece.lower() for piece in vocabulary if not piece.startswith("["))
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    return _wrap(tokenizer, description, lowercase=lowercase)
-
-
-def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> CaptionTokenizer:
     add_bert_rules(tokenizer, lowercase=lowercase)
     ids = tokenizer.get_vocab()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
     return CaptionTokenizer(fast, description)
 
 
@@ -282,15 +261,8 @@ Text = TypeVar("Text")
 
 
 def unknown_notes(tokenizer: CaptionTokenizer, where: str, texts: Sequence[str], *, stops: bool) -> list[str]:
-    """A line if more than 1 % of the pieces of the texts are [UNK], with the commonest such words.
-
-    Args:
-        where: source of the texts, for the line.
-        texts: `MOST_TEXTS` of them at even distances are read.
-        stops: whether a share of more than half is an error.
-    Raises:
-        ValueError: for such a share.
-    """
+    """A line if more than 1 % of the pieces of the texts are [UNK], with the commonest such words; ValueError if more
+    than half are and `stops`. `MOST_TEXTS` at even distances are read; `where` is their source."""
     pieces, unknown = 0, Counter[str]()
     for text in evenly(texts, MOST_TEXTS):
         number, words = tokenizer.unknown_words(text)

@@ -48,10 +48,6 @@ def as_refusal(error: BaseException, named: str) -> BaseException:
 
 
 def check_tokenizer_json(content: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        ValueError: for unknown parts, too many or too greedy ones, and for invalid numbers of pieces.
-    """
     for part, known in _PARTS.items():
         growth = 1.0
         for step in _steps(part, content.get(part)):
@@ -60,13 +56,20 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
                     f"its {part} {reprlib.repr(step.get('type'))} is not one of {', '.join(sorted(known))}"
                 )
             growth *= _growth(part, step)
-            _check_charsmap(step)
+            if step["type"] == "Precompiled":
+                # A SentencePiece table with a length beyond its content: memory would be reserved for it.
+                charsmap = base64.b64decode(step.get("precompiled_charsmap") or "")
+                if int.from_bytes(charsmap[:4], "little") > len(charsmap) - 4:
+                    raise ValueError("its precompiled_charsmap is cut off")
         if growth > _MOST_GROWTH:
             raise ValueError(f"its {part} makes a text over {_MOST_GROWTH} times as long")
     model = content.get("model")
     if not isinstance(model, Mapping) or model.get("type", "BPE") not in _MODELS:
         raise ValueError(f"its model is not one of {', '.join(_MODELS)}")
-    _check_model(model, _added(content.get("added_tokens") or []))
+    tokens = content.get("added_tokens") or []
+    if not isinstance(tokens, list) or not all(isinstance(each, Mapping) for each in tokens):
+        raise ValueError("its added_tokens are no list of tokens")
+    _check_model(model, {each.get("content"): each.get("id") for each in tokens})
 
 
 def check_pieces(pieces: Iterable[object], path: Path | None = None) -> None:
@@ -107,21 +110,6 @@ def _growth(part: str, step: Mapping[str, Any]) -> float:
     if found.keys() != {"String"} or not isinstance(found["String"], str) or not found["String"]:
         raise ValueError(f"its {part} {step['type']} has the pattern {reprlib.repr(pattern)}, which is not known here")
     return max(len(added) / len(found["String"]), 1.0)
-
-
-def _check_charsmap(step: Mapping[str, Any]) -> None:
-    """Raises ValueError for a SentencePiece table with a length beyond its content: memory would be reserved for it."""
-    if step["type"] == "Precompiled":
-        table = base64.b64decode(step.get("precompiled_charsmap") or "")
-        if int.from_bytes(table[:4], "little") > len(table) - 4:
-            raise ValueError("its precompiled_charsmap is cut off")
-
-
-def _added(tokens: object) -> dict[str, int]:
-    """Content -> number of the tokens beside the vocabulary."""
-    if not isinstance(tokens, list) or not all(isinstance(each, Mapping) for each in tokens):
-        raise ValueError("its added_tokens are no list of tokens")
-    return {each.get("content"): each.get("id") for each in tokens}
 
 
 def _check_model(model: Mapping[str, Any], added: Mapping[str, int]) -> None:

@@ -14,11 +14,7 @@ TRAINED_MIN_FREQUENCY = 2
 
 def made_vocabulary(captions: Iterable[str]) -> dict[str, int]:
     """Piece -> id: at most 10,000 lower-case pieces that occur twice or more. The same captions in any order give the
-    same vocabulary.
-
-    Raises:
-        ValueError: if there is no word.
-    """
+    same vocabulary."""
     counts = Counter(word for caption in captions for word in _words(caption))
     if not counts:
         raise ValueError("tokenizer 'captions': there are no captions to make a vocabulary from")

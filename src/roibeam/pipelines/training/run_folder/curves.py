@@ -15,7 +15,7 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.common.plot import Level, Plot, Series, plot_svg, svg_file
-from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, MeasureName, measure_name
+from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.common.statistics.verdict import BESIDE
 
 CURVES_NAME = "curves.svg"
@@ -32,17 +32,9 @@ Lines = Sequence[Mapping[str, Any]]
 Levels = Mapping[str, Mapping[str, float]]
 
 
-def write_curves(run_dir: Path, drawn: Sequence[str]) -> Path:
-    """Writes plots to RUN/curves.svg.
-
-    Args:
-        drawn: as `drawn_curves` gives them.
-    Returns:
-        The path of the file.
-    """
-    path = run_dir / CURVES_NAME
-    write_bytes_atomically(path, svg_file(drawn).encode())
-    return path
+def write_curves(run_dir: Path, drawn: Sequence[str]) -> None:
+    """Writes plots, as `drawn_curves` gives them, to RUN/curves.svg."""
+    write_bytes_atomically(run_dir / CURVES_NAME, svg_file(drawn).encode())
 
 
 def drawn_curves(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> list[str]:
@@ -74,12 +66,8 @@ def run_plots(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: st
 
 
 def stage_plots(stages: Sequence[tuple[Lines, Lines]], *, evaluated: str) -> Iterator[Plot]:
-    """The losses and accuracies of stages in a row, on one axis of steps.
-
-    Args:
-        stages: lines of log.jsonl, at least one, and of evaluation.jsonl, for each stage.
-        evaluated: as of `drawn_curves`.
-    """
+    """The losses and accuracies of stages in a row, on one axis of steps; `stages` are lines of log.jsonl, at least
+    one, and of evaluation.jsonl."""
     first_steps = [0]
     for lines, _ in stages:
         first_steps.append(first_steps[-1] + int(lines[-1]["step"]))
@@ -119,25 +107,24 @@ def _measure_plot(name: str, lines: Lines, evaluations: Lines, levels: Levels, *
     if evaluations:
         x, y = _column(evaluations, name)
         series.append(Series(evaluated, x.tolist(), y.tolist(), 1, "points"))
-    return Plot(
-        called.title, "step", called.unit or "value", series, _levels_of(name, called, levels), percent=called.is_share
-    )
+    lines_at = [
+        Level(f"{level} {called.formatted(values[name])}", values[name], _LEVEL_COLOURS.get(level))
+        for level, values in levels.items()
+        if name in values
+    ]
+    return Plot(called.title, "step", called.unit or "value", series, lines_at, percent=called.is_share)
 
 
-def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0) -> Iterator[Series]:
-    """A number of log.jsonl at each step, and its running mean.
-
-    Args:
-        first_step: added to the steps, for a stage after others.
-    """
+def step_series(name: str, lines: Lines, *, first_step: int = 0) -> Iterator[Series]:
+    """A number of log.jsonl at each step, and its running mean; `first_step` is added for a stage after others."""
     x, y = _column(lines, name)
     if not len(x):
         return
     x, y, in_one = _thinned(x, y)
     x = x + first_step
     steps = "each step" if in_one == 1 else f"mean of {in_one:,} steps"
-    yield Series(steps, x.tolist(), y.tolist(), colour, "faint")
-    yield Series("running mean", x.tolist(), _smoothed(y).tolist(), colour)
+    yield Series(steps, x.tolist(), y.tolist(), style="faint")
+    yield Series("running mean", x.tolist(), _smoothed(y).tolist())
 
 
 def _recall_plot(direction: str, names: Sequence[str], evaluations: Lines, levels: Levels) -> Plot:
@@ -169,14 +156,6 @@ def _learning_rates(logs: Sequence[Lines], first_steps: Sequence[int]) -> tuple[
         series.append(Series("", (x[chosen] + first_step).tolist(), (y[chosen] / 10.0**power).tolist()))
     exponent = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return series, f"rate (10{exponent})"
-
-
-def _levels_of(name: str, called: MeasureName, levels: Levels) -> list[Level]:
-    return [
-        Level(f"{level} {called.formatted(values[name])}", values[name], _LEVEL_COLOURS.get(level))
-        for level, values in levels.items()
-        if name in values
-    ]
 
 
 def _column(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:

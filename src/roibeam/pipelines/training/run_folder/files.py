@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,8 @@ def write_sums(folder: Path) -> None:
 
 
 def check_sums(folder: Path, *, model_only: bool = False) -> None:
-    """Compares each file with its sum; one warning for a checkpoint that was written without sums.
-
-    Args:
-        model_only: only files that a model is read from; else all, for a resume.
-    Raises:
-        ValueError: naming the first file that differs, and another checkpoint to take.
-        OSError: if a file cannot be read.
-    """
+    """Compares each file, with `model_only` those that a model is read from, with its sum; one warning for a checkpoint
+    that was written without sums. The ValueError names the first that differs, and another checkpoint to take."""
     if not (folder / SUMS_NAME).exists():
         logger.warning("%s has no %s: it is read without a check for damage", folder, SUMS_NAME)
         return
@@ -130,12 +124,18 @@ def put_run_file(aside: Path, final: Path) -> None:
         _list(run_dir, [*(each for each in before if not _is_of(each[0], final.name)), *new])
 
 
-def write_run_json(path: Path, value: Any) -> None:
-    """Replaces a JSON file of a run: it is the old one or the new one at any time."""
+def write_run_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Replaces a file of a run by what `write` puts at the path that it is given: it is the old one or the new one at
+    any time."""
     aside = path.with_name(f"{WRITING}{path.name}")
     with naming_file(path):
-        write_json(aside, value)
+        write(aside)
     put_run_file(aside, path)
+
+
+def write_run_json(path: Path, value: Any) -> None:
+    """`write_run_file` for JSON."""
+    write_run_file(path, lambda aside: write_json(aside, value))
 
 
 def list_grown_file(path: Path) -> None:
@@ -149,17 +149,13 @@ def list_grown_file(path: Path) -> None:
 
 
 def check_run_file(path: Path, remedy: str = RESTORE, *, grows: bool = False, alike: Path | None = None) -> None:
-    """Compares a file of a run, or all files of one of its folders, with their sums; one warning for a run without
-    sums. Missing or unlisted files are not compared.
+    """Compares a file directly in a run's folder, or all files of a folder there, with their sums; one warning for a
+    run without sums. Missing or unlisted files are not compared.
 
     Args:
-        path: directly in the run's folder.
         remedy: for a damaged file.
         grows: by lines: the last one may be too new for the sum.
         alike: a file with the same content is right too.
-    Raises:
-        ValueError: naming the file that differs, or is missing from its folder.
-        OSError: if a file cannot be read.
     """
     run_dir = path.parent
     if not path.exists():

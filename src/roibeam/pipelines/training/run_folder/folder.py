@@ -27,7 +27,6 @@ from roibeam.pipelines.training.run_folder.files import (
     checkpoint_folder,
     latest_checkpoint,
     other_checkpoints,
-    write_run_json,
 )
 from roibeam.pipelines.training.run_folder.run_summary import DETECTOR_NAME, ENCODER_NAME
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
@@ -53,11 +52,8 @@ def best_evaluation(
 ) -> Mapping[str, Any] | None:
     """The line of evaluation.jsonl that is best by `config.best_by`, among those with a checkpoint; the first of equal
     ones. None without `best_by`, or without such a line."""
-    judged = [
-        line
-        for line in evaluations
-        if line.get(config.best_by) is not None and checkpoint_folder(run_dir, line["step"]).exists()
-    ]
+    known = (line for line in evaluations if line.get(config.best_by) is not None)
+    judged = [line for line in known if checkpoint_folder(run_dir, line["step"]).exists()]
     choose = max if config.highest_is_best else min
     return choose(judged, key=lambda line: line[config.best_by]) if config.best_by and judged else None
 
@@ -87,14 +83,9 @@ def is_out_of_patience(evaluations: Iterable[Mapping[str, Any]], config: TrainCo
 
 
 def best_checkpoint(run_dir: Path) -> Path:
-    """The best checkpoint of a run, of its last stage that has one.
-
-    Raises:
-        ValueError: for a run without `train.best_by` or its evaluations.
-    """
+    """The best checkpoint of a run with `train.best_by`, of its last stage that has one."""
     run_dir = furthest_stage(run_dir)
-    config = _judged_by(run_dir)
-    found = best_evaluation(run_dir, read_evaluations(run_dir), config)
+    found, config = _best(run_dir)
     if found is None:
         names = ", ".join(sorted(each.name for each in (run_dir / CHECKPOINTS).glob("step-*"))) or "none"
         why = f"has no evaluation by {config.best_by}" if config.best_by else "was trained without train.best_by"
@@ -105,9 +96,7 @@ def best_checkpoint(run_dir: Path) -> Path:
 def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     """The best checkpoint of a run with `train.best_by`, and a line that names it; for any other folder, the folder
     itself and ""."""
-    newest = latest_checkpoint(run_dir)
-    config = _judged_by(run_dir)
-    found = best_evaluation(run_dir, read_evaluations(run_dir), config)
+    newest, (found, config) = latest_checkpoint(run_dir), _best(run_dir)
     if newest is None or found is None:
         return run_dir, ""
     best = checkpoint_folder(run_dir, found["step"])
@@ -115,13 +104,14 @@ def best_checkpoint_or_folder(run_dir: Path) -> tuple[Path, str]:
     return best, line if best == newest else f"{line}; {newest} is the newest"
 
 
-def _judged_by(run_dir: Path) -> TrainConfig:
-    """The configuration of a run with its `best_by`; all other settings are arbitrary."""
+def _best(run_dir: Path) -> tuple[Mapping[str, Any] | None, TrainConfig]:
+    """A run's best evaluation, and the configuration with its `best_by`; all other settings are arbitrary."""
     path = run_dir / "config.json"
     check_run_config(run_dir)
     train = read_json_object(path).get("train", {}) if path.is_file() else {}
     settings = {name: train[name] for name in ("best_by", "best_is") if name in train}
-    return TrainConfig(steps=1, evaluate_every=1, **settings)
+    config = TrainConfig(steps=1, evaluate_every=1, **settings)
+    return best_evaluation(run_dir, read_evaluations(run_dir), config), config
 
 
 def named_checkpoint(name: str) -> str:
@@ -177,11 +167,7 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
 
 
 def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
-    """The checkpoint that `resume` names, else the newest, or None.
-
-    Raises:
-        ValueError: naming the existing ones, if the named one is missing.
-    """
+    """The checkpoint that `resume` names, else the newest, or None."""
     if not isinstance(resume, str) or resume == "auto":
         return latest_checkpoint(run_dir)
     if resume == BEST_NAME:
@@ -197,11 +183,7 @@ def checkpoint_to_resume(run_dir: Path, resume: Resume) -> Path | None:
 
 @contextmanager
 def run_folder_lock(run_dir: Path) -> Iterator[None]:
-    """Lock of the main process while a training writes to the folder. A new folder is removed if it stays empty.
-
-    Raises:
-        ValueError: if another training holds it.
-    """
+    """Lock of the main process while a training writes to the folder. A new folder is removed if it stays empty."""
     if not is_main_process():
         yield
         return
@@ -267,8 +249,6 @@ def check_same_run(
         defaults: by section of the task's configuration: values of settings in runs from before they existed. A
             section may have sections.
         goes_on: whether a step is left. Without one, allowed differences are not logged: they have no effect.
-    Raises:
-        ValueError: naming the differences.
     """
     saved = saved_config(folder)
     read_already = {"average_start": now["train"].get("average_start")}  # by `with_recorded_rules`, where it is missing
@@ -307,13 +287,10 @@ def check_same_run(
 
 
 def with_recorded_rules(folder: Path, config: TrainConfig) -> TrainConfig:
-    """The settings of a resumed older run, with the rules that it was started with.
+    """The settings of a resumed older run, with the rules that it, or its checkpoint, was started with.
 
     Before `average_start` existed, averages were from the initial weights on, and a warm-up was whole steps. A recorded
     `best_is` stays by default: it was "highest" for losses too.
-
-    Args:
-        folder: a run's, or one of its checkpoints.
     """
     saved = saved_config(folder)["train"]
     from_initial = saved.get("average_start", "initial") == "initial"
@@ -335,11 +312,7 @@ def with_recorded_rules(folder: Path, config: TrainConfig) -> TrainConfig:
 
 
 def recorded_steps(folder: Path) -> int | None:
-    """The recorded steps of the run in the folder, for a command without `--steps`. None without a run.
-
-    Raises:
-        ValueError: as `saved_config`.
-    """
+    """The recorded steps of the run in the folder, for a command without `--steps`. None without a run."""
     if not (folder / CONFIG_NAME).is_file():
         return None
     steps = saved_config(folder)["train"].get("steps")
@@ -347,11 +320,7 @@ def recorded_steps(folder: Path) -> int | None:
 
 
 def saved_config(folder: Path) -> dict[str, Any]:
-    """The configuration that a run's folder, or one of its checkpoints, holds.
-
-    Raises:
-        ValueError: with the remedy, if it is damaged.
-    """
+    """The configuration that a run's folder, or one of its checkpoints, holds; ValueError if it is damaged."""
     check_run_config(folder)
     try:
         saved = read_json_object(folder / CONFIG_NAME)
@@ -367,11 +336,6 @@ def saved_config(folder: Path) -> dict[str, Any]:
             remedy = f"the run has no checkpoint to go on from: remove {folder} and start it again"
         raise ValueError(f"{error}; {remedy}") from None
     return saved
-
-
-def write_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
-    """Replaces the configuration of a run: it is the old one or the new one at any time."""
-    write_run_json(run_dir / CONFIG_NAME, resolved)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -73,26 +73,23 @@ _FIRST_SETTINGS = {
 
 @dataclass(frozen=True)
 class _Run:
-    """A run folder, read.
-
-    Attributes:
-        lines, evaluations: of log.jsonl and evaluation.jsonl.
-        detector, encoder: content of detector.json and encoder.json; None without the file.
-        best_step: of the best evaluation, which has a checkpoint.
-        weights: numbers in the newest weight file.
-        ended_early: by `train.patience`.
-    """
+    """A run folder, read; `lines` and `evaluations` are those of log.jsonl and evaluation.jsonl."""
 
     folder: Path
     config: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
     summary: TrainingSummary | None
-    detector: Mapping[str, Any] | None
-    encoder: Mapping[str, Any] | None
-    best_step: int | None
-    weights: int | None
-    ended_early: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> _Run:
+        lines, evaluations = (read_lines(folder / name) for name in (LOG_NAME, EVALUATION_NAME))
+        return cls(folder, read_json_object(folder / CONFIG_NAME), lines, evaluations, read_summary(folder))
+
+    @property
+    def evaluated(self) -> str:
+        """Name of the points of the evaluations, in legends."""
+        return "held out" if self.config["recorded"].get("validation") else "evaluations"
 
 
 def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bool = False) -> Path:
@@ -101,40 +98,19 @@ def write_training_page(run_dir: Path, *, best_step: int | None, ended_early: bo
     Args:
         best_step: of the best evaluation, which has a checkpoint; None without one.
         ended_early: by `train.patience`.
-    Returns:
-        The path of the page.
     """
-    path = run_dir / PAGE_NAME
-    judged, encoder = (
-        read_json_object(run_dir / name) if (run_dir / name).is_file() else None
-        for name in (DETECTOR_NAME, ENCODER_NAME)
-    )
-    run = _Run(
-        run_dir,
-        read_json_object(run_dir / CONFIG_NAME),
-        read_lines(run_dir / LOG_NAME),
-        read_lines(run_dir / EVALUATION_NAME),
-        read_summary(run_dir),
-        judged,
-        encoder,
-        best_step,
-        number_of_weights(run_dir),
-        ended_early,
-    )
-    curves = _drawn(run)
-    if curves:
+    run, curves = _Run.read(run_dir), list[str]()
+    if len(run.lines) >= FEWEST_STEPS:
+        curves = drawn_curves(run.lines, run.evaluations, _levels(run), evaluated=run.evaluated)
         write_curves(run_dir, curves)
-    write_bytes_atomically(path, "".join(_run_html(run, curves)).encode())
-    return path
+    page = "".join(_run_html(run, curves, best_step=best_step, ended_early=ended_early))
+    write_bytes_atomically(run_dir / PAGE_NAME, page.encode())
+    return run_dir / PAGE_NAME
 
 
-def _drawn(run: _Run) -> list[str]:
-    """The curves; empty for a run that is too short for them."""
-    if len(run.lines) < FEWEST_STEPS:
-        return []
-    held_out = run.config["recorded"].get("validation")
-    evaluated = "held out" if held_out else "evaluations"
-    return drawn_curves(run.lines, run.evaluations, _levels(run), evaluated=evaluated)
+def _found(run: _Run, name: str) -> dict[str, Any] | None:
+    """Content of detector.json or encoder.json; None without the file."""
+    return read_json_object(run.folder / name) if (run.folder / name).is_file() else None
 
 
 def _levels(run: _Run) -> dict[str, Mapping[str, float]]:
@@ -147,16 +123,17 @@ def _levels(run: _Run) -> dict[str, Mapping[str, float]]:
     return {CHANCE: {**chance, **summary.chance}, WORDS_ALONE: summary.words_alone}
 
 
-def _run_html(run: _Run, curves: Sequence[str]) -> Iterator[str]:
+def _run_html(run: _Run, curves: Sequence[str], *, best_step: int | None, ended_early: bool) -> Iterator[str]:
     last, config = run.lines[-1], run.config
+    weights, encoder = number_of_weights(run.folder), _found(run, ENCODER_NAME)
     seconds = training_seconds(run.lines)
     steps, samples = len(run.lines) / max(seconds, 1e-9), last["samples"] / max(seconds, 1e-9)
     name = run.folder.absolute().name
-    what = f"{model_sentence(config, run.summary, run.weights)}, trained {data_sentence(config, run.lines)}"
+    what = f"{model_sentence(config, run.summary, weights)}, trained {data_sentence(config, run.lines)}"
     how_long = f"{plural(last['step'], 'step')} of {plural(config['global_batch'], 'sample')} in {duration(seconds)}"
-    style = "" if run.encoder is None else f"{CANVAS_STYLE}.canvases {{ margin: 12px 0 16px; }}\n"
+    style = "" if encoder is None else f"{CANVAS_STYLE}.canvases {{ margin: 12px 0 16px; }}\n"
     yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary), style=style)
-    if run.ended_early:
+    if ended_early:
         train = config["train"]
         yield note(
             "Ended early.",
@@ -175,18 +152,19 @@ def _run_html(run: _Run, curves: Sequence[str]) -> Iterator[str]:
             ("steps/s", f"{steps:.3g}"),
             ("samples/s", f"{samples:.3g}"),
             ("epochs", f"{last['epoch']:,.4g}"),
-            *([] if run.weights is None else [("weights", _in_millions(run.weights))]),
+            *([] if weights is None else [("weights", f"{weights / 1e6:.3g} M" if weights >= 1e6 else f"{weights:,}")]),
             ("last loss", f"{last['loss']:.4g}"),
         ]
     )
     yield from _how_good(run)
-    if run.encoder is not None:
-        yield from _encoder(run.encoder)
-    yield _notes(config)
+    if encoder is not None:
+        yield from _encoder(encoder)
+    if notes := "".join(f"<li>{escaped(each, 1_000)}</li>" for each in config["recorded"].get("notes", ())):
+        yield f"<section><h2>Notes</h2><ul>{notes}</ul></section>\n"
     yield _training(run, curves)
     if run.evaluations:
-        yield _evaluations(run)
-    yield _files(run)
+        yield _evaluations(run, best_step)
+    yield _files(run, best_step)
     yield _settings(config)
     yield PAGE_END
 
@@ -194,10 +172,8 @@ def _run_html(run: _Run, curves: Sequence[str]) -> Iterator[str]:
 def _how_good(run: _Run) -> Iterator[str]:
     summary = run.summary
     if summary is not None:
-        head, cells = how_good_table(summary)
-        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<section><h2>How good <small>evaluated on {escaped(summary.asked, 200)}</small></h2>\n"
-        yield table(head, rows, numbers=range(1, len(head) - 1))
+        yield _results(summary)
         yield f"<p>{escaped(summary.question, 1_000)} {INTERVALS}</p>\n"
         if lacks_intervals(summary.figures):
             yield note("No verdict.", NOT_KNOWN)
@@ -210,11 +186,18 @@ def _how_good(run: _Run) -> Iterator[str]:
                 "ones; roibeam evaluate measures more, of a finished run.",
             )
         yield "</section>\n"
-    if run.detector is not None:
-        what = f"{plural(run.detector['photos'], 'held-out photo')}, with the first weights and the last"
-        rows = [[escaped(cell, 60) for cell in row] for row in change_rows(run.detector)]
+    detector = _found(run, DETECTOR_NAME)
+    if detector is not None:
+        what = f"{plural(detector['photos'], 'held-out photo')}, with the first weights and the last"
+        rows = [[escaped(cell, 60) for cell in row] for row in change_rows(detector)]
         yield f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
         yield table(["measure", "before", "after"], rows, numbers=(1, 2)) + "</section>\n"
+
+
+def _results(summary: TrainingSummary) -> str:
+    head, cells = how_good_table(summary)
+    rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
+    return table(head, rows, numbers=range(1, len(head) - 1))
 
 
 def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
@@ -247,12 +230,6 @@ def _encoder(found: Mapping[str, Any]) -> Iterator[str]:
     yield "that goes on without them.</p></section>\n"
 
 
-def _notes(config: Mapping[str, Any]) -> str:
-    """Notes of left-out data, and of data that are not held out; "" without any."""
-    notes = "".join(f"<li>{escaped(each, 1_000)}</li>" for each in config["recorded"].get("notes", ()))
-    return f"<section><h2>Notes</h2><ul>{notes}</ul></section>\n" if notes else ""
-
-
 def _training(run: _Run, curves: Sequence[str]) -> str:
     if curves:
         levels = dashed_levels(run.lines, run.evaluations, _levels(run))
@@ -262,39 +239,36 @@ def _training(run: _Run, curves: Sequence[str]) -> str:
             "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations."
             f'{dashed}</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
         )
-    names = names_of(run.lines)
-    rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in run.lines]
-    head = ["step", *(measure_name(name).title for name in names)]
     return (
         f"<section><h2>Steps <small>curves are drawn from {FEWEST_STEPS} steps on</small></h2>\n"
-        f"{table(head, rows, numbers=range(len(head)))}</section>\n"
+        f"{_numbers(run.lines, names_of(run.lines))}</section>\n"
     )
 
 
-def _evaluations(run: _Run) -> str:
+def _evaluations(run: _Run, best_step: int | None) -> str:
     lines, train, held_out = run.evaluations, run.config["train"], run.config["recorded"].get("validation")
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
     what += f", on {plural(held_out['captions'], 'held-out caption')}" if held_out else ""
-    names = names_of(lines)
     chosen = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
-    rows: list[list[str]] = []
-    strong: list[int] = []
-    for index, line in enumerate(lines):
-        if len(lines) <= _ROWS or index in chosen or line["step"] == run.best_step:
-            if line["step"] == run.best_step:
-                strong.append(len(rows))
-            rows.append([f"{line['step']:,}", *(_number(line.get(name)) for name in names)])
-    best = "" if run.best_step is None else f", best by {escaped(train['best_by'])} after step {run.best_step:,}"
-    head = ["step", *(measure_name(name).title for name in names)]
-    numbers = table(head, rows, numbers=range(len(head)), strong=strong)
+    is_few = len(lines) <= _ROWS
+    shown = [line for at, line in enumerate(lines) if is_few or at in chosen or line["step"] == best_step]
+    best = "" if best_step is None else f", best by {escaped(train['best_by'])} after step {best_step:,}"
     return (
         f"<section><h2>Evaluations <small>{len(lines):,}, {what}{best}</small></h2>\n"
-        f"{folded('All numbers', numbers)}</section>\n"
+        f"{folded('All numbers', _numbers(shown, names_of(lines), best_step))}</section>\n"
     )
 
 
-def _files(run: _Run) -> str:
-    best = "" if run.best_step is None else f"step-{run.best_step:08d}"
+def _numbers(lines: Sequence[Mapping[str, Any]], names: Sequence[str], best_step: int | None = None) -> str:
+    """A table of these numbers, a row for each line."""
+    rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in lines]
+    head = ["step", *(measure_name(name).title for name in names)]
+    best = [place for place, line in enumerate(lines) if line["step"] == best_step]
+    return table(head, rows, numbers=range(len(head)), strong=best)
+
+
+def _files(run: _Run, best_step: int | None) -> str:
+    best = "" if best_step is None else f"step-{best_step:08d}"
     names = sorted(path.name for path in (run.folder / "checkpoints").glob("step-*"))
     rows = "".join(f"<li>checkpoints/{name}{' (best)' if name == best else ''}</li>" for name in names)
     pages = [
@@ -331,50 +305,28 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _in_millions(number: int) -> str:
-    return f"{number / 1e6:.3g} M" if number >= 1e6 else f"{number:,}"
-
-
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """A stage that has started."""
-
-    number: int
-    name: str
-    folder: Path
-    config: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]]
-    evaluations: Sequence[Mapping[str, Any]]
-    summary: TrainingSummary | None
-
-
-def write_stages_page(run_dir: Path, names: Sequence[str]) -> Path:
-    """Writes RUN/report.html of the stages that have a log.
-
-    Args:
-        names: of all stages, for people.
-    Returns:
-        The path of the page.
-    """
-    path = run_dir / PAGE_NAME
-    write_bytes_atomically(path, "".join(_stages_html(run_dir, names)).encode())
-    return path
+def write_stages_page(run_dir: Path, names: Sequence[str]) -> None:
+    """Writes RUN/report.html of the stages that have a log; `names` are those of all."""
+    write_bytes_atomically(run_dir / PAGE_NAME, "".join(_stages_html(run_dir, names)).encode())
 
 
 def _stages_html(run_dir: Path, names: Sequence[str]) -> Iterator[str]:
-    started = [stage for stage in (_read(run_dir, number, name) for number, name in enumerate(names, start=1)) if stage]
+    folders = [stage_folder(run_dir, number) for number in range(1, len(names) + 1)]
+    started = {
+        number: _Run.read(folder) for number, folder in enumerate(folders, start=1) if read_lines(folder / LOG_NAME)
+    }
     title = run_dir.absolute().name
     if not started:
         yield page_start(title, f"A run in {plural(len(names), 'stage')}; none of them has started.") + PAGE_END
         return
-    last = started[-1]
-    weights = number_of_weights(last.folder)
-    what = model_sentence(last.config, last.summary, weights)
-    steps, seconds = sum(len(stage.lines) for stage in started), sum(training_seconds(stage.lines) for stage in started)
+    stages = list(started.values())
+    last = stages[-1]
+    what = model_sentence(last.config, last.summary, number_of_weights(last.folder))
+    steps, seconds = sum(len(stage.lines) for stage in stages), sum(training_seconds(stage.lines) for stage in stages)
     how_long = f"{plural(steps, 'step')} in {duration(seconds)}"
     yield page_start(
         title, f"{what}, trained in {plural(len(names), 'stage')}: {how_long}.", how_good_sentence(last.summary)
@@ -388,36 +340,25 @@ def _stages_html(run_dir: Path, names: Sequence[str]) -> Iterator[str]:
         ]
     )
     if steps >= FEWEST_STEPS:
-        evaluated = "held out" if last.config["recorded"].get("validation") else "evaluations"
-        plots = stage_plots([(stage.lines, stage.evaluations) for stage in started], evaluated=evaluated)
+        plots = stage_plots([(stage.lines, stage.evaluations) for stage in stages], evaluated=last.evaluated)
         drawn = "".join(plot_svg(plot, f"curve-{number}") for number, plot in enumerate(plots))
         yield (
             "<section><h2>Curves</h2>\n<p>Running means; the page of each stage has its steps and what guessing "
             f'reaches. Points: evaluations.</p>\n<div class="plots">{drawn}</div></section>\n'
         )
-    for stage in started:
-        yield from _stage(stage, len(names))
-    for number, name in list(enumerate(names, start=1))[len(started) :]:
-        yield f"<section><h2>{_head(number, len(names), name)}</h2><p>Not started.</p></section>\n"
+    for number, stage in started.items():
+        yield from _stage(number, stage, names)
+    for number in range(len(started) + 1, len(names) + 1):
+        yield f"<section><h2>{_head(number, names)}</h2><p>Not started.</p></section>\n"
     yield PAGE_END
 
 
-def _read(run_dir: Path, number: int, name: str) -> _Stage | None:
-    """The stage; None if it has not started."""
-    folder = stage_folder(run_dir, number)
-    lines = read_lines(folder / LOG_NAME)
-    if not lines:
-        return None
-    config = read_json_object(folder / CONFIG_NAME)
-    return _Stage(number, name, folder, config, lines, read_lines(folder / EVALUATION_NAME), read_summary(folder))
-
-
-def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
+def _stage(number: int, stage: _Run, names: Sequence[str]) -> Iterator[str]:
     train, last = stage.config["train"], stage.lines[-1]
-    origin = f"the weights of stage {stage.number - 1}, with a new optimizer and schedule"
-    if stage.number == 1:
+    origin = f"the weights of stage {number - 1}, with a new optimizer and schedule"
+    if number == 1:
         origin = "; ".join(origins(stage.config).values())
-    yield f"<section><h2>{_head(stage.number, num_stages, stage.name)}</h2>\n"
+    yield f"<section><h2>{_head(number, names)}</h2>\n"
     yield (
         f"<p>{last['step']:,} of {train['steps']:,} steps of {plural(stage.config['global_batch'], 'sample')} "
         f"{escaped(data_sentence(stage.config, stage.lines))}, {last['epoch']:,.4g} epochs in "
@@ -426,14 +367,12 @@ def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
         f'<a href="{stage.folder.name}/{PAGE_NAME}">All about it</a></p>\n'
     )
     if stage.summary is not None:
-        head, cells = how_good_table(stage.summary)
-        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<p>Evaluated on {escaped(stage.summary.asked, 200)}:</p>\n"
-        yield table(head, rows, numbers=range(1, len(head) - 1))
+        yield _results(stage.summary)
         if lacks_intervals(stage.summary.figures):
             yield note("No verdict.", NOT_KNOWN)
     yield "</section>\n"
 
 
-def _head(number: int, num_stages: int, name: str) -> str:
-    return f"Stage {number} of {num_stages} <small>{escaped(name, 200)}</small>"
+def _head(number: int, names: Sequence[str]) -> str:
+    return f"Stage {number} of {len(names)} <small>{escaped(names[number - 1], 200)}</small>"

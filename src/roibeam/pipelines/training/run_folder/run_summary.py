@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from roibeam.extraction.weights.detector_choice import SHIPPED
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.command_files import read_json_object
 from roibeam.pipelines.common.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
@@ -35,11 +36,7 @@ _FIGURES = {
 
 
 def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value before and value after of each measured figure; "-" for an unknown one.
-
-    Args:
-        found: content of the file.
-    """
+    """Name, value before and value after of each measured figure of detector.json; "-" for an unknown one."""
     rows = []
     for name, (part, figure) in _FIGURES.items():
         values = [found[when][part][figure] if when in found else None for when in ("before", "after")]
@@ -50,11 +47,7 @@ def change_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def stage_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Each stage of a region encoder, whether it is trained, and how far it moved.
-
-    Args:
-        found: content of encoder.json.
-    """
+    """Each stage of a region encoder in encoder.json, whether it is trained, and how far it moved."""
     return [
         (
             each["stage"],
@@ -76,7 +69,6 @@ _PRETRAINING = (
     "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
     "15 % of words and regions, so its numbers differ from these."
 )
-_ASIDE = f".writing-{SUMMARY_NAME}"
 
 
 @dataclass(frozen=True)
@@ -125,20 +117,17 @@ class TrainingSummary:
     @property
     def figures(self) -> list[Figure]:
         """Figures of all numbers, shares first."""
-        names = sorted(self.evaluation, key=lambda name: not measure_name(name).is_share)
-        return list(map(self._figure, names))
-
-    def _figure(self, name: str) -> Figure:
-        low, high = self.intervals.get(name, (None, None))
-        items, alone = self.items.get(name, 0), self.words_alone.get(name)
-        return Figure(name, self.evaluation[name], low, high, self.chance.get(name), None, items, alone)
+        found = []
+        for name in sorted(self.evaluation, key=lambda name: not measure_name(name).is_share):
+            low, high = self.intervals.get(name, (None, None))
+            items, alone = self.items.get(name, 0), self.words_alone.get(name)
+            found.append(Figure(name, self.evaluation[name], low, high, self.chance.get(name), None, items, alone))
+        return found
 
 
 def write_summary(run_dir: Path, summary: TrainingSummary) -> None:
     """Replaces RUN/summary.json."""
-    aside = run_dir / _ASIDE
-    aside.write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
-    aside.replace(run_dir / SUMMARY_NAME)
+    write_bytes_atomically(run_dir / SUMMARY_NAME, (json.dumps(asdict(summary), indent=1) + "\n").encode())
 
 
 def read_summary(run_dir: Path) -> TrainingSummary | None:
@@ -163,15 +152,13 @@ def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
 def number_of_weights(run_dir: Path) -> int | None:
     """Numbers in the newest checkpoint's weight file, read from its header; None without one."""
     files = sorted(run_dir.glob("checkpoints/step-*/model/*.safetensors"))
-    newest = [file for file in files if file.parents[1] == files[-1].parents[1]]
-    return sum(map(_numbers_in, newest)) if newest else None
-
-
-def _numbers_in(file: Path) -> int:
-    with file.open("rb") as opened:
-        (length,) = struct.unpack("<Q", opened.read(8))
-        tensors = json.loads(opened.read(length))
-    return sum(prod(each["shape"]) for name, each in tensors.items() if name != "__metadata__")
+    count = 0
+    for file in (file for file in files if file.parents[1] == files[-1].parents[1]):
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            tensors = json.loads(opened.read(length))
+        count += sum(prod(each["shape"]) for name, each in tensors.items() if name != "__metadata__")
+    return count if files else None
 
 
 _IN_A_SENTENCE = 8  # figures
@@ -194,7 +181,12 @@ def model_sentence(config: Mapping[str, Any], summary: TrainingSummary | None, w
             f" (ResNet-{detector['depth']}, {plural(detector['num_classes'], 'class', 'classes')}, "
             f"{plural(detector['num_attributes'], 'attribute')})"
         )
-    return name if weights is None else f"{name}, {short_number(weights)} weights"
+    if weights is None:
+        return name
+    for size, word in ((10**9, "billion"), (10**6, "million")):
+        if weights >= size:
+            return f"{name}, {weights / size:.3g} {word} weights"
+    return f"{name}, {weights:,} weights"
 
 
 def origins(config: Mapping[str, Any]) -> dict[str, str]:
@@ -203,7 +195,11 @@ def origins(config: Mapping[str, Any]) -> dict[str, str]:
     task, recorded = config["task"], config["recorded"]
     of_detector = task.get("start")
     if isinstance(of_detector, Mapping):
-        return {STARTED: _origin_of_detector(of_detector)}
+        if of_detector.get("weights"):
+            return {STARTED: _with_its_run(of_detector["weights"])}
+        if of_detector.get("resnet"):
+            return {STARTED: f"the ResNet of {_with_its_run(of_detector['resnet'])}; the other layers are new"}
+        return {STARTED: NEW_WEIGHTS}
     start, model, bert = (recorded.get(name) for name in ("start", "start_model", "bert"))
     if start not in (None, "none"):
         found = {STARTED: _with_its_run(model if model is not None and _CHECKPOINT.match(model) else start)}
@@ -222,14 +218,6 @@ def origins(config: Mapping[str, Any]) -> dict[str, str]:
         of_what = "" if network is None else f", a ResNet-{network}"
         found[ENCODER_STARTED] = NOT_RECORDED if weights is None else f"{_with_its_run(weights)}{of_what}"
     return found
-
-
-def _origin_of_detector(start: Mapping[str, Any]) -> str:
-    if start.get("weights"):
-        return _with_its_run(start["weights"])
-    if start.get("resnet"):
-        return f"the ResNet of {_with_its_run(start['resnet'])}; the other layers are new"
-    return NEW_WEIGHTS
 
 
 def _with_its_run(weights: str) -> str:
@@ -289,14 +277,6 @@ def _how_good_row(figure: Figure) -> list[str]:
     interval = "" if figure.low is None else f"{called.formatted(figure.low)} to {called.formatted(figure.high)}"
     items = f"{figure.items:,}" if figure.items else ""
     return [called.title, called.formatted(figure.value), interval, *levels, items, verdict_of(figure)]
-
-
-def short_number(number: int) -> str:
-    """ "3.6 million"; below 10,000 as it is."""
-    for size, word in ((10**9, "billion"), (10**6, "million")):
-        if number >= size:
-            return f"{number / size:.3g} {word}"
-    return f"{number:,}"
 
 
 def _model_name(model: Any) -> str:

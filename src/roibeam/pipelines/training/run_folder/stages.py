@@ -60,8 +60,10 @@ class StagedRun:
             )
         for number, (saved, now) in enumerate(zip(before, self._stages, strict=False), start=1):
             now["done"] = saved["done"] and saved["options"] == now["options"]
-            if saved["options"] != now["options"] and self._has_started(number + 1):
-                changed = _difference(saved["options"], now["options"])
+            if saved["options"] != now["options"] and (self.folder(number + 1) / LOG_NAME).exists():
+                gone = [each for each in saved["options"] if each not in now["options"]]
+                come = [each for each in now["options"] if each not in saved["options"]]
+                changed = f"{' '.join(gone) or 'nothing'} -> {' '.join(come) or 'nothing'}"
                 raise ValueError(
                     f"{self.folder(number)} was run with other options ({changed}), and "
                     f"{self.folder(number + 1)} went on from it; give the same command, or choose another folder"
@@ -81,9 +83,6 @@ class StagedRun:
         """Writes stages.json; only one process may."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         write_run_json(self.run_dir / STAGES_NAME, {"stages": self._stages})
-
-    def _has_started(self, number: int) -> bool:
-        return (self.folder(number) / LOG_NAME).exists()
 
     def _check_folder(self) -> None:
         if self.run_dir.exists() and not self.run_dir.is_dir():
@@ -106,8 +105,3 @@ def _read(run_dir: Path) -> list[dict[str, Any]]:
         return [{"options": list(each["options"]), "done": bool(each["done"])} for each in stages]
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path}: damaged; expected the stages of a run, as roibeam pretrain writes them") from None
-
-
-def _difference(before: Sequence[str], now: Sequence[str]) -> str:
-    gone, come = ([each for each in one if each not in other] for one, other in ((before, now), (now, before)))
-    return f"{' '.join(gone) or 'nothing'} -> {' '.join(come) or 'nothing'}"

@@ -15,17 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from roibeam.features.folders.durable_files import naming_file
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural
 from roibeam.pipelines.common.console.progress import STEPS, Progress, folded
 from roibeam.pipelines.common.statistics.verdict import BESIDE, Judged, judged_line
-from roibeam.pipelines.training.run_folder.files import (
-    RESTORE,
-    check_run_file,
-    list_grown_file,
-    put_run_file,
-    sync_to_disk,
-)
+from roibeam.pipelines.training.run_folder.files import RESTORE, check_run_file, list_grown_file, write_run_file
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -43,9 +37,6 @@ class TrainLog:
     Attributes:
         last_line: of log.jsonl; empty when there is none.
         evaluations: all lines of evaluation.jsonl.
-
-    Raises:
-        ValueError: if TensorBoard is requested and not installed.
     """
 
     def __init__(self, run_dir: Path, config: TrainConfig, *, after_step: int) -> None:
@@ -77,11 +68,6 @@ class TrainLog:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the log was made."""
-        return time.monotonic() - self._started
-
     def step(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
         """Writes a line of log.jsonl."""
         self.last_line = self._write(LOG_NAME, position, values)
@@ -100,7 +86,13 @@ class TrainLog:
         line = self._write(EVALUATION_NAME, position, {**numbers, BESIDE: beside} if beside else numbers)
         list_grown_file(self._run_dir / EVALUATION_NAME)
         self.evaluations.append(line)
-        logger.info("%s", folded(f"evaluation after step {line['step']:,}: {_for_people(line)}"))
+        names = [name for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES]
+        levels = [
+            "" if figure.chance is None else f" (chance {figure.chance:.4g})"
+            for figure in judged_line(line, names).figures
+        ]
+        words = ", ".join(f"{name} {line[name]:.4g}{level}" for name, level in zip(names, levels, strict=True))
+        logger.info("%s", folded(f"evaluation after step {line['step']:,}: {words}"))
 
     def sync(self) -> None:
         """Waits until all lines are on the disk: a checkpoint must not be ahead of them."""
@@ -108,7 +100,7 @@ class TrainLog:
             os.fsync(file.fileno())
 
     def _write(self, name: str, position: Mapping[str, float], values: Mapping[str, Any]) -> dict[str, Any]:
-        line = {**position, **values, "seconds": round(self.seconds, 3)}
+        line = {**position, **values, "seconds": round(time.monotonic() - self._started, 3)}
         self._files[name].write(json.dumps(line) + "\n")
         self._files[name].flush()
         if self._tensorboard is not None:
@@ -126,11 +118,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of evaluation.jsonl, which decide the best checkpoint.
-
-    Raises:
-        ValueError: if the file is not as the run wrote it.
-    """
+    """The lines of evaluation.jsonl, which decide the best checkpoint."""
     path = run_dir / EVALUATION_NAME
     check_run_file(path, f"{RESTORE}, or remove it: no checkpoint is the best then", grows=True)
     return read_lines(path)
@@ -148,15 +136,6 @@ def _warn_of_lost_steps(path: Path, lines: list[dict[str, Any]], after_step: int
         )  # fmt: skip
 
 
-def _for_people(line: Mapping[str, Any]) -> str:
-    names = [name for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES]
-    beside = [
-        f" (chance {figure.chance:.4g})" if figure.chance is not None else ""
-        for figure in judged_line(line, names).figures
-    ]
-    return ", ".join(f"{name} {line[name]:.4g}{level}" for name, level in zip(names, beside, strict=True))
-
-
 def _truncate(path: Path, last_step: int) -> None:
     if not path.exists():
         return
@@ -166,14 +145,11 @@ def _truncate(path: Path, last_step: int) -> None:
     kept = [line for line in lines if _step_of(line) <= last]
     if kept == lines:
         return
-    aside = path.with_name(f".{path.name}.writing")
-    with naming_file(path):
-        aside.write_bytes(b"".join(kept))
+    whole = b"".join(kept)
     if path.name == EVALUATION_NAME:
-        put_run_file(aside, path)
+        write_run_file(path, lambda aside: aside.write_bytes(whole))
     else:
-        sync_to_disk(aside)
-        aside.rename(path)
+        write_bytes_atomically(path, whole)
 
 
 def _step_of(line: bytes) -> float:

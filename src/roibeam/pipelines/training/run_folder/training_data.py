@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from roibeam.features.folders.durable_files import naming_file
 from roibeam.pipelines.common.statistics.neighbour_counts import MOST_PIECES, NeighbourCounts
 from roibeam.pipelines.data.held_out import HeldOut, LeakReport
-from roibeam.pipelines.data.image_identity import DATA_SETS, Key, image_keys, whole_id
-from roibeam.pipelines.training.run_folder.files import check_run_file, put_run_file
+from roibeam.pipelines.data.image_identity import Key, image_keys
+from roibeam.pipelines.training.run_folder.files import check_run_file, write_run_file
 
 TRAINED_IMAGES = "trained_images.npy"
 _REMEDY = "restore it from a copy of the run, or remove it to evaluate without a look at it"
@@ -37,50 +36,24 @@ def known_keys(image_id: str, data_set: str | None = None) -> list[Key]:
 
 
 def write_trained_images(run_dir: Path, keys: Iterable[Key], *, before: Path | None = None) -> None:
-    """Replaces the file of a resumed run.
-
-    Args:
-        keys: of all images, as `known_keys`.
-        before: folder of the run whose weights this one starts from; its training images are included.
-    """
+    """Replaces the file of a resumed run; keys: of all images, as `known_keys`. The images of the run in `before`,
+    whose weights this one starts from, are included."""
     own = np.array([_number(key) for key in keys], np.uint64)
     numbers = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     if before is not None and not has_trained_images(before):
         logger.warning("%s has no %s: what its model was trained on is not known of this run", before, TRAINED_IMAGES)
-    aside = run_dir / f".writing-{TRAINED_IMAGES}"
-    with naming_file(run_dir / TRAINED_IMAGES), aside.open("wb") as file:
-        np.save(file, numbers, allow_pickle=False)
-    put_run_file(aside, run_dir / TRAINED_IMAGES)
+    write_run_file(run_dir / TRAINED_IMAGES, lambda aside: np.save(aside, numbers, allow_pickle=False))
 
 
 def trained_among(
     run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
 ) -> list[str] | None:
-    """The ids that the run was trained on; None if its folder does not record them.
-
-    Args:
-        keys_of: an id -> the keys of its image.
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """The ids whose image's keys (`keys_of`) the run was trained on; None if its folder does not record them."""
     path = run_dir / TRAINED_IMAGES
     if not path.is_file():
         return None
     trained = _read(path)
     return [image_id for image_id in image_ids if _is_among(keys_of(image_id), trained)]
-
-
-def perhaps_trained_among(
-    run_dir: Path, image_ids: Sequence[str], keys_of: Callable[[str], Iterable[Key]] = known_keys
-) -> list[str]:
-    """The ids with a number, bare and of an unknown data set, that the run was trained on."""
-    trained = _read(run_dir / TRAINED_IMAGES)
-    found = []
-    for image_id in image_ids:
-        bare = [whole_id(str(value)) for name, value in keys_of(image_id) if name in DATA_SETS]
-        if bare and _is_among(bare, trained):
-            found.append(image_id)
-    return found
 
 
 def has_trained_images(folder: Path) -> bool:
@@ -89,13 +62,7 @@ def has_trained_images(folder: Path) -> bool:
 
 
 def trained_report(run_dir: Path, held_out: Sequence[str]) -> LeakReport:
-    """Report of the held-out images that a run was trained on.
-
-    Args:
-        held_out: as of `HeldOut`.
-    Raises:
-        ValueError: for invalid rules and files, or a damaged file of the run.
-    """
+    """Report of the held-out images, by rules of `HeldOut`, that a run was trained on."""
     trained = _read(run_dir / TRAINED_IMAGES)
     if not len(trained):
         lacks = "names no image" if has_trained_images(run_dir) else "is missing"
@@ -132,19 +99,12 @@ WORD_COUNTS = "word_counts.npz"
 
 
 def write_word_counts(run_dir: Path, counts: NeighbourCounts) -> None:
-    """Writes the counts aside, then renames."""
-    aside = run_dir / f".writing-{WORD_COUNTS}"
-    with naming_file(run_dir / WORD_COUNTS), aside.open("wb") as file:
-        np.savez_compressed(file, triples=counts.triples, times=counts.times)
-    put_run_file(aside, run_dir / WORD_COUNTS)
+    triples, times = counts.triples, counts.times
+    write_run_file(run_dir / WORD_COUNTS, lambda aside: np.savez_compressed(aside, triples=triples, times=times))
 
 
 def read_word_counts(run_dir: Path) -> NeighbourCounts | None:
-    """The counts; None for a run that has not counted.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """The counts; None for a run that has not counted."""
     path = run_dir / WORD_COUNTS
     if not path.exists():
         return None

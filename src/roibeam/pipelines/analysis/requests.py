@@ -1,0 +1,198 @@
+"""Requests of evaluations, attention analyses and probes, which are the commands: names, paths and numbers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from roibeam.messages import check_lists
+from roibeam.pipelines.common.console.request_options import (
+    INPUT,
+    MODEL,
+    OUTPUT,
+    QUESTION,
+    SPEED,
+    CaptionColumn,
+    Checksums,
+    Device,
+    Threads,
+    argument,
+    option,
+    renamed,
+)
+from roibeam.pipelines.data.compatibility import ALL
+from roibeam.pipelines.extract.request import DetectorOptions
+from roibeam.pipelines.training.requests import named_step
+
+CHECKPOINT_HELP = (
+    "Run folder of `roibeam pretrain`, checkpoints/best below it, a model's folder, or an official checkpoint "
+    "(docs/models.md)."
+)
+_CHECKPOINT = argument("CHECKPOINT", CHECKPOINT_HELP, convert=named_step)
+Background = Annotated[str | None, option(
+    "Where classes have background: first, last or none.", "PLACE", MODEL,
+    default="last, as in our stores and the models trained on them", advanced=True,
+)]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The model that is evaluated, and what lies beside it."""
+
+    checkpoint: Annotated[str, _CHECKPOINT]
+    tokenizer: Annotated[str | None, option(
+        "Words of the text: BERT's vocab.txt, a tokenizer folder or hf:REPO.", "FILE", MODEL,
+        default="that of the checkpoint's run", advanced=True,
+    )] = None  # fmt: skip
+    config: Annotated[Path | None, option(
+        "JSON with the settings of an official checkpoint: its authors' own, or FILE.json of convert --to official, "
+        "which is read by itself where it lies beside FILE.", "FILE", MODEL, advanced=True,
+    )] = None  # fmt: skip
+    task_token: Annotated[int | None, option(
+        "Which task a multi-task ViLBERT shall do.", "N", MODEL, min=0, advanced=True,
+    )] = None  # fmt: skip
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedImages:
+    """Images of a store that a model is evaluated on."""
+
+    photos: Annotated[str | None, option(
+        "Folder of the photos. For a model trained end to end.", "DIR", INPUT, default="where the store says",
+    )] = None  # fmt: skip
+    max_images: Annotated[int | None, option(
+        "Use at most N images. Drawn by --seed.", "N", INPUT, min=1, default="all",
+    )] = None  # fmt: skip
+    max_regions: Annotated[int | None, option(
+        "Use at most N regions of an image, those with the best scores.", "N", QUESTION, min=1, default="all",
+        advanced=True,
+    )] = None  # fmt: skip
+    min_match: Annotated[float, option(
+        "Stop if fewer than this share of the images is found in the store.", "SHARE", INPUT, min=0, max=1,
+        advanced=True,
+    )] = 1.0  # fmt: skip
+    seed: Annotated[int, option(
+        "Number that every random choice follows from: subset, masks, wrong images, halves, intervals.", "N", QUESTION,
+        min=0, advanced=True,
+    )] = 0  # fmt: skip
+    threads: Threads = None
+
+
+@renamed(images="photos", options="config", how="fields of its own: seed, batch_size, no_retrieval, folds and others")
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(ModelOptions, EvaluatedImages):
+    """Request of `roibeam evaluate`: a model, a store and captions; see `evaluate`."""
+
+    checkpoint: Annotated[str, _CHECKPOINT] = ""
+    store: Annotated[str, option("Folder of the store whose images are evaluated on.", "STORE", INPUT)] = ""
+    captions: Annotated[str | None, option(
+        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table.", "FILE", INPUT,
+        default="those that the store keeps",
+    )] = None  # fmt: skip
+    split: Annotated[str | None, option(
+        "Use only this split of a Karpathy file, such as train, val or test; restval too.", "NAME", INPUT,
+        default="test",
+    )] = None  # fmt: skip
+    caption_column: CaptionColumn = ""
+    checksums: Checksums = ALL
+    no_retrieval: Annotated[bool, option("Do not score every caption with every image.", "", QUESTION)] = False
+    folds: Annotated[int, option(
+        "Search in N equal parts of the images, each by itself. 5 for COCO's 1K.", "N", QUESTION, min=1, advanced=True,
+    )] = 1  # fmt: skip
+    background: Background = None
+    batch_size: Annotated[int, option(
+        "How many captions, or pairs of retrieval, are computed at once.", "N", SPEED, min=1,
+    )] = 64  # fmt: skip
+    out: Annotated[Path | None, option(
+        "Where to write the result. A new folder, for results.json.", "PATH", OUTPUT, "--out", "-o",
+        default="RUN/evaluation, then RUN/evaluation-2, ...",
+    )] = None  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.config is not None and not isinstance(self.config, str | Path):
+            raise TypeError("EvaluateRequest: config is the file of --config; what was an EvaluationConfig is given "
+                            "as seed, batch_size, max_images, max_regions, no_retrieval, folds, task_token, "
+                            "background and device now")  # fmt: skip
+
+
+@renamed(images="photos", options="config", task="task_token")
+@dataclass(frozen=True, kw_only=True)
+class AttentionRequest(ModelOptions, EvaluatedImages):
+    """Request of `roibeam attention`: a model, a store and Flickr30k Entities; see `analyse_attention`."""
+
+    store: Annotated[str, option("Folder of the store whose regions the heads look at.", "STORE", INPUT)]
+    entities: Annotated[str, option(
+        "Folder of Flickr30k Entities: Sentences, Annotations, lists of splits.", "FOLDER", INPUT,
+    )]  # fmt: skip
+    split: Annotated[str | None, option(
+        "Use only this split, a list of --entities such as train, val or test.", "NAME", INPUT, default="all images",
+    )] = None  # fmt: skip
+    parses: Annotated[Path | None, option(
+        "Dependency parses of the captions: CoNLL, ten columns or four. Or spacy: parsed here.", "FILE", INPUT,
+        default="phrases alone are asked about",
+    )] = None  # fmt: skip
+    rules: Annotated[str, option(
+        "By whose rules predictions are counted: any, merged or release.", "NAME", QUESTION,
+    )] = "any"  # fmt: skip
+    word: Annotated[str, option(
+        "Which piece of a word or phrase looks: last, first, mean or head.", "WHICH", QUESTION,
+    )] = "last"  # fmt: skip
+    max_regions: Annotated[int | None, option(
+        "Use at most N regions of an image, those with the best scores.", "N", QUESTION, min=1, default="all",
+    )] = None  # fmt: skip
+    batch_size: Annotated[int, option("How many captions are computed at once.", "N", SPEED, min=1)] = 16
+    out: Annotated[Path | None, option(
+        "Where to write the result. A new folder.", "PATH", OUTPUT, "--out", "-o",
+        default="RUN/attention, then RUN/attention-2, ...",
+    )] = None  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the request as it stands in the results, whose keys are those of their first version."""
+        found = {
+            "checkpoint": self.checkpoint, "store": self.store, "entities": self.entities, "out": self.out,
+            "split": self.split, "parses": self.parses, "rules": self.rules, "word": self.word, "images": self.photos,
+            "min_match": self.min_match, "max_regions": self.max_regions or 0, "max_images": self.max_images or 0,
+            "seed": self.seed, "batch_size": self.batch_size, "task": self.task_token, "tokenizer": self.tokenizer,
+            "options": self.config, "device": self.device, "threads": self.threads,
+        }  # fmt: skip
+        return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+
+
+@renamed(settings="set", options="config", task="task_token")
+@dataclass(frozen=True, kw_only=True)
+class ProbeRequest(DetectorOptions, ModelOptions):
+    """Request of `roibeam probe`: a model, an image, a text, and the picture to write; see `write_probe`.
+
+    The options of a detector are refused with `store`.
+    """
+
+    image: Annotated[str, argument("IMAGE", "A photo; with --store the id of an image of the store.")]
+    text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to guess: "a dog on a [MASK]".')]
+    store: Annotated[str | None, option(
+        "Folder of a store, whose regions are shown to the model.", "STORE", INPUT, default="a detector finds regions",
+    )] = None  # fmt: skip
+    photo: Annotated[Path | None, option(
+        "File of one photo. With --store, for the picture; none: a blank page. A model trained end to end needs a "
+        "photo.", "FILE", INPUT, default="none",
+    )] = None  # fmt: skip
+    hide: Annotated[tuple[int, ...] | None, option(
+        "Number of a region to hide and to let the model guess; may be given again.", "N", QUESTION, min=0,
+        default="the five best regions",
+    )] = None  # fmt: skip
+    top: Annotated[int, option("Show the N best guesses.", "N", QUESTION, min=1, max=20)] = 5
+    layer: Annotated[int | None, option(
+        "Layer whose attention is drawn.", "N", QUESTION, min=1, default="the last", advanced=True,
+    )] = None  # fmt: skip
+    head: Annotated[int | None, option(
+        "Head whose attention is drawn.", "N", QUESTION, min=1, default="the mean of all", advanced=True,
+    )] = None  # fmt: skip
+    background: Background = None
+    out: Annotated[Path | None, option(
+        "Where to write the result. A new .svg or .png picture; all numbers go beside it, as .json.", "PATH", OUTPUT,
+        "--out", "-o", default="RUN/probe.svg, then RUN/probe-2.svg, ...",
+    )] = None  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_lists(self, "set")
