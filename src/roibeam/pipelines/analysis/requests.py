@@ -37,7 +37,7 @@ Background = Annotated[str | None, option(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class CheckpointOptions:
     """The model that is evaluated, and what lies beside it."""
 
     checkpoint: Annotated[str, _CHECKPOINT]
@@ -82,7 +82,7 @@ class EvaluatedImages:
 
 @renamed(images="photos", options="config", how="fields of its own: seed, batch_size, no_retrieval, folds and others")
 @dataclass(frozen=True, kw_only=True)
-class EvaluateRequest(ModelOptions, EvaluatedImages):
+class EvaluateRequest(CheckpointOptions, EvaluatedImages):
     """Request of `roibeam evaluate`: a model, a store and captions; see `evaluate`."""
 
     checkpoint: Annotated[str, _CHECKPOINT] = ""
@@ -119,7 +119,7 @@ class EvaluateRequest(ModelOptions, EvaluatedImages):
 
 @renamed(images="photos", options="config", task="task_token")
 @dataclass(frozen=True, kw_only=True)
-class AttentionRequest(ModelOptions, EvaluatedImages):
+class AttentionRequest(CheckpointOptions, EvaluatedImages):
     """Request of `roibeam attention`: a model, a store and Flickr30k Entities; see `analyse_attention`."""
 
     store: Annotated[str, option("Folder of the store whose regions the heads look at.", "STORE", INPUT)]
@@ -162,7 +162,7 @@ class AttentionRequest(ModelOptions, EvaluatedImages):
 
 @renamed(settings="set", options="config", task="task_token")
 @dataclass(frozen=True, kw_only=True)
-class ProbeRequest(DetectorOptions, ModelOptions):
+class ProbeRequest(DetectorOptions, CheckpointOptions):
     """Request of `roibeam probe`: a model, an image, a text, and the picture to write; see `write_probe`.
 
     The options of a detector are refused with `store`.

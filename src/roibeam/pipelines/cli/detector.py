@@ -20,7 +20,7 @@ from roibeam.pipelines.common.console.request_options import (
     argument,
     option,
 )
-from roibeam.pipelines.training.requests import DetectorTrainRequest, LabelsOptions
+from roibeam.pipelines.training.requests import DetectorTrainRequest, LabelledPhotosOptions
 
 detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
@@ -77,7 +77,7 @@ def train_command(
 @request_command
 def evaluate_command(
     detector: Annotated[str, argument("DETECTOR", "Folder of a detector (model of a checkpoint), or toy.")],
-    labels: LabelsOptions,
+    labels: LabelledPhotosOptions,
     max_images: Annotated[int | None, option(
         "Use at most N images. Here: the first ones.", "N", INPUT, min=1, default="all",
     )] = None,

@@ -120,7 +120,7 @@ def _numbers(name: str) -> Callable[[str | None], tuple[int, ...] | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelsOptions:
+class LabelledPhotosOptions:
     """Labelled photos, see `roibeam.pipelines.data.labelled_photos.open_labelled_photos`."""
 
     labels: Annotated[str, option(
@@ -136,7 +136,7 @@ class LabelsOptions:
 
 @renamed(images="photos", val_images="val_photos", settings="set")
 @dataclass(frozen=True, kw_only=True)
-class DetectorTrainRequest(TrainingOptions, LabelsOptions):
+class DetectorTrainRequest(TrainingOptions, LabelledPhotosOptions):
     """Training of a detector, which `training.detector.train_request.train_requested_detector` makes."""
 
     val_labels: Annotated[str | None, option(
