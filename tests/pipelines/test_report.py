@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from roibeam.extraction.photos.image_ref import Failure
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.region_drawing import colours_by_class, text_colour_on
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.common.charts import DrawnRegion, bars_of_integers, photo_with_regions
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract import store_report as report
-from roibeam.pipelines.extract.store_report import ReportFacts, photo_thumbnail, write_report
+from roibeam.pipelines.extract.store_page import ReportFacts
+from roibeam.pipelines.extract.store_report import photo_thumbnail, report_page, write_page
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></title></style><script>&amp;"
 FACTS = ReportFacts(
@@ -145,9 +147,9 @@ def write(
         "attribute_names": ["red"],
         "thumbnail_of": lambda image_id, image_hw: photo_thumbnail(image_id, image_hw, read_bytes),
     } | options
-    path = folder / "report.html"
-    write_report(path, dataclasses.replace(counted, **(facts or {})), records=store, failures=failures, **options)
-    return Page(path)
+    page = report_page(dataclasses.replace(counted, **(facts or {})), records=store, failures=failures, **options)
+    write_page(LocalFolder(folder), "report.html", page)
+    return Page(folder / "report.html")
 
 
 def test_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -108,12 +109,8 @@ def chosen_detector(given: DetectorOptions) -> ChosenDetector:
 
 def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
     """The sections of a detector as the settings change them, and its names."""
-    parts: dict[str, Any] = {
-        "detector": chosen.config,
-        "conventions": chosen.conventions,
-        "selection": chosen.selection,
-    }
-    parts = apply_overrides(parts, given.set)
+    sections = {"detector": chosen.config, "conventions": chosen.conventions, "selection": chosen.selection}
+    parts: dict[str, Any] = apply_overrides(sections, given.set)
     if given.vocab is None:
         return parts, Vocabulary(chosen.class_names, chosen.attribute_names)
     sizes = parts["detector"]
@@ -210,10 +207,8 @@ def _recorded(plan: Plan) -> _Recorded | None:
 
 
 def _num_equal(known: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
-    def plain(value: Any) -> Any:
-        return list(value) if isinstance(value, tuple) else value
-
-    return sum(name in recorded and recorded[name] == plain(value) for name, value in known.items())
+    plain = json.loads(json.dumps(known))  # tuples are lists, as in the record
+    return sum(name in recorded and recorded[name] == value for name, value in plain.items())
 
 
 def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConfig) -> list[str]:
@@ -223,7 +218,8 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
     named_conventions = given.conventions or CONVENTIONS_OF_SIZES.get(str(given.detector))
     if not with_boxes and named_conventions in ("vlbert-e2e", "r2c"):
         notes.append(f"{named_conventions} was published for given boxes (--boxes), never with proposals")
-    if with_boxes and (given.selection is not None or any(_section(each) == "selection" for each in given.set)):
+    sections = {setting.strip().partition(".")[0] for setting in given.set}
+    if with_boxes and (given.selection is not None or "selection" in sections):
         notes.append("--selection does nothing with --boxes: every given box is kept")
     conventions = conventions_name(asdict(chosen.conventions))
     edges = (config.short_edge, config.long_edge)
@@ -235,7 +231,3 @@ def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConf
             f"{'vg-r101-c4' if short == 800 else 'vg-r101-c4-600'} has"
         )
     return notes
-
-
-def _section(setting: str) -> str:
-    return setting.strip().partition(".")[0]

@@ -1,8 +1,5 @@
 """`report.html` of a store: one page about an extraction run, which needs neither network nor script; and its facts.
 
-    write_run_report(store_dir)
-    write_report(store_dir / "report.html", facts, records=store, failures=failures, ...)
-
 Memory does not grow with the store: records are counted one by one, and only the regions drawn on the chosen photos are
 kept. Nor does time: over `SAMPLED_RECORDS` records the figures come from an evenly spread sample, and the page says so.
 """
@@ -10,9 +7,9 @@ kept. Nor does time: over `SAMPLED_RECORDS` records the figures come from an eve
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +19,6 @@ import pyarrow.parquet as pq
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
-from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.fingerprint import has_classes
 from roibeam.features.record.region_drawing import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
@@ -53,8 +49,6 @@ from roibeam.pipelines.extract.store_page import (
     warning_of_store,
 )
 
-__all__ = ["ReportFacts", "StoredRecords", "write_report"]
-
 SAMPLED_RECORDS = 20_000
 _SCORE_BARS = 20
 _LISTED_CLASSES = 18
@@ -77,8 +71,7 @@ class StoredRecords(Protocol):
     def get(self, image_id: str, *, copy: bool) -> NamedRegions: ...
 
 
-def write_report(
-    path: Path,
+def report_page(
     facts: ReportFacts,
     *,
     records: StoredRecords,
@@ -87,8 +80,8 @@ def write_report(
     class_names: Sequence[str] | None = None,
     attribute_names: Sequence[str] | None = None,
     max_photos: int = 24,
-) -> None:
-    """Writes the report; a reader finds the old file or the new one, never half of one. Equal input gives equal bytes.
+) -> Iterator[str]:
+    """The report, part by part. Equal input gives equal text.
 
     Args:
         records: the store; its ids come in a stable order.
@@ -104,22 +97,16 @@ def write_report(
         image_hw = (int(regions.height), int(regions.width))
         drawn = _regions_to_draw(regions, class_names, attribute_names)
         photos.append(Photo(image_id, image_hw, len(regions.class_ids), drawn, *thumbnail_of(image_id, image_hw)))
-    page = page_html(
+    yield from page_html(
         facts, figures, _failure_groups(failures), photos, regions_per_photo=_REGIONS_PER_PHOTO,
         attribute_score=ATTRIBUTE_SCORE,
     )  # fmt: skip
-    write_page(path, page)
 
 
-def write_page(path: Path, page: Iterable[str]) -> None:
-    """Writes aside and renames: a page that is there is a whole one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with naming_file(path), open(aside, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(page)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+def write_page(folder: OutputFolder, name: str, page: Iterable[str]) -> None:
+    """Writes a page; a reader finds the old file or the new one, never half of one."""
+    with folder.atomic_path(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(page)
 
 
 def _read_records(
@@ -259,36 +246,30 @@ def write_run_report(
     if not new_images:
         last = last_extraction(folder) or {"seconds": None, "images": 0}
         seconds, new_images = last["seconds"], last["images"]
-    if folder.local_path is not None:
-        with FeatureStore(folder.local_path) as opened:
-            _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, (seconds, new_images))
-    else:
-        with folder.atomic_path(REPORT_NAME) as path:
-            _write(folder, path, plan, manifest, SampledRecords(folder, manifest), (seconds, new_images))
-
-
-def _write(
-    folder: OutputFolder, path: Path, plan: Plan, manifest: StoreManifest, records: StoredRecords,
-    timed: tuple[float | None, int],
-) -> None:  # fmt: skip
     location_of = _locations(folder, plan, manifest)
     decode = functools.partial(
         decode_image,
         max_pixels=manifest.config["options"]["max_pixels"],
         exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
     )
-    write_report(
-        path,
-        _facts(folder, plan, manifest, timed),
-        records=records,
-        failures=_dead_letters(folder),
-        thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
-        class_names=manifest.classes if has_classes(manifest.fingerprint) else ("region",),
-        attribute_names=manifest.attributes,
+    opened: AbstractContextManager[StoredRecords] = (
+        nullcontext(SampledRecords(folder, manifest)) if folder.local_path is None else FeatureStore(folder.local_path)
     )
+    with opened as records:
+        page = report_page(
+            _facts(folder, plan, manifest, seconds, new_images),
+            records=records,
+            failures=_dead_letters(folder),
+            thumbnail_of=lambda image_id, hw: photo_thumbnail(location_of(image_id), hw, read_location, decode),
+            class_names=manifest.classes if has_classes(manifest.fingerprint) else ("region",),
+            attribute_names=manifest.attributes,
+        )
+        write_page(folder, REPORT_NAME, page)
 
 
-def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tuple[float | None, int]) -> ReportFacts:
+def _facts(
+    folder: OutputFolder, plan: Plan, manifest: StoreManifest, seconds: float | None, timed_images: int
+) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
     numerics = manifest.fingerprint.numerics
@@ -326,8 +307,8 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
         num_records=manifest.num_records,
         num_regions=manifest.num_regions,
         num_failures=manifest.num_dead_letters,
-        seconds=timed[0],
-        timed_images=timed[1],
+        seconds=seconds,
+        timed_images=timed_images,
         details=details,
         banner=warning_of_store(manifest),
     )

@@ -266,10 +266,10 @@ def _tidy_retried(
     for name, data in folder.read_many(name for name in shards if name in there):
         if data is None:
             continue
-        waiting = _counting_manifest(folder, shards[name], feature_space, data, folder.num_bytes, may_differ=True)
-        number = shards[name].number
-        is_read = hashlib.sha256(data).hexdigest() == listed.get(number)
-        if waiting is None or (number in finished and not is_read):
+        shard, waiting = shards[name], None
+        if shard.number not in finished or hashlib.sha256(data).hexdigest() == listed.get(shard.number):
+            waiting = _counting_manifest(folder, shard, feature_space, data, folder.num_bytes, may_differ=True)
+        if waiting is None:
             folder.delete(name)
         else:
             kept.add(waiting.data_file)

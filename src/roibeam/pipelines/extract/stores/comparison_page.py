@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from roibeam.extraction.photos.image_ref import read_local_file
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.record.region_drawing import label_of, name_of
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.record_pairing import RecordSource, match_regions
@@ -32,7 +33,7 @@ def write_comparison_page(
     pictures = [_compared_image(image, left, right, photos) for image in different]
     page = comparison_html(found, found.rows(), pictures, _banners(left, right))
     try:
-        write_page(path, page)
+        write_page(LocalFolder(path.parent), path.name, page)
     except OSError as error:
         raise OSError(f"{path}: the page cannot be written: {error.strerror or error}") from None
 

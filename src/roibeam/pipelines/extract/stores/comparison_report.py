@@ -91,8 +91,9 @@ def comparison_html(
         pictures: of the worst images that differ, worst first.
     """
     yield PAGE_HEAD.format(title="Comparison of two stores", style=PAGE_STYLE + CANVAS_STYLE + _OWN_STYLE)
-    yield "<header><h1>Comparison of two stores</h1>\n"
-    yield _sides_named(found) + "</header>\n<main>\n"
+    sides = (("left", found.left.name), ("right", found.right.name))
+    details = "".join(f"<div><dt>{side}</dt><dd><bdi>{escaped(name, 300)}</bdi></dd></div>" for side, name in sides)
+    yield f'<header><h1>Comparison of two stores</h1>\n<dl class="details">{details}</dl></header>\n<main>\n'
     yield from _verdict(found)
     yield from map(banner_html, banners)
     body = "".join(
@@ -105,13 +106,6 @@ def comparison_html(
     yield from _bad_entries(found)
     yield from _pictures(found, pictures)
     yield PAGE_END
-
-
-def _sides_named(found: StoreComparison) -> str:
-    sides = (("left", found.left.name), ("right", found.right.name))
-    return f"""<dl class="details">{
-        "".join(f"<div><dt>{side}</dt><dd><bdi>{escaped(name, 300)}</bdi></dd></div>" for side, name in sides)
-    }</dl>"""
 
 
 def _short(text: str) -> str:
