@@ -236,11 +236,11 @@ def repair_command(
 
 
 def _list_damage(store: str, scratch: str | None, *, as_json: bool) -> None:
-    from roibeam.pipelines.extract.stores.locations import folder_at
+    from roibeam.features.folders.local_folder import output_folder
     from roibeam.pipelines.extract.stores.store_check import find_damage
     from roibeam.pipelines.extract.stores.store_repair import damage_json, damage_text
 
-    damage = find_damage(folder_at(store, scratch))
+    damage = find_damage(output_folder(store, scratch))
     typer.echo(json_line(damage_json(store, damage)) if as_json else damage_text(store, damage))
     if not damage.is_whole:
         raise typer.Exit(1)
@@ -265,12 +265,12 @@ def info_command(
     Examples:
         roibeam store info store/
     """
+    from roibeam.features.folders.local_folder import output_folder
     from roibeam.features.reading.temporary_copy import unfinished_run_of
-    from roibeam.pipelines.extract.stores.locations import folder_at
     from roibeam.pipelines.extract.stores.store_facts import data_bytes, read_manifest, store_facts
 
     manifest = read_manifest(store)
-    unfinished = unfinished_run_of(folder_at(store), manifest)
+    unfinished = unfinished_run_of(output_folder(store), manifest)
     if as_json:
         content = {**manifest.to_json(), "unfinished": None if unfinished is None else asdict(unfinished)}
         typer.echo(json_line({**content, "data_bytes": data_bytes(manifest), "store": str(store)}))
@@ -411,10 +411,10 @@ def dead_letters_command(
     Examples:
         roibeam store dead-letters store/
     """
+    from roibeam.features.folders.local_folder import output_folder
     from roibeam.pipelines.common.dead_letters import read_letters
-    from roibeam.pipelines.extract.stores.locations import folder_at
 
-    letters = map(asdict, read_letters(folder_at(store)))
+    letters = map(asdict, read_letters(output_folder(store)))
     if as_json:
         typer.echo(json_line({"store": store, "dead_letters": list(letters)}))
         return

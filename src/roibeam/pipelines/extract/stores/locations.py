@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import is_at_url, output_folder
 from roibeam.features.reading.temporary_copy import local_store
 from roibeam.features.record_pairing import RecordSource
@@ -14,11 +13,6 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, borrowed_files
 
 StoreLocation = str | Path
-
-
-def folder_at(place: StoreLocation, scratch: str | None = None) -> OutputFolder:
-    """The folder of a store, to be read or written; `scratch` as of `output_folder`."""
-    return output_folder(place if is_at_url(place) else Path(place), scratch)
 
 
 def resolved(place: StoreLocation) -> str:
@@ -32,7 +26,7 @@ def opened_source(place: StoreLocation, scratch: str | None = None) -> Iterator[
     if not is_at_url(place):
         with RecordSource(place) as source:
             yield source
-    elif folder_at(place).num_bytes(STORE_MANIFEST_NAME) is not None:
+    elif output_folder(place).num_bytes(STORE_MANIFEST_NAME) is not None:
         with local_store(place, scratch=scratch) as store, RecordSource(place, store=store) as source:
             yield source
     else:

@@ -46,7 +46,7 @@ from roibeam.pipelines.common.console.termination import set_resume_hint
 from roibeam.pipelines.common.dead_letters import dead_letters_file
 from roibeam.pipelines.data.captions.caption_files import annotation_problem
 from roibeam.pipelines.data.shard_plan import Plan, PlannedShard, members_name, read_members, read_plan
-from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
+from roibeam.pipelines.extract.stores.locations import StoreLocation
 
 log = logging.getLogger(__name__)
 _NEITHER = "the plan names it, the store has neither a record nor a dead letter of it"
@@ -393,7 +393,7 @@ def check_store(
     if shards is not None and not deep:
         raise ValueError("--shards goes with --deep: the rest of the check takes seconds and is for all shards")
     deep_shards = None if shards is None else _shard_range(shards)
-    folder = folder_at(store, scratch)
+    folder = output_folder(store, scratch)
     progress = Progress("verifying", None, RECORDS)
     try:
         with progress:

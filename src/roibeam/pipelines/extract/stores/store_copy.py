@@ -21,6 +21,7 @@ from typing import Any
 
 from roibeam.features.annotations import write_annotations
 from roibeam.features.folders.folder_protocol import run_lock
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.temporary_copy import local_store, unfinished_lines
 from roibeam.features.record.fingerprint import (
     IMPORTED_PREFIX,
@@ -44,7 +45,7 @@ from roibeam.pipelines.data.captions.caption_files import merged_annotations
 from roibeam.pipelines.data.id_lists import IdSelection
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import ImportedClasses, added_names
-from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at, resolved
+from roibeam.pipelines.extract.stores.locations import StoreLocation, resolved
 
 
 def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> Fingerprint:
@@ -253,7 +254,7 @@ def copy_store(
     selection = options.selection
     is_without = selection is not None and selection.is_without
     _check_paths(sources, out, options.vocab)
-    folder = folder_at(out, scratch)
+    folder = output_folder(out, scratch)
     with ExitStack() as opened:
         at_hand = (local_store(source, scratch=scratch, keep_damaged=options.drop_damaged) for source in sources)
         stores = list(map(opened.enter_context, at_hand))

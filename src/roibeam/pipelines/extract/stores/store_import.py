@@ -15,6 +15,7 @@ from roibeam.features.exchange.check_report import CheckReport
 from roibeam.features.exchange.formats import FeatureFile, format_named, format_of
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
+from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.record.fingerprint import Fingerprint, imported_fingerprint
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.writing.partial_store import SequenceStore, work_folder
@@ -25,7 +26,7 @@ from roibeam.pipelines.common.dead_letters import write_dead_letters
 from roibeam.pipelines.data.datasets.known_files import refuse_others
 from roibeam.pipelines.data.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.extract.stores.class_names import imported_classes
-from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
+from roibeam.pipelines.extract.stores.locations import StoreLocation
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
@@ -106,7 +107,7 @@ def import_features(
     if format_name is not None:
         named.look(lambda: format_named(format_name))
     named.check()
-    folder = folder_at(out, scratch)
+    folder = output_folder(out, scratch)
     folder.listing("manifest")  # an error for a URL that cannot be written, before a large file is copied
     with borrowed_files(source, scratch=scratch) as files:
         refuse_others(str(files.path), ("features", "lmdb"))

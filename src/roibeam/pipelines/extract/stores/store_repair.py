@@ -21,7 +21,7 @@ from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.weights.detector_choice import read_detector_folder
 from roibeam.extraction.weights.sources import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder, run_lock
-from roibeam.features.folders.local_folder import is_at_url
+from roibeam.features.folders.local_folder import is_at_url, output_folder
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, space_difference
 from roibeam.features.shard.manifest import DeadLetter, StoreManifest
 from roibeam.features.shard.writer import publish_shard
@@ -35,7 +35,7 @@ from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import StoreText, publish_run, tidy_store
 from roibeam.pipelines.extract.store_report import write_run_report
-from roibeam.pipelines.extract.stores.locations import StoreLocation, folder_at
+from roibeam.pipelines.extract.stores.locations import StoreLocation
 from roibeam.pipelines.extract.stores.repaired_shards import (
     Comparison,
     RepairCounts,
@@ -114,7 +114,7 @@ def repair_store(
         OSError: if the store cannot be written.
     """
     start = time.monotonic()
-    store = folder_at(place if is_at_url(place) else Path(place).absolute(), scratch)
+    store = output_folder(place if is_at_url(place) else Path(place).absolute(), scratch)
     _check_source(source)
     with run_lock(store):
         damage = find_damage(store)
