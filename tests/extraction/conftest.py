@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW
 from with_detectron2 import detectron2_importable
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.weights.loading import build_detector
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -62,7 +61,7 @@ def small_detector() -> Detector:
 def narrow_detector() -> Detector:
     """A quarter of the width, for what no number of the goldens is asked of. Shared by all tests: read only."""
     torch.set_num_threads(1)
-    return build_detector(dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1")
+    return build_detector(NARROW, weights="random:1")
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_networks import TINY
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import random_state
 from roibeam.extraction.weights.families import name_tables
@@ -19,10 +19,6 @@ from roibeam.extraction.weights.files import read_caffemodel
 from roibeam.extraction.weights.loading import load_weights
 
 HEAD = "roi_heads.box_predictor."
-TINY = DetectorConfig(
-    depth=50, base_channels=8, num_classes=3, num_attributes=2, rpn_hidden_channels=8,
-    proposals_before_nms=50, proposals_after_nms=5, short_edge=32, long_edge=64,
-)  # fmt: skip
 
 
 def varint(number: int) -> bytes:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW
 
-from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 
-CONFIG = replace(CONFIGS["small"], base_channels=4, short_edge=60, long_edge=100)
+CONFIG = replace(NARROW, short_edge=60, long_edge=100)
 IMAGE = np.random.default_rng(0).integers(0, 256, (120, 160, 3), np.uint8)
 
 

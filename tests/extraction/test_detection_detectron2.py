@@ -5,22 +5,19 @@ Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (see d
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW as CONFIG
 
 from roibeam.extraction.detectron2.adapter import build_detectron2_detector
 from roibeam.extraction.detectron2.vg import vg_config
-from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 from roibeam.extraction.training.batch_losses import DetectorTraining
 from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.loading import build_detector
 
-CONFIG = replace(CONFIGS["small"], base_channels=4)
 EVERYTHING = SamplingRules(
     anchors_per_image=100_000,
     anchor_positive_fraction=1.0,

@@ -9,11 +9,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.inference_network import NetworkCache
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.weights.loading import build_detector
@@ -196,8 +197,7 @@ def test_every_word_convention_is_checked():
 
 @pytest.mark.parametrize("preset", CONVENTIONS)
 def test_a_photo_resized_beforehand_gives_the_same_bits(preset: str) -> None:
-    tiny = dataclasses.replace(CONFIGS["small"], base_channels=4)
-    detector = build_detector(tiny, weights="random:1", conventions=preset)
+    detector = build_detector(NARROW, weights="random:1", conventions=preset)
     photo = np.random.default_rng(3).integers(0, 256, (70, 101, 3), np.uint8)
     (want,), (got,) = detector([photo]), detector([detector.prepare(photo)])
     assert len(want.boxes) > 0

@@ -1,8 +1,7 @@
-"""The engine with a fake detector: order, failures as data, given boxes, dtypes, bounded look-ahead."""
+"""The engine with a fake detector: order, failures as data, given boxes, dtypes."""
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from PIL import Image
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.region_iterator import extract_regions, images_on_their_way, to_record
+from roibeam.extraction.engine.region_iterator import extract_regions, to_record
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.photos.image_ref import MAX_FILE_BYTES, Box, Failure, ImageRef, read_local_file
 from roibeam.extraction.regions import Regions
@@ -196,25 +195,6 @@ def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ExtractOptions(**options)
-
-
-def test_reading_stays_a_bounded_number_of_images_ahead(tmp_path: Path) -> None:
-    image = write(tmp_path, "a")
-    data = Path(image.location).read_bytes()
-    reads = 0
-    lock = threading.Lock()
-
-    def read(_: str) -> bytes:
-        nonlocal reads
-        with lock:
-            reads += 1
-        return data
-
-    outcomes = extract_regions([image] * 50, FakeDetector(), options=ExtractOptions(decode_threads=2), read_bytes=read)
-    for done in range(1, 11):
-        next(outcomes)
-        assert reads <= done + images_on_their_way(decode_threads=2, batch=1)
-    outcomes.close()
 
 
 def given(image: ImageRef, *boxes: Box, hw: tuple[int, int] | None = None) -> ImageRef:

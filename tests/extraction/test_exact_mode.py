@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW
 
 from roibeam.extraction.fast.modes import bf16_instructions
 from roibeam.extraction.network.config import CONFIGS
@@ -92,7 +93,7 @@ def test_a_box_does_not_depend_on_its_company(as_is, height, width, count, base_
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_box_whose_first_layers_ran_on_the_map_does_not_depend_on_its_company(count):
-    config = dataclasses.replace(CONFIGS["small"], base_channels=4, short_edge=97, long_edge=131, pooled_cells=5)
+    config = dataclasses.replace(NARROW, short_edge=97, long_edge=131, pooled_cells=5)
     with threads(count):
         check_boxes(build_detector(config, weights="random:1", conventions="vlbert-e2e"), noise(97, 131))
 

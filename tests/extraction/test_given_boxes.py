@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.weights.loading import build_detector
@@ -125,7 +125,7 @@ def test_whole_image_feature_is_that_of_a_box_around_the_photo(narrow_detector, 
 def test_whole_image_ends_at_the_last_pixel_where_boxes_do():
     # 40 columns at stride 16: 40 / 16 rounds to 3 and 39 / 16 to 2, so one more column of cells is pooled.
     photo = np.random.default_rng(5).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-    config = dataclasses.replace(CONFIGS["small"], base_channels=4, short_edge=40, long_edge=40)
+    config = dataclasses.replace(NARROW, short_edge=40, long_edge=40)
     whole, last = np.array([[0, 0, 40, 40]], np.float32), np.array([[0, 0, 39, 39]], np.float32)
     for clip, box in (("edge", whole), ("last-pixel", last)):
         conventions = dataclasses.replace(CONVENTIONS["hf"], box_clip=clip)
@@ -149,9 +149,7 @@ def published_regression(boxes, deltas, height, width):
 
 @pytest.mark.parametrize("name", ["caffe", "milvlg"])
 def test_caffe_regresses_and_clips_in_photo_pixels(photo, name):
-    detector = build_detector(
-        dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1", conventions=name
-    )
+    detector = build_detector(NARROW, weights="random:1", conventions=name)
     outputs = detector.head_outputs(photo)
     wider = outputs.regions.box_deltas + torch.tensor([0.0, 0.0, 0.7, 0.7])  # so that some reach the edge
     outputs = dataclasses.replace(outputs, regions=dataclasses.replace(outputs.regions, box_deltas=wider))
@@ -167,9 +165,7 @@ def test_caffe_regresses_and_clips_in_photo_pixels(photo, name):
 @pytest.mark.parametrize("name", ["hf", "caffe"])
 @pytest.mark.parametrize("bias", [3e38, float("nan")])
 def test_wild_proposals_are_an_error_not_a_photo_without_regions(photo, name, bias):
-    detector = build_detector(
-        dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1", conventions=name
-    )
+    detector = build_detector(NARROW, weights="random:1", conventions=name)
     with torch.no_grad():
         detector.proposal_generator.rpn_head.anchor_deltas.bias.fill_(bias)
     with pytest.raises(ValueError, match="proposal network gave"):
@@ -180,7 +176,7 @@ def test_wild_proposals_are_an_error_not_a_photo_without_regions(photo, name, bi
 @pytest.mark.parametrize("height, width", [(1, 1), (4000, 30), (200, 4000), (57, 90)])
 def test_every_preset_gives_finite_regions_of_odd_photos(name, height, width):
     detector = build_detector(
-        dataclasses.replace(CONFIGS["small"], base_channels=4, short_edge=96, long_edge=160),
+        dataclasses.replace(NARROW, short_edge=96, long_edge=160),
         weights="random:1",
         conventions=name,
     )
@@ -197,16 +193,14 @@ def test_every_preset_gives_finite_regions_of_odd_photos(name, height, width):
 def test_a_photo_without_proposals_gives_no_regions(photo):
     # Nothing is 500 photo pixels wide, so nothing passes the filter.
     conventions = dataclasses.replace(CONVENTIONS["caffe"], min_proposal_side=500.0)
-    detector = build_detector(
-        dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1", conventions=conventions
-    )
+    detector = build_detector(NARROW, weights="random:1", conventions=conventions)
     for selection in SELECTIONS.values():
         regions = detector.postprocess(detector.head_outputs(photo), selection)
         assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 128)
 
 
 def test_nan_weights_give_nan_features_which_the_engine_refuses(photo):
-    detector = Detector(dataclasses.replace(CONFIGS["small"], base_channels=4))
+    detector = Detector(NARROW)
     with torch.no_grad():
         detector.backbone.stem.conv1.weight.fill_(float("nan"))
     (regions,) = detector([photo], boxes=[BOXES])

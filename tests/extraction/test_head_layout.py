@@ -7,21 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_networks import TINY as SMALL_FILE
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors
-from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS
 from roibeam.extraction.weights.families import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout, relayout_words
 from roibeam.extraction.weights.loading import load_weights
 
 RPN, HEAD = "proposal_generator.rpn_head.", "roi_heads.box_predictor."
-TINY = DetectorConfig(
-    depth=50, base_channels=8, num_classes=3, num_attributes=2, anchor_sizes=(16, 32), rpn_hidden_channels=8,
-    proposals_before_nms=50, proposals_after_nms=5, short_edge=32, long_edge=64,
-)  # fmt: skip
+TINY = replace(SMALL_FILE, anchor_sizes=(16, 32))
 
 
 def one(name: str, values: object, source: HeadLayout, target: HeadLayout) -> Tensor:

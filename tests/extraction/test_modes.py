@@ -9,12 +9,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from small_networks import NARROW as TINY
 from torch import nn
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.fused_resnet import BinnedStage, FusedConv, folded, has_fused_kernels
 from roibeam.extraction.fast.modes import MODES, mode_named
-from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import FrozenBatchNorm, NormedConv, group_norm
 from roibeam.extraction.network.roi_heads import RegionOutputs
@@ -23,7 +23,6 @@ from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.training.batch_losses import build_trainable_detector
 from roibeam.extraction.weights.loading import build_detector
 
-TINY = dataclasses.replace(CONFIGS["small"], base_channels=4)
 HEADS = tuple(field.name for field in dataclasses.fields(RegionOutputs))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_networks import TINY
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector
@@ -26,10 +27,6 @@ from roibeam.extraction.weights.families import family_names, name_tables, name_
 from roibeam.extraction.weights.loading import load_weights, part_state
 
 RPN, HEAD = "proposal_generator.rpn_head.", "roi_heads.box_predictor."
-TINY = DetectorConfig(
-    depth=50, base_channels=8, num_classes=3, num_attributes=2, rpn_hidden_channels=8,
-    proposals_before_nms=50, proposals_after_nms=5, short_edge=32, long_edge=64,
-)  # fmt: skip
 State = dict[str, Tensor]
 
 

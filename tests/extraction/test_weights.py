@@ -10,6 +10,7 @@ import zipfile
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_networks import TINY
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.boxes import cell_anchors
@@ -18,17 +19,6 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS, random_state, weights_digest
 from roibeam.extraction.weights.loading import build_detector, convert_weights, load_weights, read_tensors
 
-TINY = DetectorConfig(
-    depth=50,
-    base_channels=8,
-    num_classes=3,
-    num_attributes=2,
-    rpn_hidden_channels=8,
-    proposals_before_nms=50,
-    proposals_after_nms=5,
-    short_edge=32,
-    long_edge=64,
-)
 NAME = "roi_heads.box_predictor.cls_score.weight"
 
 

@@ -33,8 +33,10 @@ def assert_same(ours, theirs, batch):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_one_caption_against_many_images_and_back():
-    model, batch = make_model(), make_batch()
+# With the second, the first image layer runs before the first co-attention, and still reads the text.
+@pytest.mark.parametrize("options", [{}, {"dynamic_attention": True, "image_co_attention": (1, 1)}])
+def test_one_caption_against_many_images_and_back(options):
+    model, batch = make_model(**options), make_batch()
     caption, image = take_rows(batch, [1]), take_rows(batch, [2])
     names = ("text_ids", "text_mask", "text_segments")
     same_text = dataclasses.replace(batch, **{name: getattr(caption, name).expand(3, -1) for name in names})

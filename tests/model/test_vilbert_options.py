@@ -139,18 +139,6 @@ def test_without_co_attention_the_streams_do_not_meet():
     assert not maps.text_to_image and len(maps.text) == 3
 
 
-def test_one_caption_against_many_images_with_dynamic_attention():
-    """The first image layer runs before the first co-attention, and still reads the text."""
-    options = {"dynamic_attention": True, "image_co_attention": (1, 1)}
-    model, batch = randomised(ViLbertForPreTraining(tiny(**options))).vilbert, make_batch()
-    caption = take_rows(batch, [1])
-    names = ("text_ids", "text_mask", "text_segments")
-    same_text = dataclasses.replace(batch, **{name: getattr(caption, name).expand(3, -1) for name in names})
-    with torch.no_grad():
-        fast, slow = model.fuse(model.read_text(caption), model.read_images(batch)), model(same_text)
-    torch.testing.assert_close(fast.pooled, slow.pooled, rtol=1e-4, atol=1e-5)
-
-
 def test_a_text_without_pieces_gates_nothing_into_nan():
     model, batch = randomised(ViLbertForPreTraining(tiny(dynamic_attention=True))), make_batch()
     mask = batch.text_mask.clone()

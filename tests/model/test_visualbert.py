@@ -44,8 +44,7 @@ def official_inputs(batch):
     }
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_equal_to_transformers_on_random_configurations(seed):
+def compare_with_transformers(seed, **wrong):
     """States, attention, logits, both losses and every gradient; padding stands between text and regions."""
     pick = random.Random(seed)
     heads, segments, batch_has = pick.choice([1, 2, 4]), pick.randint(2, 4), pick.choice(["words", "images", "both"])
@@ -64,7 +63,8 @@ def test_equal_to_transformers_on_random_configurations(seed):
     config = transformers.VisualBertConfig(**options, attn_implementation="eager")
     official = randomised(transformers.VisualBertForPreTraining(config), seed)
     official.tie_weights()
-    model = VisualBertForPreTraining(config_from_official(options, first_region_segment=0)).eval()
+    first = int(batch_has == "words")  # transformers takes segment 1 where it is told none
+    model = VisualBertForPreTraining(config_from_official(options, first_region_segment=first, **wrong)).eval()
     model.load_state_dict(state_from_official(official.state_dict()))
     lengths, regions = ([pick.randint(3, 9) for _ in range(3)] for _ in range(2))
     batch = make_batch(lengths, regions, seed=seed, text_pad=pick.randint(0, 4), region_pad=pick.randint(0, 2))
@@ -72,11 +72,10 @@ def test_equal_to_transformers_on_random_configurations(seed):
     if batch_has != "images":
         words = torch.randint(-1, max(lengths), (*batch.region_mask.shape, 3), generator=generator)
         batch = dataclasses.replace(batch, aligned_words=words)
-    images = torch.ones_like(batch.region_mask, dtype=torch.long)  # what transformers takes where it is told none
     if batch_has != "words":
         images = torch.randint(segments, batch.region_mask.shape, generator=generator)
-    batch = dataclasses.replace(batch, region_images=images)
-    labels = torch.cat([batch.text_labels, torch.full_like(images, IGNORE_INDEX)], dim=1)
+        batch = dataclasses.replace(batch, region_images=images)
+    labels = torch.cat([batch.text_labels, torch.full(batch.region_mask.shape, IGNORE_INDEX)], dim=1)
     theirs = official(
         **official_inputs(batch), labels=labels, sentence_image_labels=batch.match_labels, output_attentions=True
     )
@@ -100,6 +99,24 @@ def test_equal_to_transformers_on_random_configurations(seed):
     assert compared.keys() == ours.keys()
     for name, gradient in compared.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equal_to_transformers_on_random_configurations(seed):
+    compare_with_transformers(seed)
+
+
+@pytest.mark.slow
+def test_equal_to_transformers_on_many_more():
+    for seed in range(30, 530):
+        compare_with_transformers(seed)
+
+
+@pytest.mark.parametrize("wrong", [{"alignment": "sum"}, {"hidden_activation": "relu"}])
+def test_the_comparison_can_fail(wrong):
+    compare_with_transformers(3)
+    with pytest.raises(AssertionError, match="not close"):
+        compare_with_transformers(3, **wrong)
 
 
 def test_alignment_is_a_mean_in_the_codes_and_a_sum_in_the_paper():
