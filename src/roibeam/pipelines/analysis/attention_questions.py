@@ -241,18 +241,3 @@ def head_word(phrase: EntityPhrase, heads: Sequence[int]) -> int:
     """Returns the last word whose governor lies outside the phrase, or the phrase's last word without one."""
     inside = range(phrase.first_word, phrase.last_word + 1)
     return max((word for word in inside if heads[word] not in inside), default=phrase.last_word)
-
-
-Finder = Callable[[str], RegionRecord | None]
-
-
-def captions_with_questions(
-    images: Iterable[EntityImage], questioner: Questioner, find: Finder
-) -> Iterator[CaptionQuestions]:
-    """Yields the captions of all images that give a question; an image without a record is left out."""
-    for image in images:
-        record = find(image.name)
-        if record is None:
-            questioner.left_out.add("images without a record in the store", image.name)
-        else:
-            yield from questioner.captions(image, record)
