@@ -460,7 +460,7 @@ def joined_candidates(
     own, added = found.kinds == DETECTED, found.kinds == ANNOTATED
     first = found.numbers[own] if from_store else regions_at_boxes(detected, found.boxes[own])
     second = regions_at_boxes(annotated, found.boxes[added])
-    fields = {
+    fields: dict[str, Any] = {
         name: np.concatenate([getattr(detected, name)[first], getattr(annotated, name)[second]])
         for name in ("boxes", "features", "class_ids", "class_scores")
     }
