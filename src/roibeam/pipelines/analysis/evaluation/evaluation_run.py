@@ -41,6 +41,7 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.analysis.load_for_evaluation import (
     NO_MATCH_HEAD,
+    PhotoFeatures,
     feature_assumptions,
     features_for,
     pretraining_model,
@@ -132,23 +133,11 @@ def evaluate_checkpoint(
     device = torch.device(chosen_device.name)
     features = features_for(found, store, rows.captioned_ids(), images, scratch=out, device=device)
     corpus = Corpus(store, rows)
-    first = store[corpus.record_id(0)]
-    samples = EvaluationSamples(
-        model.config,
-        tokenizer,
-        num_classes=known_classes(store, first),
-        with_class_ids=has_classes(store.fingerprint),
-        background=config.background,
-        max_regions=config.max_regions,
-        task=config.task,
-        features=features,
-        as_read=found.as_read,
-    )
-    samples.check(first)
+    samples = _samples(found, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    remarks += [*feature_assumptions(found, first), *leaks, *_words_lost(tokenizer, samples, chosen)]
+    remarks += [*feature_assumptions(found, corpus.record(0)), *leaks, *_words_lost(tokenizer, samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
@@ -184,6 +173,31 @@ def evaluate_checkpoint(
         num_images=len(chosen.image_ids), results=results, page=page, seconds=time.monotonic() - start,
         device=chosen_device.name, step=trained_with(found).step,
     )  # fmt: skip
+
+
+def _samples(
+    found: ModelCheckpoint,
+    tokenizer: CaptionTokenizer,
+    store: FeatureStore,
+    first_id: str,
+    config: EvaluationConfig,
+    features: PhotoFeatures | None,
+) -> EvaluationSamples:
+    """Returns the samples, checked on the first record."""
+    first = store[first_id]
+    samples = EvaluationSamples(
+        found.model.config,
+        tokenizer,
+        num_classes=known_classes(store, first),
+        with_class_ids=has_classes(store.fingerprint),
+        background=config.background,
+        max_regions=config.max_regions,
+        task=config.task,
+        features=features,
+        as_read=found.as_read,
+    )
+    samples.check(first)
+    return samples
 
 
 def _checkpoint_facts(found: ModelCheckpoint) -> dict[str, Any]:
