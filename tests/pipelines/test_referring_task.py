@@ -20,6 +20,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.data.record_regions import regions_at_boxes
+from roibeam.pipelines.finetuning.metrics.measure import write_entries
 from roibeam.pipelines.finetuning.metrics.referring import (
     BOX_RULES,
     BY_REFERENCE,
@@ -27,7 +28,6 @@ from roibeam.pipelines.finetuning.metrics.referring import (
     read_referring_results,
     referring_measures,
     result_entry,
-    write_referring_results,
 )
 from roibeam.pipelines.finetuning.rows import TaskGroup
 from roibeam.pipelines.finetuning.scored_tasks import check_data_set
@@ -318,7 +318,7 @@ def test_a_written_file_scores_as_the_groups_do(judged: Any, files: ReferringFil
     groups, said, _ = judged
     said[0] = Said([0.1, 0.9, 0.2], groups[0].boxes[0])
     path = tmp_path / "boxes.json"
-    write_referring_results(path, [result_entry(each, key) for each in chosen_boxes(groups, said)])
+    write_entries(path, [result_entry(each, key) for each in chosen_boxes(groups, said)])
     sentences = [each for each in files.sentences if each.split == "val"]
     measures = referring_measures(sentences, read_referring_results(str(path)), "boxes", BOX_RULES["refer"])
     assert list(measures["accuracy"].values) == [1, 0]

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest
+from roibeam.pipelines.analysis.requests import AttentionRequest, EvaluateRequest, ProbeRequest
 from roibeam.pipelines.common.compute import check_device_name
-from roibeam.pipelines.common.console.command_files import NamedFiles
+from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
 from roibeam.pipelines.data.datasets.entities import OWN, RELEASE
 from roibeam.pipelines.data.vocabulary import check_background
-from roibeam.pipelines.training.model_files.model_folder import found_model
+from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file, found_model
 from roibeam.pipelines.training.model_files.provenance import check_feature_space
 from roibeam.pipelines.training.run_folder.files import STAGES_NAME
 
@@ -94,6 +94,19 @@ def check_new(out: Path) -> None:
     if _is_there(out):
         what = f"is not empty ({min(each.name for each in out.iterdir())!r} is in it)" if out.is_dir() else "is a file"
         raise ValueError(f"{out} is there already and {what}; nothing is replaced, name another one")
+
+
+def named_model(request: EvaluateRequest | AttentionRequest | ProbeRequest) -> tuple[NamedFiles, bool, bool]:
+    """Looks for the files that every request names. Returns what was found so far, and whether checkpoint and store are
+    there."""
+    named = NamedFiles()
+    has_checkpoint, has_store = named.need("CHECKPOINT", request.checkpoint), named.need("--store", request.store)
+    named.need("--config", request.config, FILE)
+    named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
+    if has_checkpoint:
+        named.look(lambda: check_model_files(request.checkpoint))
+    return named, has_checkpoint, has_store
 
 
 def checked_output(

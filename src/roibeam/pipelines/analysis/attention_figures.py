@@ -89,11 +89,10 @@ _LEAST_DARK = 0.1  # of a word's attention: weaker looks stay pale
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Regions displayed as one: those of a phrase, or a single other one (`is_other`)."""
+    """Regions displayed as one: those of a phrase, or a single other one."""
 
     name: str
     regions: np.ndarray
-    is_other: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +201,7 @@ def _groups(caption: CaptionQuestions, record: RegionRecord, by_word: Sequence[n
             groups.append(Group(question.phrase, regions))
     most = np.max([weights.max(axis=0) for weights in by_word], axis=0)
     others = [int(region) for region in np.argsort(-most, kind="stable") if not taken[region]]
-    groups += [
-        Group(f"* region {region}", np.array([region]), True) for region in others if most[region] >= _OTHERS_FROM
-    ]
+    groups += [Group(f"* region {region}", np.array([region])) for region in others if most[region] >= _OTHERS_FROM]
     return groups[:_MOST_GROUPS]
 
 

@@ -194,9 +194,8 @@ class Questioner:
         for phrase in phrases:
             gold = np.array(image.boxes.boxes[phrase.chain], np.float64)
             for population, words in self._sources(phrase, parse):
-                source = self._chosen([piece for word in words for piece in pieces[word]])
-                looking = {"first": words[:1], "mean": words}.get(self.word, words[-1:])
-                if not cut.isdisjoint(looking):
+                source = tuple(self._looking([piece for word in words for piece in pieces[word]]))
+                if not cut.isdisjoint(self._looking(words)):
                     self.left_out.add(
                         "phrases and words that are cut", f"{image.name} caption {number}, {phrase.text!r}"
                     )
@@ -218,10 +217,9 @@ class Questioner:
             if governor != ROOT and place != governor and head in (place, governor):
                 yield parse.labels[place], (governor if head == place else place,)
 
-    def _chosen(self, pieces: Sequence[int]) -> tuple[int, ...]:
-        if self.word == "mean":
-            return tuple(pieces)
-        return tuple(pieces[:1] if self.word == "first" else pieces[-1:])
+    def _looking(self, each: Sequence[int]) -> Sequence[int]:
+        """Those of words, or of pieces, that look."""
+        return {"first": each[:1], "mean": each}.get(self.word, each[-1:])
 
     def _parse(self, name: str, number: int, sentence: EntitySentence) -> Parse | None:
         if self.parses is None:
@@ -241,18 +239,3 @@ def head_word(phrase: EntityPhrase, heads: Sequence[int]) -> int:
     """Returns the last word whose governor lies outside the phrase, or the phrase's last word without one."""
     inside = range(phrase.first_word, phrase.last_word + 1)
     return max((word for word in inside if heads[word] not in inside), default=phrase.last_word)
-
-
-Finder = Callable[[str], RegionRecord | None]
-
-
-def captions_with_questions(
-    images: Iterable[EntityImage], questioner: Questioner, find: Finder
-) -> Iterator[CaptionQuestions]:
-    """Yields the captions of all images that give a question; an image without a record is left out."""
-    for image in images:
-        record = find(image.name)
-        if record is None:
-            questioner.left_out.add("images without a record in the store", image.name)
-        else:
-            yield from questioner.captions(image, record)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, checked_output
+from roibeam.pipelines.analysis.analysis_settings import RULES, SOURCE_WORDS, checked_output, named_model
 from roibeam.pipelines.analysis.attention_questions import SPACY, check_spacy
 from roibeam.pipelines.analysis.requests import AttentionRequest
 from roibeam.pipelines.common.compute import check_device
-from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.datasets.entities import check_entities, read_conll
-from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.attention_run import AttentionResult
@@ -44,20 +43,13 @@ def analyse_attention(request: AttentionRequest, tell: Callable[[str], None] = l
 
 def _checked(request: AttentionRequest) -> Path:
     """Returns the output folder; ValueError lists all that is wrong with the names."""
-    named = NamedFiles()
-    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
-    has_store = named.need("--store", request.store)
+    named, has_checkpoint, has_store = named_model(request)
     has_entities = named.need("--entities", request.entities, FOLDER)
     is_parsed = request.parses is not None and str(request.parses) == SPACY
     has_parses = is_parsed or named.need("--parses", request.parses, FILE)
     named.need("--photos", request.photos, FOLDER)
-    named.need("--config", request.config, FILE)
-    named.need("--tokenizer", request.tokenizer)
-    named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))
     named.look(lambda: _check_choices(request))
-    if has_checkpoint:
-        named.look(lambda: check_model_files(request.checkpoint))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     if has_entities:

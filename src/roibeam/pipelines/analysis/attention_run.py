@@ -25,7 +25,6 @@ from roibeam.pipelines.analysis.attention_questions import (
     CaptionQuestions,
     LeftOut,
     Questioner,
-    captions_with_questions,
     parses_by_caption,
     spacy_parses,
 )
@@ -97,16 +96,18 @@ def read_questions(store: FeatureStore, samples: EvaluationSamples, request: Att
     def record_of(record_id: str) -> RegionRecord:
         return _strongest(store.get(record_id, check=True), request.max_regions or 0)
 
-    def find(name: str) -> RegionRecord | None:
-        record_id = found[name]
-        return None if record_id is None else record_of(record_id)
-
     questioner = Questioner(samples.pieces_of_words, request.word, parses, left_out, samples.cut_words)
-    captions = tuple(captions_with_questions(_some(images, request), questioner, find))
+    captions: list[CaptionQuestions] = []
+    for image in _some(images, request):
+        record_id = found[image.name]
+        if record_id is None:
+            left_out.add("images without a record in the store", image.name)
+        else:
+            captions += questioner.captions(image, record_of(record_id))
     notes = (*counts.lines(), *left_out.lines())
     if not captions:
         raise ValueError(f"no question can be made from --entities {request.entities!r}: {'; '.join(notes)}")
-    return QuestionData(captions, record_of, notes)
+    return QuestionData(tuple(captions), record_of, notes)
 
 
 def _strongest(record: RegionRecord, most: int) -> RegionRecord:
@@ -177,22 +178,28 @@ def analyse_checkpoint(
     start = time.monotonic()
     check_new(out)
     model = pretraining_model(found, named=str(found.source), verb="analyse")
-    remarks = _Remarks(tell, [*found.changes, *check_feature_space(found, store)])
+    remarks: list[str] = []
+
+    def add(*notes: str) -> None:
+        for note in notes:
+            remarks.append(note)
+            tell(note)
+
+    add(*found.changes, *check_feature_space(found, store))
     check_tokenizer(found, tokenizer)
     check_task(model.config, request.task_token)
     # No classes of regions are predicted: a model may know others than the store.
     samples = EvaluationSamples(model.config, tokenizer, num_classes=None, task=request.task_token)
     questions = read_questions(store, samples, request)
     captions, record_of = questions.captions, questions.record_of
-    for note in questions.notes:
-        remarks.add(note)
+    add(*questions.notes)
     if not has_classes(store.fingerprint):
-        remarks.add("the store has no detection scores: the baseline is a region drawn by lot")
+        add("the store has no detection scores: the baseline is a region drawn by lot")
     device = choose_device(request.device)
     log.info("%s", device.words)
     ids = list(dict.fromkeys(each.record_id for each in captions))
     if leaked := trained_images_among(found, ids):
-        remarks.add(f"this run was trained on {len(leaked):,} of the {plural(len(ids), 'image')}")
+        add(f"this run was trained on {len(leaked):,} of the {plural(len(ids), 'image')}")
     out.mkdir(parents=True, exist_ok=True)
     where = torch.device(device.name)
     photos = request.photos if isinstance(found, JointCheckpoint) else None
@@ -201,8 +208,7 @@ def analyse_checkpoint(
         model.config, tokenizer, num_classes=None, task=request.task_token, features=features, as_read=found.as_read
     )
     samples.check(record_of(ids[0]))
-    for note in feature_assumptions(found, record_of(ids[0])):
-        remarks.add(note)
+    add(*feature_assumptions(found, record_of(ids[0])))
     model.to(device.name)
     rule = GROUNDING_RULES[RULES[request.rules][1]]
     with Progress("attention", len(captions), CAPTIONS) as progress:
@@ -213,7 +219,7 @@ def analyse_checkpoint(
     figures = [head_figures(looks, name, seed=request.seed) for name in (ENTITY, *relations_of(looks, ENTITY))]
     entity, *relations = figures
     if not entity.active.any():
-        remarks.add(f"no head is active: none gives over {100 * ACTIVE:.0f} % of its attention to regions")
+        add(f"no head is active: none gives over {100 * ACTIVE:.0f} % of its attention to regions")
     num_layers, num_heads = entity.accuracy.shape
     unlike = differences(request, type(model).__name__, layers=num_layers, heads=num_heads, images=len(looks.images))
     with removed_on_failure(out):
@@ -232,27 +238,14 @@ def analyse_checkpoint(
             "images": len(looks.images),
             "paper": {"title": PAPER, "asked_there": PAPER_SETUP, "different_here": unlike},
             "pictured_heads": [f"{layer + 1}-{head + 1}" for layer, head in zip(*pictured_heads(entity), strict=True)],
-            "remarks": remarks.all,
+            "remarks": remarks,
             "populations": [each.to_json() for each in figures],
         }
         (out / RESULTS_NAME).write_bytes(json_bytes(facts))
     return AttentionResult(
-        entity, tuple(relations), tuple(remarks.all), tuple(unlike), len(captions), len(looks.images),
+        entity, tuple(relations), tuple(remarks), tuple(unlike), len(captions), len(looks.images),
         out / RESULTS_NAME, tuple(pictures), time.monotonic() - start, device.name,
     )  # fmt: skip
-
-
-class _Remarks:
-    """Remarks, each reported to the caller as soon as it is added."""
-
-    def __init__(self, tell: Callable[[str], None], first: Sequence[str]) -> None:
-        self._tell, self.all = tell, list[str]()
-        for each in first:
-            self.add(each)
-
-    def add(self, remark: str) -> None:
-        self.all.append(remark)
-        self._tell(remark)
 
 
 def _photos(

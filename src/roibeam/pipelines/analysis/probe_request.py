@@ -7,6 +7,7 @@ Files and names are checked before torch is imported.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,16 @@ from roibeam.features.record.notebook import image_html, notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import short_repr
-from roibeam.pipelines.analysis.analysis_settings import check_new, default_output_path
+from roibeam.pipelines.analysis.analysis_settings import check_new, default_output_path, named_model
 from roibeam.pipelines.analysis.requests import ProbeRequest
 from roibeam.pipelines.common.compute import check_device, choose_device
-from roibeam.pipelines.common.console.command_files import FILE, NamedFiles
+from roibeam.pipelines.common.console.command_files import FILE
 from roibeam.pipelines.common.page_layout import Banner
 from roibeam.pipelines.extract.one_photo import BLANK, detect_photo, requested_parts
 from roibeam.pipelines.extract.request import DetectorOptions
 from roibeam.pipelines.extract.requested_detector import need_detector
 from roibeam.pipelines.extract.store_page import warning_of_store
-from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
+from roibeam.pipelines.training.model_files.provenance import check_feature_space
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probe import ProbeResult
@@ -72,6 +73,7 @@ class _Seen:
     pixels: of the photo, (height, width, 3) uint8, B, G, R; None where there is none.
     detector: the one that ran, in words; None with a store.
     banner: why the regions mean nothing; None where they may mean something.
+    notes: on differences between a store's features and those that the model was trained on.
     """
 
     record: RegionRecord
@@ -79,6 +81,7 @@ class _Seen:
     pixels: np.ndarray | None
     detector: str | None = None
     banner: Banner | None = None
+    notes: Sequence[str] = ()
 
 
 def write_probe(request: ProbeRequest) -> Probed:
@@ -105,9 +108,8 @@ def write_probe(request: ProbeRequest) -> Probed:
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     check_tokenizer(found, tokenizer)
     device = choose_device(request.device)
-    choices = _checked_features(request, found)
-    seen = _stored(request) if detector is None else _detected(request, detector)
-    choices += feature_assumptions(found, seen.record)
+    seen = _stored(request, found) if detector is None else _detected(request, detector)
+    choices = [*seen.notes, *feature_assumptions(found, seen.record)]
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
         model = PhotoModel(found.joint.to(device.name), seen.pixels)
@@ -142,16 +144,9 @@ def _checked_out(request: ProbeRequest) -> Path:
 def _checked(request: ProbeRequest, detector: DetectorOptions | None) -> Path:
     """Returns the path of the picture; ValueError lists all that is wrong with the names."""
     _refuse_detector(request)
-    named = NamedFiles()
-    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
-    has_store = named.need("--store", request.store)
+    named, has_checkpoint, has_store = named_model(request)
     named.need("--photo", request.photo, FILE)
-    named.need("--config", request.config, FILE)
-    named.need("--tokenizer", request.tokenizer)
-    named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))
-    if has_checkpoint:
-        named.look(lambda: check_model_files(request.checkpoint))
     if detector is not None:
         named.need("PHOTO", request.image, FILE)
         need_detector(named, detector)
@@ -182,24 +177,15 @@ def _check_record(request: ProbeRequest) -> None:
             raise ValueError(f"--store {request.store} has no record {request.image!r}; {has}")
 
 
-def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
-    """Notes on allowed differences between the features of the store and those that the model was trained on."""
-    from roibeam.pipelines.training.model_files.provenance import check_feature_space
-
-    if request.store is None:
-        return []
-    with FeatureStore(request.store) as opened:
-        return check_feature_space(found, opened)
-
-
-def _stored(request: ProbeRequest) -> _Seen:
+def _stored(request: ProbeRequest, found: ModelCheckpoint) -> _Seen:
     """Returns the record of a store."""
     assert request.store is not None
     with FeatureStore(request.store) as opened:
+        notes = check_feature_space(found, opened)
         record, classes = opened.get(request.image, check=True), tuple(opened.vocabulary["classes"] or ())
         banner = warning_of_store(opened.manifest)
     pixels = None if request.photo is None else _pixels(request.photo, record)
-    return _Seen(record, classes, pixels, banner=banner)
+    return _Seen(record, classes, pixels, banner=banner, notes=notes)
 
 
 def _detected(request: ProbeRequest, detector: DetectorOptions) -> _Seen:

@@ -6,11 +6,13 @@ that they share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from roibeam.pipelines.data.record_regions import swap_left_right
 
 LABEL, CHOICE, REGION, PHRASE = "label", "choice", "region", "phrase"
 # Output of a row: one of many labels; one score; a score for each region; the same for each of its phrases.
@@ -112,3 +114,14 @@ class TaskGroup:
     mirrored: bool = False
     swapped: bool = False
     draws: tuple[int, ...] = ()
+
+
+def mirrored_rows(rows: Iterable[TaskRow]) -> tuple[TaskRow, ...]:
+    """Rows beside mirrored images: left and right change places in their texts, as in VL-BERT's release.
+
+    The release changes the words "left" and "right" alone; here "leftmost" becomes "rightmost" too.
+    """
+    return tuple(
+        replace(row, parts=tuple(replace(part, words=tuple(map(swap_left_right, part.words))) for part in row.parts))
+        for row in rows
+    )

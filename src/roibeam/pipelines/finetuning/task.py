@@ -261,16 +261,12 @@ class DownstreamTask:
         if (self.pieces is None) != (self.lengths is None):
             raise ValueError(f"{self.name}: pieces and lengths belong together; give both, or none")
 
-    def check_split(self, split: str) -> None:
-        """Raises ValueError for an unknown split."""
-        if split not in self.splits:
-            raise ValueError(f"{self.name} has no split {split!r}; choose one of {', '.join(self.splits)}")
-
     def resolve_split(self, split: str) -> str:
         """The named split; for "" val, or what the task calls so: dev, or MNLI's dev_matched. Raises ValueError for an
         unknown split."""
         found = split or next((name for name in ("val", "dev", "dev_matched") if name in self.splits), "val")
-        self.check_split(found)
+        if found not in self.splits:
+            raise ValueError(f"{self.name} has no split {found!r}; choose one of {', '.join(self.splits)}")
         return found
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, checked_output
+from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig, checked_output, named_model
 from roibeam.pipelines.analysis.requests import EvaluateRequest
 from roibeam.pipelines.common.compute import check_device
-from roibeam.pipelines.common.console.command_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.common.console.command_files import FILE, FOLDER
 from roibeam.pipelines.common.console.progress import waiting
 from roibeam.pipelines.data.captions.caption_files import CaptionFile, stored_captions
 from roibeam.pipelines.data.compatibility import checked_one_in
-from roibeam.pipelines.training.model_files.model_folder import check_model_files, check_tokenizer_file
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
@@ -69,18 +68,11 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
 
 def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     """Returns the caption file and the output folder; ValueError lists all that is wrong with the names."""
-    named = NamedFiles()
-    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
-    has_store = named.need("--store", request.store)
+    named, has_checkpoint, has_store = named_model(request)
     has_captions = named.need("--captions", request.captions, FILE)
     named.need("--photos", request.photos, FOLDER)
-    named.need("--config", request.config, FILE)
-    named.need("--tokenizer", request.tokenizer)
-    named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))
     named.look(lambda: checked_one_in(request.checksums))
-    if has_checkpoint:
-        named.look(lambda: check_model_files(request.checkpoint))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     file = named.look(lambda: _caption_file(request)) if has_captions else None

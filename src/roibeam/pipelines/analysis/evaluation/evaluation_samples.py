@@ -9,9 +9,8 @@ length) are not applied.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,6 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_regions, mask_words
 from roibeam.model.imagebert.model import ImageBertConfig
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.interbert.model import InterBertConfig
-from roibeam.model.vilbert.encoder import ViLbertConfig
-from roibeam.model.vilbert.single_stream import SingleStreamConfig
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.pipelines.data.batches.sample import ClassTargets, PretrainSample, as_float32, collate
@@ -52,38 +48,22 @@ class RegionObjective:
     negatives: int = 0
 
 
-def _of_two_streams(config: Any) -> RegionObjective | None:
+def region_objective(config: Any) -> RegionObjective | None:
+    """Prediction target of masked regions for this model configuration; None for none."""
+    if isinstance(config, VisualBertConfig):
+        return None
+    if isinstance(config, VLBertConfig):
+        return RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
+    if isinstance(config, ImageBertConfig):
+        if config.with_region_class_head:
+            return RegionObjective("class", config.num_region_labels)
+        return RegionObjective("regression") if config.with_region_feature_head else None
     if config.region_loss == "none":
         return None
     if config.region_loss == "kl":
         loss = "class" if getattr(config, "region_labels", "soft") == "hard" else "kl"
         return RegionObjective(loss, config.region_target_size)
     return RegionObjective(config.region_loss, 0, getattr(config, "num_negatives", 0))
-
-
-def _of_imagebert(config: Any) -> RegionObjective | None:
-    if config.with_region_class_head:
-        return RegionObjective("class", config.num_region_labels)
-    return RegionObjective("regression") if config.with_region_feature_head else None
-
-
-_OBJECTIVES: Mapping[type, Callable[[Any], RegionObjective | None]] = MappingProxyType(
-    {
-        VLBertConfig: lambda config: (
-            RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
-        ),
-        ViLbertConfig: _of_two_streams,
-        SingleStreamConfig: _of_two_streams,
-        VisualBertConfig: lambda config: None,
-        ImageBertConfig: _of_imagebert,
-        InterBertConfig: _of_two_streams,
-    }
-)
-
-
-def region_objective(config: Any) -> RegionObjective | None:
-    """Prediction target of masked regions for this model configuration; None for none."""
-    return _OBJECTIVES[type(config)](config)
 
 
 @dataclass(frozen=True, eq=False)

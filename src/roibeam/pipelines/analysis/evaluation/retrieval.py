@@ -7,19 +7,17 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import plural
 from roibeam.model.inputs import VLBatch
-from roibeam.model.vilbert.encoder import Stream
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import CaptionMeasure, EvaluationSet
@@ -38,80 +36,85 @@ _OF_TEXT = ("text_ids", "text_mask", "text_segments", "task_ids")
 _LABELS = ("text_labels", "region_targets", "region_target_mask")
 
 
-class TextImageScorer(Protocol):
-    """Scorer of texts, read once, with one image after the other."""
-
-    def read(self, texts: VLBatch) -> Any:
-        """Returns what can be computed from texts alone; the images of the batch are not read."""
-
-    def score(self, read: Any, image: VLBatch) -> Tensor:
-        """(texts,) log-odds of a match with the only image of `image`, whose text is not read."""
-
-
 class JointScorer:
-    """Scorer for models whose text cannot be read without the image."""
+    """Scorer of texts, read once, with one image after the other, for models whose text cannot be read without the
+    image."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def read(self, texts: VLBatch) -> VLBatch:
+    def read(self, texts: VLBatch) -> Any:
+        """Returns what can be computed from texts alone; the images of the batch are not read."""
         return texts
 
-    def score(self, read: VLBatch, image: VLBatch) -> Tensor:
+    def score(self, read: Any, image: VLBatch) -> Tensor:
+        """(texts,) log-odds of a match with the only image of `image`, whose text is not read."""
         return _log_odds(self._model, self._model.encode(_each_with(read, image)))
 
 
-class TwoStreamScorer:
+class TwoStreamScorer(JointScorer):
     """ViLBERT: up to the first co-attention, text is read once for all images (arXiv:1908.02265, section 3.2)."""
 
-    def __init__(self, model: ViLbertForPreTraining) -> None:
-        self._model = model
-
-    def read(self, texts: VLBatch) -> Stream:
+    def read(self, texts: VLBatch) -> Any:
         return self._model.vilbert.read_text(texts)
 
-    def score(self, read: Stream, image: VLBatch) -> Tensor:
+    def score(self, read: Any, image: VLBatch) -> Tensor:
         return _log_odds(self._model, self._model.vilbert.fuse(read, self._model.vilbert.read_images(image)))
 
 
-def pair_scorer(model: Any) -> TextImageScorer:
+def pair_scorer(model: Any) -> JointScorer:
     """Returns the quickest scorer for the model."""
     return TwoStreamScorer(model) if isinstance(model, ViLbertForPreTraining) else JointScorer(model)
 
 
 class AllPairs:
-    """The scores of some texts with some images.
+    """The different captions of some images with these images, and their scores.
 
     Args:
         model: a `PreTrainingModel` with a match head, in evaluation mode.
-        texts: (T,) pieces each; shorter ones beside each other waste less.
-        record_of: record of an image's number.
+        images: their numbers in `chosen`, one after the other.
         texts_at_once: pairs in memory at once; more are quicker on an accelerator.
+
+    Attributes:
+        captions: places in the rows of `chosen`.
+        texts: pieces of each; shorter ones beside each other waste less.
+        captioned: which text is of which image.
     """
 
     def __init__(
         self,
         model: Any,
         samples: EvaluationSamples,
-        texts: Sequence[np.ndarray],
-        record_of: Callable[[int], RegionRecord],
-        num_images: int,
+        chosen: EvaluationSet,
+        images: np.ndarray,
         *,
         texts_at_once: int,
         device: torch.device,
     ) -> None:
-        self._scorer, self._samples, self._texts, self._record_of = pair_scorer(model), samples, texts, record_of
-        self._num_images, self._at_once, self._device = num_images, texts_at_once, device
+        self._scorer, self._samples, self._chosen = pair_scorer(model), samples, chosen
+        self._at_once, self._device = texts_at_once, device
+        self.captions = np.flatnonzero(np.isin(chosen.image_of_caption, images))
+        rows = chosen.rows[self.captions]
+        pieces = [tuple(samples.text(chosen.corpus.caption(int(row))).ids.tolist()) for row in rows]
+        # Captions of the same pieces are one text. By length, so that texts in a batch waste little.
+        different = sorted(set(pieces), key=lambda ids: (len(ids), ids))
+        number = {ids: place for place, ids in enumerate(different)}
+        self.texts = [np.array(ids, np.int64) for ids in different]
+        of_caption = chosen.image_of_caption[self.captions] - images[0]
+        self.captioned = CaptionedImages(
+            np.array([number[ids] for ids in pieces]), of_caption, len(different), len(images)
+        )
+        self._first_rows = rows[np.unique(of_caption, return_index=True)[1]]
 
     @property
     def count(self) -> int:
-        return len(self._texts) * self._num_images
+        return len(self.texts) * self.captioned.num_images
 
     @torch.inference_mode()
     def seconds_per_pair(self) -> float:
         """Returns the time per pair, measured on one chunk of texts of middle length."""
-        start = len(self._texts) // 2 // self._at_once * self._at_once
-        chunk = self._texts[start : start + self._at_once]
+        start = len(self.texts) // 2 // self._at_once * self._at_once
+        chunk = self.texts[start : start + self._at_once]
         read, image = self._scorer.read(self._samples.texts(chunk).to(self._device)), self._image(0)
         self._scorer.score(read, image).cpu()  # the first call of a kernel takes longer
         begin = time.perf_counter()
@@ -125,17 +128,17 @@ class AllPairs:
         Args:
             progress: is called with the number of pairs done.
         """
-        for start in range(0, len(self._texts), self._at_once):
-            chunk = self._texts[start : start + self._at_once]
+        for start in range(0, len(self.texts), self._at_once):
+            chunk = self.texts[start : start + self._at_once]
             read = self._scorer.read(self._samples.texts(chunk).to(self._device))
-            block = np.empty((len(chunk), self._num_images), np.float32)
-            for image in range(self._num_images):
+            block = np.empty((len(chunk), self.captioned.num_images), np.float32)
+            for image in range(self.captioned.num_images):
                 block[:, image] = self._scorer.score(read, self._image(image)).float().cpu().numpy()
-                progress(start * self._num_images + (image + 1) * len(chunk))
+                progress(start * self.captioned.num_images + (image + 1) * len(chunk))
             scores_TI[start : start + len(chunk)] = block
 
     def _image(self, number: int) -> VLBatch:
-        return self._samples.image(self._record_of(number)).to(self._device)
+        return self._samples.image(self._chosen.corpus.record(int(self._first_rows[number]))).to(self._device)
 
 
 def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
@@ -190,14 +193,6 @@ class Direction:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Fold:
-    images: np.ndarray  # numbers of `EvaluationSet`
-    captions: np.ndarray  # places in its rows
-    texts: list[np.ndarray]
-    captioned: CaptionedImages
-
-
 def retrieve(
     model: Any,
     samples: EvaluationSamples,
@@ -223,27 +218,36 @@ def retrieve(
             f"retrieval needs two images or more in each of {plural(folds, 'fold')}, there are "
             f"{plural(len(chosen.image_ids), 'image')}"
         )
-    parts = [_fold(samples, chosen, images) for images in np.array_split(np.arange(len(chosen.image_ids)), folds)]
-    pairs = [_pairs(model, samples, chosen, part, batch_size, device) for part in parts]
-    total = sum(each.count for each in pairs)
-    seconds = total * pairs[0].seconds_per_pair()
+    parts = [
+        AllPairs(model, samples, chosen, images, texts_at_once=batch_size, device=device)
+        for images in np.array_split(np.arange(len(chosen.image_ids)), folds)
+    ]
+    total = sum(part.count for part in parts)
+    seconds = total * parts[0].seconds_per_pair()
     log.info(
         "retrieval: %s (%s with %s), about %s", plural(total, "pair"), plural(len(chosen.image_ids), "image"),
         plural(sum(len(part.texts) for part in parts), "different text"), duration(seconds),
     )  # fmt: skip
     ranks, done = [], 0
     with Progress("retrieval", total, PAIRS) as progress:
-        for part, each in zip(parts, pairs, strict=True):
-            shape = (len(part.texts), len(part.images))
+        for part in parts:
+            shape = (len(part.texts), part.captioned.num_images)
             with tempfile.TemporaryFile(dir=scratch) as file:
                 # A full disk is an error here; later, in a file with holes, it would end the process.
-                os.posix_fallocate(file.fileno(), 0, 4 * each.count)
+                os.posix_fallocate(file.fileno(), 0, 4 * part.count)
                 scores = np.memmap(file, np.float32, "r+", shape=shape)
-                each.write(scores, lambda count, before=done: progress.to(before + count))  # type: ignore[misc]
+                part.write(scores, lambda count, before=done: progress.to(before + count))  # type: ignore[misc]
                 ranks.append(retrieval_ranks(scores, part.captioned))
                 del scores
-            done += each.count
-    return _directions(chosen, parts, ranks)
+            done += part.count
+    of_captions = np.concatenate([chosen.image_of_caption[part.captions] for part in parts])
+    by_image = [(np.bincount(part.captioned.image_of_caption), len(part.captions)) for part in parts]
+    by_caption = [(np.ones(len(part.captions), np.int64), part.captioned.num_images) for part in parts]
+    best = [best_possible_ranks(part.captioned) for part in parts]
+    return (
+        _direction(IMAGE_TO_TEXT, ranks, best, np.arange(len(chosen.image_ids)), by_image),
+        _direction(TEXT_TO_IMAGE, ranks, best, of_captions, by_caption),
+    )
 
 
 @torch.inference_mode()
@@ -254,65 +258,10 @@ def has_match_head(model: Any, samples: EvaluationSamples, chosen: EvaluationSet
     return model.match_log_odds(model.encode(batch)) is not None
 
 
-def _fold(samples: EvaluationSamples, chosen: EvaluationSet, images: np.ndarray) -> _Fold:
-    captions = np.flatnonzero(np.isin(chosen.image_of_caption, images))
-    pieces = [samples.text(chosen.corpus.caption(int(chosen.rows[place]))).ids for place in captions]
-    # Captions of the same pieces are one text. By length, so that texts in a batch waste little.
-    different = sorted({tuple(ids.tolist()) for ids in pieces}, key=lambda ids: (len(ids), ids))
-    number = {ids: place for place, ids in enumerate(different)}
-    captioned = CaptionedImages(
-        np.array([number[tuple(ids.tolist())] for ids in pieces]),
-        chosen.image_of_caption[captions] - images[0],
-        len(different),
-        len(images),
-    )
-    return _Fold(images, captions, [np.array(ids, np.int64) for ids in different], captioned)
-
-
-def _pairs(
-    model: Any,
-    samples: EvaluationSamples,
-    chosen: EvaluationSet,
-    part: _Fold,
-    batch_size: int,
-    device: torch.device,
-) -> AllPairs:
-    first_caption = chosen.rows[part.captions[np.unique(part.captioned.image_of_caption, return_index=True)[1]]]
-    return AllPairs(
-        model,
-        samples,
-        part.texts,
-        lambda image: chosen.corpus.record(int(first_caption[image])),
-        len(part.images),
-        texts_at_once=batch_size,
-        device=device,
-    )
-
-
-def _directions(chosen: EvaluationSet, parts: list[_Fold], ranks: list[Ranks]) -> tuple[Direction, Direction]:
-    best = [best_possible_ranks(part.captioned) for part in parts]
-    return (
-        _direction(
-            IMAGE_TO_TEXT,
-            [each.image_to_text for each in ranks],
-            [each.image_to_text for each in best],
-            np.arange(len(chosen.image_ids)),
-            [(np.bincount(part.captioned.image_of_caption), len(part.captions)) for part in parts],
-        ),
-        _direction(
-            TEXT_TO_IMAGE,
-            [each.text_to_image for each in ranks],
-            [each.text_to_image for each in best],
-            np.concatenate([chosen.image_of_caption[part.captions] for part in parts]),
-            [(np.ones(len(part.captions), np.int64), len(part.images)) for part in parts],
-        ),
-    )
-
-
 def _direction(
     name: str,
-    ranks: list[np.ndarray],
-    best_possible: list[np.ndarray],
+    ranks: list[Ranks],
+    best_possible: list[Ranks],
     image_of_query: np.ndarray,
     queries: list[tuple[np.ndarray, int]],
 ) -> Direction:
@@ -323,8 +272,8 @@ def _direction(
     sizes = [len(num_true) for num_true, _ in queries]
     return Direction(
         name,
-        np.concatenate(ranks),
-        np.concatenate(best_possible),
+        np.concatenate([getattr(each, name) for each in ranks]),
+        np.concatenate([getattr(each, name) for each in best_possible]),
         image_of_query,
         tuple(float(np.average([recall_by_chance(*each, cut) for each in queries], weights=sizes)) for cut in CUTS),
         float(np.average([median_rank_by_chance(*each) for each in queries], weights=sizes)),

@@ -163,15 +163,13 @@ def averages(of_tasks: Mapping[str, Mapping[str, float]], mismatched: Mapping[st
     Returns:
         the averages whose tasks are all there.
     """
-    found = {}
-    for name, tasks, columns in (
-        (NINE, tuple(FIGURES), {task: own[0] for task, own in FIGURES.items()}),
-        (EIGHT, tuple(task for task in FIGURES if task != "WNLI"), {task: own[0] for task, own in FIGURES.items()}),
-        (PAPER, tuple(PAPER_COLUMN), PAPER_COLUMN),
-    ):
-        if not set(tasks) <= of_tasks.keys() or not mismatched:
+    found: dict[str, float] = {}
+    every = {task: own[0] for task, own in FIGURES.items()}
+    eight = {task: column for task, column in every.items() if task != "WNLI"}
+    for name, columns in ((NINE, every), (EIGHT, eight), (PAPER, PAPER_COLUMN)):
+        if not columns.keys() <= of_tasks.keys() or not mismatched:
             continue
-        values = {task: of_tasks[task][columns[task]] for task in tasks}
+        values = {task: of_tasks[task][column] for task, column in columns.items()}
         values["MNLI"] = (values["MNLI"] + mismatched[ACCURACY]) / 2
         found[name] = sum(values.values()) / len(values)
     return found

@@ -13,7 +13,6 @@ or of another image, is skipped; one that is missing, or has another number of p
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.common.statistics.retrieval_ranks import recall_by_chance
 from roibeam.pipelines.data.datasets.entities import BOXED, EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.data.datasets.rows import read_json_list
@@ -105,12 +103,12 @@ def ranked(scores: Sequence[float]) -> np.ndarray:
     return np.argsort(-np.asarray(scores, np.float64), kind="stable")
 
 
-def grounding_measures(phrases: Iterable[GroundedPhrase], ranks: Sequence[int] = RANKS) -> dict[str, Measure]:
+def grounding_measures(phrases: Iterable[GroundedPhrase]) -> dict[str, Measure]:
     """Measures "R@1", "R@1 people", "upper bound" and so on: over all phrases, and over those of each type."""
     counted = list(phrases)
     types = sorted({kind for phrase in counted for kind in phrase.types})
     measures = {}
-    for name, most in (*((f"R@{rank}", rank) for rank in ranks), (UPPER_BOUND, None)):
+    for name, most in (*((f"R@{rank}", rank) for rank in RANKS), (UPPER_BOUND, None)):
         hits = [float(phrase.covering[:most].any()) for phrase in counted]
         for kind in ("", *types):
             rows = [phrase for phrase in counted if not kind or kind in phrase.types]
@@ -219,10 +217,6 @@ def _is_boxes(boxes: Any) -> bool:
 
 def _is_finite(edge: Any) -> bool:
     return isinstance(edge, int | float) and not isinstance(edge, bool) and math.isfinite(edge)
-
-
-def write_grounding_results(path: Path, entries: Sequence[Any]) -> None:
-    write_bytes_atomically(path, json.dumps(list(entries)).encode())
 
 
 def both_protocols(judged: Callable[[str], list[GroundedPhrase]], first: str) -> dict[str, Measure]:

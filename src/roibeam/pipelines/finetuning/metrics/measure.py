@@ -7,6 +7,7 @@ one row for each question and no other. `OpenTask` has the splits and rules of a
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural, printable
 from roibeam.pipelines.common.statistics.verdict import Bootstrap, Figure, mean_figure, whole_figure
 
@@ -211,18 +213,6 @@ Id = TypeVar("Id", bound=Hashable)
 Row = TypeVar("Row")
 
 
-class RowsError(ValueError):
-    """Error for rows that are missing, doubled or unknown.
-
-    Attributes:
-        missing, doubled, unknown: how many ids of each.
-    """
-
-    def __init__(self, message: str, missing: int, doubled: int, unknown: int) -> None:
-        super().__init__(message)
-        self.missing, self.doubled, self.unknown = missing, doubled, unknown
-
-
 def check_row_ids(
     source: str,
     ids: Iterable[Hashable],
@@ -239,7 +229,7 @@ def check_row_ids(
         expected: once each; None for any, so that only doubled ids are refused.
         unit: what an id is of, in the singular, such as "question".
     Raises:
-        RowsError: with the counts and the first id of each kind.
+        ValueError: with the counts and the first id of each kind.
     """
     given = Counter(ids)
     expected = given if expected is None else expected
@@ -253,8 +243,7 @@ def check_row_ids(
         if found
     ]
     if problems:
-        message = f"{source}: {'; '.join(problems)}; expected one row for each of {plural(len(wanted), unit)}"
-        raise RowsError(message, len(missing), len(doubled), len(unknown))
+        raise ValueError(f"{source}: {'; '.join(problems)}; expected one row for each of {plural(len(wanted), unit)}")
 
 
 def rows_by_id(
@@ -281,6 +270,11 @@ def rows_by_id(
         allow_unknown=allow_unknown,
     )
     return dict(given)
+
+
+def write_entries(path: Path, entries: Iterable[Any]) -> None:
+    """Writes a result file that is a json list, whole or not at all."""
+    write_bytes_atomically(path, json.dumps(list(entries), allow_nan=False).encode())
 
 
 def check_labelled(unlabelled: Iterable[str], what: str = "label") -> None:

@@ -11,22 +11,19 @@ image without a detection: a miss, which is counted.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.pipelines.data.datasets.image_boxes import excerpt
 from roibeam.pipelines.data.datasets.refer import ReferringSentence
 from roibeam.pipelines.data.datasets.rows import read_json_list
-from roibeam.pipelines.finetuning.metrics.measure import Measure, check_row_ids
+from roibeam.pipelines.finetuning.metrics.measure import Measure, rows_by_id
 
 HALF = 0.5
 Box = Sequence[float]  # x, y, width, height in pixels
@@ -141,11 +138,6 @@ def result_entry(chosen: ChosenBox, key: str = BY_SENTENCE) -> dict[str, Any]:
     }
 
 
-def write_referring_results(path: Path, entries: Iterable[dict[str, Any]]) -> None:
-    """A json list of the records, whole or not at all."""
-    write_bytes_atomically(path, json.dumps(list(entries), allow_nan=False).encode("utf-8"))
-
-
 def read_referring_results(path: str) -> PredictedBoxes:
     """The records of a file; all name sentences, or all name references. Raises ValueError naming an entry of another
     form."""
@@ -177,25 +169,18 @@ def read_referring_results(path: str) -> PredictedBoxes:
 def referring_measures(
     sentences: Sequence[ReferringSentence], boxes: PredictedBoxes, source: str, rule: BoxRule
 ) -> dict[str, Measure]:
-    """ "accuracy" over all sentences of one split, by name, in the order of the sentences. Raises RowsError for
+    """ "accuracy" over all sentences of one split, by name, in the order of the sentences. Raises ValueError for
     sentences without a box, with several, or that are not of the split."""
-    images = [str(each.image_id) for each in sentences]
-    if boxes.key == BY_SENTENCE:
-        check_row_ids(
-            source, [number for number, _ in boxes.records], [each.sent_id for each in sentences], unit="sentence"
-        )
-        box_of = dict(boxes.records)
-        hits = [_hit(box_of[each.sent_id], each, rule) for each in sentences]
-        return {"accuracy": Measure("accuracy", hits, images)}
-    # A reference comes once for each of its sentences; all of them mean the same box, so that their order is free.
-    seen = Counter[int]()
-    places = [(each.ref_id, _next(seen, each.ref_id)) for each in sentences]
-    given = Counter[int]()
-    records = [((number, _next(given, number)), box) for number, box in boxes.records]
-    check_row_ids(source, [place for place, _ in records], places, unit="sentence")
-    box_at = dict(records)
+    places: list[Any] = [each.sent_id for each in sentences]
+    records: list[Any] = list(boxes.records)
+    if boxes.key != BY_SENTENCE:
+        # A reference comes once for each of its sentences; all of them mean the same box, so that their order is free.
+        seen, given = Counter[int](), Counter[int]()
+        places = [(each.ref_id, _next(seen, each.ref_id)) for each in sentences]
+        records = [((number, _next(given, number)), box) for number, box in boxes.records]
+    box_at = rows_by_id(source, records, places, unit="sentence")
     hits = [_hit(box_at[place], each, rule) for place, each in zip(places, sentences, strict=True)]
-    return {"accuracy": Measure("accuracy", hits, images)}
+    return {"accuracy": Measure("accuracy", hits, [str(each.image_id) for each in sentences])}
 
 
 def detected_bound(

@@ -146,33 +146,31 @@ def _glue_runs() -> Iterator[tuple[str, TaskRecipe]]:
         is_bert = row.start == BERT
         for column in _COLUMNS:
             task = column.lower()
-            yield (
-                row.named(f"interbert-{task}"),
-                TaskRecipe(
-                    summary=f"{row.words}, GLUE's {task}: pooled [CLS] of the text alone",
-                    source="arXiv:2003.13198, section 3.6, Table 3, appendix 6.3",
-                    task=task,
-                    system="visualbert" if is_bert else "interbert",
-                    model=row.model,
-                    start=row.start,
-                    features=None,
-                    options=GlueOptions(),
-                    layout=LayoutOptions(max_pieces=128),
-                    settings=_SETTINGS,
-                    learning_rate=2e-5,
-                    batch_size=128,
-                    epochs=3,
-                    warmup=0.1,
-                    figures=figures_of(
-                        "InterBERT", row.printed, f"GLUE {column}", *(["GLUE, average of the eight"] if is_bert else [])
-                    ),
-                    left_open=(
-                        *(_BERT_OPEN if is_bert else [_FED_OPEN]),
-                        *_OPEN,
-                        *([_COLA_OPEN] if task == "cola" else []),
-                    ),
+            run = TaskRecipe(
+                summary=f"{row.words}, GLUE's {task}: pooled [CLS] of the text alone",
+                source="arXiv:2003.13198, section 3.6, Table 3, appendix 6.3",
+                task=task,
+                system="visualbert" if is_bert else "interbert",
+                model=row.model,
+                start=row.start,
+                features=None,
+                options=GlueOptions(),
+                layout=LayoutOptions(max_pieces=128),
+                settings=_SETTINGS,
+                learning_rate=2e-5,
+                batch_size=128,
+                epochs=3,
+                warmup=0.1,
+                figures=figures_of(
+                    "InterBERT", row.printed, f"GLUE {column}", *(["GLUE, average of the eight"] if is_bert else [])
+                ),
+                left_open=(
+                    *(_BERT_OPEN if is_bert else [_FED_OPEN]),
+                    *_OPEN,
+                    *([_COLA_OPEN] if task == "cola" else []),
                 ),
             )
+            yield row.named(f"interbert-{task}"), run
 
 
 INTERBERT_GLUE_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_glue_runs()))

@@ -122,27 +122,23 @@ def _imagebert_runs() -> Iterator[tuple[str, TaskRecipe]]:
         ("triplet", TRIPLET, "Triplet only"),
     )
     for name, loss, row in losses:
-        yield (
-            f"imagebert-retrieval-{name}",
-            replace(
-                _IMAGEBERT,
-                summary=f"ImageBERT, Flickr30k retrieval both ways: the loss {loss.replace('_', ' ')}",
-                options=replace(_IMAGEBERT.options, loss=loss),
-                figures=figures_of("ImageBERT", row),
-            ),
+        run = replace(
+            _IMAGEBERT,
+            summary=f"ImageBERT, Flickr30k retrieval both ways: the loss {loss.replace('_', ' ')}",
+            options=replace(_IMAGEBERT.options, loss=loss),
+            figures=figures_of("ImageBERT", row),
         )
+        yield f"imagebert-retrieval-{name}", run
     for count, model in ((36, "imagebert-stage-2-36-regions"), (100, "imagebert-stage-2")):
-        yield (
-            f"imagebert-retrieval-{count}-regions",
-            replace(
-                _IMAGEBERT,
-                summary=f"{_IMAGEBERT.summary}; {count} regions",
-                model=model,
-                layout=replace(_IMAGEBERT.layout, max_regions=count),
-                figures=figures_of("ImageBERT", f"RoI({count})"),
-                left_open=(*_IMAGEBERT.left_open, "Which loss the rows of regions have is not said: the best one."),
-            ),
+        run = replace(
+            _IMAGEBERT,
+            summary=f"{_IMAGEBERT.summary}; {count} regions",
+            model=model,
+            layout=replace(_IMAGEBERT.layout, max_regions=count),
+            figures=figures_of("ImageBERT", f"RoI({count})"),
+            left_open=(*_IMAGEBERT.left_open, "Which loss the rows of regions have is not said: the best one."),
         )
+        yield f"imagebert-retrieval-{count}-regions", run
 
 
 # InterBERT
@@ -175,67 +171,61 @@ _INTERBERT = TaskRecipe(
 def _interbert_runs() -> Iterator[tuple[str, TaskRecipe]]:
     column = "Flickr30k image retrieval"
     yield "interbert-retrieval", replace(_INTERBERT, figures=figures_of("InterBERT", "InterBERT", column))
-    yield (
-        "interbert-retrieval-without-pretraining",
-        replace(
-            _INTERBERT,
-            summary=f"{_INTERBERT.summary}; without pre-training",
-            start=BERT,
-            model_fields=interbert_fields("paper"),
-            figures=figures_of("InterBERT", "InterBERT (w/o pt)", column),
-        ),
+    run = replace(
+        _INTERBERT,
+        summary=f"{_INTERBERT.summary}; without pre-training",
+        start=BERT,
+        model_fields=interbert_fields("paper"),
+        figures=figures_of("InterBERT", "InterBERT (w/o pt)", column),
     )
+    yield "interbert-retrieval-without-pretraining", run
     settings, accidents = parted_settings("interbert-release-tasks")
-    yield (
-        "interbert-retrieval-release",
-        replace(
-            _INTERBERT,
-            summary="InterBERT, Flickr30k image retrieval: every pair by itself, one in four is right; as released",
-            source="black4321/InterBERT README.md, interbert_tasks.yml, bertmodel/task_utils.py and train_tasks.py",
-            model="interbert-release",
-            options=RetrievalOptions(loss=BINARY),
-            layout=replace(_INTERBERT.layout, max_regions=101),
-            settings={**settings, "average_rate": 0.9999},
-            accidents=accidents,
-            batch_size=64,
-            warmup=0.1,
-            decays_at=_FALLS,
-            figures=figures_of("InterBERT, README.md", "InterBERT", column),
-            left_open=(
-                "The README repeats the paper's figures.",
-                "Decay lies on biases and LayerNorms there (--set steps.rule=release).",
-                "102 slots for the whole image and regions, so that 101 regions of a file would be shown.",
-                _SPLIT_OPEN,
-                _SELECTION_OPEN,
-            ),
+    run = replace(
+        _INTERBERT,
+        summary="InterBERT, Flickr30k image retrieval: every pair by itself, one in four is right; as released",
+        source="black4321/InterBERT README.md, interbert_tasks.yml, bertmodel/task_utils.py and train_tasks.py",
+        model="interbert-release",
+        options=RetrievalOptions(loss=BINARY),
+        layout=replace(_INTERBERT.layout, max_regions=101),
+        settings={**settings, "average_rate": 0.9999},
+        accidents=accidents,
+        batch_size=64,
+        warmup=0.1,
+        decays_at=_FALLS,
+        figures=figures_of("InterBERT, README.md", "InterBERT", column),
+        left_open=(
+            "The README repeats the paper's figures.",
+            "Decay lies on biases and LayerNorms there (--set steps.rule=release).",
+            "102 slots for the whole image and regions, so that 101 regions of a file would be shown.",
+            _SPLIT_OPEN,
+            _SELECTION_OPEN,
         ),
     )
+    yield "interbert-retrieval-release", run
 
 
 def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for row in TWO_STREAM_ROWS:
         figures = figures_of("ViLBERT", row.printed, "Flickr30k image retrieval")
         yield row.named("vilbert-retrieval"), row.of(_VILBERT, figures)
-    yield (
-        "vilbert-retrieval-paper",
-        replace(
-            _VILBERT,
-            summary=f"{_VILBERT.summary}, by the alignment head; as the paper has it",
-            source="arXiv:1908.02265, section 3.2",
-            model="vilbert-paper",
-            options=RetrievalOptions(distractors=(CAPTION, IMAGE, HARD_IMAGE)),
-            head="match",
-            accidents={},
-            figures=figures_of("ViLBERT", "ViLBERT", "Flickr30k image retrieval"),
-            left_open=(
-                PAPER_OPEN,
-                'Whether the "three distractors" are one of each kind is not said: a caption, an image, an image that '
-                "looks alike.",
-                REGIONS_OPEN,
-                _SPLIT_OPEN,
-            ),
+    run = replace(
+        _VILBERT,
+        summary=f"{_VILBERT.summary}, by the alignment head; as the paper has it",
+        source="arXiv:1908.02265, section 3.2",
+        model="vilbert-paper",
+        options=RetrievalOptions(distractors=(CAPTION, IMAGE, HARD_IMAGE)),
+        head="match",
+        accidents={},
+        figures=figures_of("ViLBERT", "ViLBERT", "Flickr30k image retrieval"),
+        left_open=(
+            PAPER_OPEN,
+            'Whether the "three distractors" are one of each kind is not said: a caption, an image, an image that '
+            "looks alike.",
+            REGIONS_OPEN,
+            _SPLIT_OPEN,
         ),
     )
+    yield "vilbert-retrieval-paper", run
     yield from _imagebert_runs()
     yield from _interbert_runs()
 

@@ -264,31 +264,28 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for row in _ROWS:
         yield row.named("vilbert-refcoco+-detected"), _row_recipe(_REFERRING, row, "RefCOCO+")
     yield "vilbert-vqa-paper", _paper_recipe(_row_recipe(_VQA, _ROWS[0], "VQA"))
-    yield (
-        "vilbert-refcoco+-detected-paper",
-        _paper_recipe(
-            _row_recipe(_REFERRING, _ROWS[0], "RefCOCO+"),
-            features=Features("butd-10-100", boxes="mattnet"),
-            options=replace(
-                _REFERRING.options,
-                annotated_in_training=False,
-                whole_image="none",
-                max_boxes=0,
-                target="binary",
-                judged_target="binary",
-            ),
-            head="ours",
-            left_open=(
-                "Each proposal of MAttNet is a candidate, and nothing else: neither the whole image nor annotated "
-                "boxes.",
-                "How overlap and loss are counted is not said: sides with one pixel more, the sum over the candidates "
-                "of an expression, as released.",
-                _TWENTY_OPEN,
-                "How long an expression may be is not said: 20 pieces, as released.",
-                PAPER_OPEN,
-            ),
+    run = _paper_recipe(
+        _row_recipe(_REFERRING, _ROWS[0], "RefCOCO+"),
+        features=Features("butd-10-100", boxes="mattnet"),
+        options=replace(
+            _REFERRING.options,
+            annotated_in_training=False,
+            whole_image="none",
+            max_boxes=0,
+            target="binary",
+            judged_target="binary",
+        ),
+        head="ours",
+        left_open=(
+            "Each proposal of MAttNet is a candidate, and nothing else: neither the whole image nor annotated boxes.",
+            "How overlap and loss are counted is not said: sides with one pixel more, the sum over the candidates "
+            "of an expression, as released.",
+            _TWENTY_OPEN,
+            "How long an expression may be is not said: 20 pieces, as released.",
+            PAPER_OPEN,
         ),
     )
+    yield "vilbert-refcoco+-detected-paper", run
 
 
 def _without_bert(problem: str) -> TaskRecipe:

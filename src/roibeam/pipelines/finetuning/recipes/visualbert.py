@@ -244,16 +244,14 @@ def _runs() -> Iterator[tuple[str, TaskRecipe]]:
     for name, (model, words, row) in _ABLATIONS.items():
         yield f"visualbert-nlvr2-ablation-{name}", _ablation(model, words, 36, row)
     for regions in _FEWER:
-        yield (
-            f"visualbert-nlvr2-{regions}-regions",
-            _ablation(
-                f"visualbert-{regions}-regions",
-                "nothing left out",
-                regions,
-                f"VisualBERT ({regions} proposals)",
-                "Footnote 4 does not say in which phases there are so many regions: in all three.",
-            ),
+        run = _ablation(
+            f"visualbert-{regions}-regions",
+            "nothing left out",
+            regions,
+            f"VisualBERT ({regions} proposals)",
+            "Footnote 4 does not say in which phases there are so many regions: in all three.",
         )
+        yield f"visualbert-nlvr2-{regions}-regions", run
 
 
 VISUALBERT_TASK_RECIPES: Mapping[str, TaskRecipe] = MappingProxyType(dict(_runs()))

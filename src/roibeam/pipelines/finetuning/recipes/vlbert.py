@@ -315,36 +315,32 @@ def _ablations(name: str, recipe: TaskRecipe) -> Iterator[tuple[str, TaskRecipe]
             network: tuple[str, ...] = ()
         else:
             network = (_TUNED_BEFORE_OPEN,) if tuned else (_FIXED_BEFORE_OPEN,)
-        yield (
-            f"{name}-ablation-{row}",
-            replace(
-                recipe,
-                summary=f"{recipe.summary}; {words}, half of the epochs",
-                source=f"{recipe.source}; later version of the paper, Table 4",
-                model=model,
-                start=BERT if row == "none" else PRETRAINED,
-                model_fields=vlbert_fields("release") if row == "none" else {},
-                epochs=recipe.epochs / 2,
-                figures=(),
-                left_open=(*network, *recipe.left_open, _UNKNOWN_OPEN),
-                **fields,
-            ),
+        run = replace(
+            recipe,
+            summary=f"{recipe.summary}; {words}, half of the epochs",
+            source=f"{recipe.source}; later version of the paper, Table 4",
+            model=model,
+            start=BERT if row == "none" else PRETRAINED,
+            model_fields=vlbert_fields("release") if row == "none" else {},
+            epochs=recipe.epochs / 2,
+            figures=(),
+            left_open=(*network, *recipe.left_open, _UNKNOWN_OPEN),
+            **fields,
         )
+        yield f"{name}-ablation-{row}", run
 
 
 def _vqa_runs() -> Iterator[tuple[str, TaskRecipe]]:
     yield "vlbert-vqa", _VQA
     yield "vlbert-vqa-without-pretraining", _without(_VQA, (), epochs=20)
-    yield (
-        "vlbert-vqa-large",
-        replace(
-            _VQA,
-            summary=f"{_VQA.summary}; large",
-            source=f"{_CFGS}/vqa/large_4x16G_fp32.yaml",
-            model="vlbert-large",
-            figures=figures_of(_LATER, "VL-BERT large", "VQA"),
-        ),
+    run = replace(
+        _VQA,
+        summary=f"{_VQA.summary}; large",
+        source=f"{_CFGS}/vqa/large_4x16G_fp32.yaml",
+        model="vlbert-large",
+        figures=figures_of(_LATER, "VL-BERT large", "VQA"),
     )
+    yield "vlbert-vqa-large", run
     yield "vlbert-vqa-paper", _VQA_PAPER
     none = figures_of(_VERSION_1, "VL-BERT w/o pre-training", "VQA")
     yield "vlbert-vqa-paper-without-pretraining", _without(_VQA_PAPER, none)
@@ -356,33 +352,29 @@ def _vcr_runs() -> Iterator[tuple[str, TaskRecipe]]:
         name, base = f"vlbert-vcr-{problem}", _vcr(problem, f"base_{files}_4x16G_fp32")
         yield name, replace(base, figures=_vcr_figures(problem, _LATER, "VL-BERT base"))
         yield f"{name}-without-pretraining", _without(base, ())
-        yield (
-            f"{name}-large",
-            replace(
-                base,
-                summary=f"{base.summary}; large",
-                source=f"{_CFGS}/vcr/large_{files}_4x16G_fp16.yaml",
-                model="vlbert-large-e2e",
-                figures=_vcr_figures(problem, _LATER, "VL-BERT large"),
-                left_open=(*base.left_open, "The release trains it in fp16 through apex; here fp32, or --precision."),
-            ),
+        run = replace(
+            base,
+            summary=f"{base.summary}; large",
+            source=f"{_CFGS}/vcr/large_{files}_4x16G_fp16.yaml",
+            model="vlbert-large-e2e",
+            figures=_vcr_figures(problem, _LATER, "VL-BERT large"),
+            left_open=(*base.left_open, "The release trains it in fp16 through apex; here fp32, or --precision."),
         )
+        yield f"{name}-large", run
         paper = _vcr_paper(problem)
         yield f"{name}-paper", paper
-        yield (
-            f"{name}-paper-with-words",
-            replace(
-                paper,
-                summary=f"{paper.summary} and masked words",
-                options=replace(paper.options, hidden_words=0.15),
-                figures=(),
-                left_open=(
-                    *paper.left_open,
-                    'The paper says that this loss "would degrade the accuracy", without a figure. How many words '
-                    "are masked is not said, nor what it weighs: 15 %, as in pre-training, and as much as the choice.",
-                ),
+        run = replace(
+            paper,
+            summary=f"{paper.summary} and masked words",
+            options=replace(paper.options, hidden_words=0.15),
+            figures=(),
+            left_open=(
+                *paper.left_open,
+                'The paper says that this loss "would degrade the accuracy", without a figure. How many words '
+                "are masked is not said, nor what it weighs: 15 %, as in pre-training, and as much as the choice.",
             ),
         )
+        yield f"{name}-paper-with-words", run
         none = _vcr_figures(problem, _VERSION_1, "VL-BERT w/o pre-training")
         yield f"{name}-paper-without-pretraining", _without(paper, none)
         yield from _ablations(name, base)
@@ -394,14 +386,12 @@ def _referring_runs() -> Iterator[tuple[str, TaskRecipe]]:
         yield name, replace(base, left_open=(*base.left_open, _UNKNOWN_OPEN))
         yield f"{name}-without-pretraining", _without(base, ())
         large = track.figures(_LATER, "VL-BERT large") if gt else ()
-        yield (
-            f"{name}-large",
-            replace(
-                _referring(track, "large", model="vlbert-large-e2e", figures=large),
-                summary=f"{base.summary}; large",
-                left_open=(*base.left_open, *(() if large else (_UNKNOWN_OPEN,))),
-            ),
+        run = replace(
+            _referring(track, "large", model="vlbert-large-e2e", figures=large),
+            summary=f"{base.summary}; large",
+            left_open=(*base.left_open, *(() if large else (_UNKNOWN_OPEN,))),
         )
+        yield f"{name}-large", run
         paper = _referring_paper(track)
         yield f"{name}-paper", paper
         none = track.figures(_VERSION_1, "VL-BERT w/o pre-training")

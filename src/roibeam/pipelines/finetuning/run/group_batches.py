@@ -49,7 +49,6 @@ from roibeam.pipelines.finetuning.run.group_images import (
     GroupPhotos,
     ImageInput,
     RegionChoice,
-    RegionCrops,
     auxiliary_targets,
     flags_of,
     joined_pieces,
@@ -447,8 +446,7 @@ class GroupBatches:
         if self._photos is None or self._blind:
             return side
         (one,) = images
-        cut = RegionCrops(one.record, one.regions, boxes, side.masked)
-        return PhotoSide(**vars(side), photo=self._photos.coming(cut, mirrored=one.mirrored))
+        return PhotoSide(**vars(side), photo=self._photos.coming(one))
 
     def _no_image(self) -> ImageWithTargets:
         """Empty image of a row of text alone."""

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -240,22 +239,6 @@ def flags_of(given: Sequence[np.ndarray | None], nothing: np.ndarray) -> np.ndar
 Outlines = Callable[[str, RegionRecord, int], np.ndarray]
 
 
-class RegionCrops(NamedTuple):
-    """Regions that are cut out of a photo.
-
-    Attributes:
-        record: of the photo.
-        regions: (R,) int64, numbers of the regions in the record.
-        boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the photo as it is.
-        masked: (R,) bool, regions that are hidden from the model.
-    """
-
-    record: RegionRecord
-    regions: np.ndarray
-    boxes: np.ndarray
-    masked: np.ndarray
-
-
 class GroupPhotos:
     """The photos of a run.
 
@@ -328,15 +311,11 @@ class GroupPhotos:
             return max(len(boxes) for boxes in group.boxes)
         return max(self._store.meta(image).num_regions for image in group.images)
 
-    def coming(self, crops: RegionCrops, *, mirrored: bool) -> Future[PhotoInput]:
-        """Starts reading a photo in a thread.
-
-        Args:
-            mirrored: whether the photo is mirrored left to right, and boxes and masks with it.
-        """
-        record = crops.record
+    def coming(self, image: ImageInput) -> Future[PhotoInput]:
+        """Starts reading a photo in a thread, whose regions are cut out."""
+        record = image.record
         place = PhotoLocation(record.image_id, self._locations[record.image_id], (record.height, record.width))
-        return self._threads().submit(self._cut, place, crops, mirrored)
+        return self._threads().submit(self._cut, place, image)
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
         """Pads photos to one batch; also (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
@@ -365,17 +344,18 @@ class GroupPhotos:
             found.append(replace(group, target=right, whole_image=whole[0] if whole else None))
         return found
 
-    def _cut(self, place: PhotoLocation, crops: RegionCrops, mirrored: bool) -> PhotoInput:
-        pixels, masks = self._photos.read(place), self._masks(place.location, crops)
+    def _cut(self, place: PhotoLocation, image: ImageInput) -> PhotoInput:
+        pixels, masks = self._photos.read(place), self._masks(place.location, image)
+        hidden = flags_of([image.hidden], np.zeros(len(image.boxes), bool))
         try:
             return prepare_input(
-                pixels, crops.boxes, crops.masked, self._config, self._conventions, self._choices, flip=mirrored,
+                pixels, image.boxes, hidden, self._config, self._conventions, self._choices, flip=image.mirrored,
                 fixed_size=self._options.fixed_size, outlines=masks,
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"image {place.image_id!r}: {error}") from None
 
-    def _masks(self, location: str, crops: RegionCrops) -> np.ndarray | None:
+    def _masks(self, location: str, image: ImageInput) -> np.ndarray | None:
         if self._outlines is None:
             return None
         if parse_location(location) is not None or is_url(location):
@@ -383,7 +363,7 @@ class GroupPhotos:
                 f"{location}: outlines are read beside photos in a folder; unpack them, or take whole boxes with "
                 f"--set photos.outlines=false"
             )
-        return self._outlines(location, crops.record, self._mask_cells)[crops.regions]
+        return self._outlines(location, image.record, self._mask_cells)[image.regions]
 
     def _threads(self) -> ThreadPoolExecutor:
         """Threads of this process, started with the first photo."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,25 +41,8 @@ from roibeam.pipelines.finetuning.run.result_parts import ResultParts
 _OF_TEXTS = ("text_ids", "text_mask", "text_segments", "task_ids")
 
 
-class TaskPairScorer(Protocol):
-    """Scores texts and images that were read once."""
-
-    def read_texts(self, texts: VLBatch) -> Any:
-        """Reads the C texts of a batch; its images are not read."""
-
-    def read_images(self, images: VLBatch) -> Any:
-        """Reads the I images of a batch; its texts are not read."""
-
-    def score(self, texts: Any, images: Any, of_text: Tensor, of_image: Tensor) -> Tensor:
-        """(N,) scores.
-
-        Args:
-            of_text, of_image: (N,) long, numbers of text and image of each pair.
-        """
-
-
 class JointPairs:
-    """Scorer for models that read both sides in one row, and any other.
+    """Scorer of texts and images that were read once, for models that read both sides in one row, and any other.
 
     Args:
         network: called with a batch it gives (N, 1) scores.
@@ -68,17 +51,24 @@ class JointPairs:
     def __init__(self, network: nn.Module) -> None:
         self._network = network
 
-    def read_texts(self, texts: VLBatch) -> VLBatch:
+    def read_texts(self, texts: VLBatch) -> Any:
+        """Reads the C texts of a batch; its images are not read."""
         return texts
 
-    def read_images(self, images: VLBatch) -> VLBatch:
+    def read_images(self, images: VLBatch) -> Any:
+        """Reads the I images of a batch; its texts are not read."""
         return in_float32(images)
 
-    def score(self, texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Tensor) -> Tensor:
+    def score(self, texts: Any, images: Any, of_text: Tensor, of_image: Tensor) -> Tensor:
+        """(N,) scores.
+
+        Args:
+            of_text, of_image: (N,) long, numbers of text and image of each pair.
+        """
         return self._network(shared_batch(texts, images, of_text, of_image)).squeeze(-1)
 
 
-class TwoStreamPairs:
+class TwoStreamPairs(JointPairs):
     """Scorer for ViLBERT: runs each side up to the first co-attention once, and of the last layers only pooled vectors.
 
     Args:
@@ -99,7 +89,7 @@ class TwoStreamPairs:
         return self._head(output).squeeze(-1)
 
 
-def pair_scorer(network: Any) -> TaskPairScorer:
+def pair_scorer(network: Any) -> JointPairs:
     """The quickest scorer of a network.
 
     Args:
@@ -126,7 +116,7 @@ def shared_batch(texts: VLBatch, images: VLBatch, of_text: Tensor, of_image: Ten
 
 
 def score_block(
-    scorer: TaskPairScorer, texts: Any, images: Any, num: tuple[int, int], at_once: int, device: torch.device
+    scorer: JointPairs, texts: Any, images: Any, num: tuple[int, int], at_once: int, device: torch.device
 ) -> Tensor:
     """(C, I) scores of all pairs, on the CPU.
 
@@ -234,7 +224,7 @@ class PairParts:
 
     def __init__(
         self,
-        scorer: TaskPairScorer,
+        scorer: JointPairs,
         batches: GroupBatches,
         plan: PairPlan,
         *,

@@ -44,7 +44,6 @@ from roibeam.pipelines.finetuning.metrics.retrieval import (
 from roibeam.pipelines.finetuning.prediction_card import card_lines, write_card
 from roibeam.pipelines.finetuning.requests import PredictRequest
 from roibeam.pipelines.finetuning.rows import TaskGroup
-from roibeam.pipelines.finetuning.run.finetune_request import seeds_of
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.pair_scores import PairParts, pair_scorer, plan_pairs
 from roibeam.pipelines.finetuning.run.predict_request import (
@@ -224,10 +223,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
         captions, images, more, seen = _joined(request, trained, store)
         notes += more
         folds = folds_of([group.id for group in captions], [_image_name(group) for group in images], request.folds)
-        batches = GroupBatches(
-            trained.system, trained.network.encoder_config, trained.tokenizer(),
-            trained.layout, trained.output, store, loss=None, task=trained.task, blind=request.blind,
-        )  # fmt: skip
+        batches = trained.batches(store, trained.tokenizer(), blind=request.blind)
         batches.check(captions[0])
         weights = weights_digest(trained.network.module.state_dict())
         precision = precision_of(request.precision, FLOAT32, device.name)
@@ -237,7 +233,7 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
                 digest = _digest(request, contents, captions)
                 made = _scored(request, trained, batches, captions, images, folds, digest, torch.device(device.name))
             if is_main_process():
-                facts = model_facts(trained.found, weights, seen, seeds_of(trained.run), precision)
+                facts = model_facts(trained, weights, seen, precision)
                 _write_card(request, store, captions, images, facts, seen.notes("the model", request.split))
     return PredictResult(
         request.out,

@@ -84,16 +84,14 @@ from roibeam.pipelines.training.train_config import FLOAT32, autocast_to, precis
 from roibeam.version import __version__
 
 
-def model_facts(
-    found: FoundModel, weights: str, seen: SeenBefore, seeds: Mapping[str, Any] | None, precision: str
-) -> dict[str, Any]:
+def model_facts(trained: TrainedTask, weights: str, seen: SeenBefore, precision: str) -> dict[str, Any]:
     """Card facts of one model: its folder, training data and start, and the images of the split that it has seen.
 
     Args:
         weights: their digest.
-        seeds: of `seeds_of`.
         precision: of the prediction.
     """
+    found = trained.found
     saved = saved_config(found.source.parent)
     described, recorded = saved["task"], saved["recorded"]
     return {
@@ -101,7 +99,7 @@ def model_facts(
         "options": described["task_options"],
         "model": {
             "folder": str(found.source), "weights": weights, "step": trained_with(found).step,
-            "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds,
+            "system": described["system"], "seed": saved["train"].get("seed"), "seeds": seeds_of(trained.run),
             "trained_on": recorded.get("data"), "precision": precision, "learned_in": trained_precision(saved["train"]),
             **{name: recorded.get(name) for name in ("start", "recipe", "trained_groups", "notes")},
             "started_from": "; ".join(f"{words}" for words in origins(saved).values()),
@@ -235,6 +233,13 @@ class TrainedTask:
         check_tokenizer(self.found, own)
         return own
 
+    def batches(self, source: Any, tokenizer: CaptionTokenizer, *, blind: bool = False) -> GroupBatches:
+        """Batches for prediction; arguments as of `GroupBatches`."""
+        config = self.network.encoder_config
+        return GroupBatches(
+            self.system, config, tokenizer, self.layout, self.output, source, loss=None, blind=blind, task=self.task
+        )
+
     def from_photos(
         self, batches: GroupBatches, store: FeatureStore, groups: Sequence[TaskGroup], folder: str | None
     ) -> GroupBatches:
@@ -266,35 +271,21 @@ def run_prediction(request: PredictRequest) -> PredictResult:
         with result_lock(request.out, request.scores, request.page):
             results = [_predict(request, each, device.name) for each in ready]
             if is_main_process():
-                summary = _join_parts(request, trained[0], results)
-                _write_card(request, trained, results, summary)
+                summary = _join_parts(request, results)
+                _write_card(request, results, summary)
     return PredictResult(
         out=request.out,
         task=task.name,
         split=request.split,
-        groups=len({name for each in results for name in each.ids}),
+        groups=_num_groups(ready),
         judged=summary.get("judged", 0),
         unjudged=summary.get("unjudged", 0),
         made=sum(each.made for each in results),
         checkpoint=trained[0].found.source,
-        notes=tuple(dict.fromkeys([*chosen, *(note for each in results for note in each.notes)])),
+        notes=tuple(dict.fromkeys([*chosen, *(note for each in results for note in (*each.ready.notes, *each.notes))])),
         page=request.page,
         scores=request.scores,
     )
-
-
-class _Predicted(NamedTuple):
-    """Predictions of one model: ids of the groups, its parts, how many this process made, notes, the digest of its
-    weights, images that it was trained on, groups without images in the store, and the number type."""
-
-    ids: Sequence[str]
-    parts: ResultParts
-    made: int
-    notes: Sequence[str]
-    weights: str
-    seen: SeenBefore
-    unseen: MissingImages
-    precision: str
 
 
 class _Ready(NamedTuple):
@@ -310,6 +301,18 @@ class _Ready(NamedTuple):
     without: GroupBatches  # of those groups
 
 
+class _Predicted(NamedTuple):
+    """Predictions of one model: its parts, how many this process made, the digest of its weights, and the number type
+    with the notes on it."""
+
+    ready: _Ready
+    parts: ResultParts
+    made: int
+    weights: str
+    precision: str
+    notes: Sequence[str]
+
+
 def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -> _Ready:
     """Reads and checks the input of a model.
 
@@ -319,6 +322,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     task = trained.task
     if task.joins_training_alone and request.annotated_store is None and request.split != task.train:
         task = replace(task, joined=None)
+        trained = replace(trained, task=task)
     check_annotated(task, request.annotated_store, from_photos=trained.photos is not None)
     store = stores.enter_context(opened_store(request.store))
     annotated = stores.enter_context(opened_store(request.annotated_store))
@@ -338,10 +342,7 @@ def _checked(request: PredictRequest, trained: TrainedTask, stores: ExitStack) -
     notes += seen.notes(trained.run, request.split)
     if request.permute_images:  # then all are there
         groups = own = _permuted(own, request.seed)
-    batches = GroupBatches(
-        trained.system, trained.network.encoder_config, trained.tokenizer(),
-        trained.layout, trained.output, source, loss=None, blind=request.blind, task=task,
-    )  # fmt: skip
+    batches = trained.batches(source, trained.tokenizer(), blind=request.blind)
     if trained.photos is not None and store is not None:
         batches = trained.from_photos(batches, store, own, request.photos)
     for first in [group for group in own if group.is_open][:1]:
@@ -375,36 +376,32 @@ def _joined(
 
 
 def _predict(request: PredictRequest, ready: _Ready, device: str) -> _Predicted:
-    trained, groups = ready.trained, ready.groups
+    trained = ready.trained
     learned = trained_precision(saved_config(trained.found.source.parent)["train"])
-    precision, notes = precision_of(request.precision, learned, device), list(ready.notes)
-    if precision != learned:
-        notes.append(f"computed in {precision}; the run learned and judged itself in {learned}")
+    precision = precision_of(request.precision, learned, device)
+    note = f"computed in {precision}; the run learned and judged itself in {learned}"
     trained.network.module.to(device)
     weights = weights_digest(trained.network.module.state_dict())
-    digest = _digest(request, weights, ready.contents, trained.task, groups, precision)
-    count = -(-len(groups) // PART_GROUPS)
+    digest = _digest(request, weights, ready, precision)
+    count = -(-len(ready.groups) // PART_GROUPS)
     parts = ResultParts(request.out, digest, count, has_array=request.scores is not None)
     with autocast_to(precision, device):
         made = _write_parts(request, ready, parts, count)
     trained.network.module.to("cpu")
-    return _Predicted([group.id for group in groups], parts, made, notes, weights, ready.seen, ready.unseen, precision)
+    return _Predicted(ready, parts, made, weights, precision, [note] if precision != learned else [])
 
 
-def _write_card(
-    request: PredictRequest, trained: Sequence[TrainedTask], results: Sequence[_Predicted], summary: Mapping[str, Any]
-) -> None:
+def _write_card(request: PredictRequest, results: Sequence[_Predicted], summary: Mapping[str, Any]) -> None:
     """Writes the card of the file, and the page if requested."""
-    models = [
-        model_facts(each.found, own.weights, own.seen, seeds_of(each.run), own.precision)
-        for each, own in zip(trained, results, strict=True)
-    ]
+    ready = [each.ready for each in results]
+    trained = [each.trained for each in ready]
+    models = [model_facts(each.ready.trained, each.weights, each.ready.seen, each.precision) for each in results]
     with opened_store(request.store) as store:
         settings = {name: getattr(request, name) for name in ("blind", "permute_images", "seed", "batch_size")}
-        settings |= results[0].unseen.described()
+        settings |= ready[0].unseen.described()
         card = card_facts(
-            store, models, summary, rows=len({name for each in results for name in each.ids}), split=request.split,
-            settings=settings, annotated=request.annotated_store, command=request.command,
+            store, models, summary, rows=_num_groups(ready), split=request.split, settings=settings,
+            annotated=request.annotated_store, command=request.command,
         )  # fmt: skip
         write_card(request.out, card)
         if request.page is None:
@@ -417,7 +414,7 @@ def _write_card(
             figure = f"{summary['measure']} {100 * summary['sum'] / summary['judged']:.2f} % of {judged}"
             more = f" Of {unjudged} more the right answer is not known." if summary["unjudged"] else ""
         line = f"{trained[0].task.name}, {request.split}: {figure}, predicted by {runs}.{more}"
-        remarks = dict.fromkeys(note for each in results for note in each.seen.notes("the model", request.split))
+        remarks = dict.fromkeys(note for each in ready for note in each.seen.notes("the model", request.split))
         write_prediction_page(
             request.page, f"Predictions of {request.out.name}", line, summary, store, facts=card_lines(card),
             remarks=list(remarks), banner=None if store is None else warning_of_store(store.manifest),
@@ -464,38 +461,38 @@ def _answers(request: PredictRequest, ready: _Ready, groups: Sequence[TaskGroup]
     return [next(predictions[group.id in ready.unseen.ids]) for group in groups]
 
 
-def _join_parts(request: PredictRequest, trained: TrainedTask, results: Sequence[_Predicted]) -> dict[str, Any]:
+def _num_groups(ready: Sequence[_Ready]) -> int:
+    return len({group.id for each in ready for group in each.groups})
+
+
+def _join_parts(request: PredictRequest, results: Sequence[_Predicted]) -> dict[str, Any]:
     """Waits for the parts of all processes, and writes the result file and the requested file of scores. Returns the
     summary of all parts."""
     for each in results:
         each.parts.wait()
+    first, trained = results[0], results[0].ready.trained
     if request.scores is not None:
         about = {
             "task": trained.task.name, "split": request.split, "model": str(trained.found.source),
-            "weights": results[0].weights, "precision": results[0].precision,
+            "weights": first.weights, "precision": first.precision,
             "probability": probability_of(trained.task),
         }  # fmt: skip
-        write_label_scores(request.scores, results[0].ids, trained.task.labels, results[0].parts.arrays, about)
+        ids = [group.id for group in first.ready.groups]
+        write_label_scores(request.scores, ids, trained.task.labels, first.parts.arrays, about)
     read = [part for each in results for part in each.parts.facts()]
     with atomic_path(request.out, replaces=True) as aside:
         trained.task.write(aside, [entry for part in read for entry in part["entries"]])
     return joined_parts(part["told"] for part in read)
 
 
-def _digest(
-    request: PredictRequest,
-    weights: str,
-    contents: Sequence[str],
-    task: DownstreamTask,
-    groups: Sequence[TaskGroup],
-    precision: str,
-) -> str:
+def _digest(request: PredictRequest, weights: str, ready: _Ready, precision: str) -> str:
     """Twelve hexadecimal digits of the digest of weights, request, inputs and labels."""
-    inputs: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *contents, request.photos]
+    task = ready.trained.task
+    inputs: list[Any] = [weights, request.split, request.blind, _PART_FORMAT, *ready.contents, request.photos]
     inputs += [request.permute_images, request.seed, request.batch_size, task.problems]
     inputs += [] if precision == FLOAT32 else [precision]
     found = hashlib.sha256(repr(inputs).encode())
-    for group in groups:
+    for group in ready.groups:
         right = task.right_words(group) if task.right_words is not None and task.has_label(group) else ""
         texts = [[part.text for part in row.parts] for row in group.rows]
         found.update(repr((group.id, group.images, texts, right)).encode())

@@ -356,34 +356,23 @@ def write_prediction_page(
         remarks: what a reader must not miss, such as images that were trained on.
         banner: why the regions mean nothing.
     """
-    page = "".join(_page(title, summary, parts_summary, store, facts, remarks, banner))
-    write_bytes_atomically(path, page.encode("utf-8"))
-
-
-def _page(
-    title: str,
-    summary: str,
-    parts_summary: Mapping[str, Any],
-    store: FeatureStore | None,
-    facts: Sequence[tuple[str, str]],
-    remarks: Sequence[str],
-    banner: Banner | None,
-) -> Iterator[str]:
     chosen = sections(parts_summary)
     photos = stored_photos(
         [] if store is None else [store],
         dict.fromkeys(image for rows in chosen.values() for r in rows for image in r["images"]),
     )
-    yield page_start(title, summary, style=CANVAS_STYLE + _STYLE) + banner_html(banner)
-    for remark in remarks:
-        yield note("Note:", remark)
     kinds = dict.fromkeys(_kind(row) for rows in chosen.values() for row in rows if row["images"])
-    yield f'<p class="quiet">{" ".join(_LEGENDS[kind] for kind in kinds)}</p>\n'
     titled = {"{} <small>{}</small>".format(*_TITLES[name]): rows for name, rows in chosen.items()}
-    yield from page_sections(
-        titled, lambda row: _row(row, "" if store is None else "".join(_images(row, store, photos))), "row"
-    )
-    yield page_card(facts) + PAGE_END
+    page = [
+        page_start(title, summary, style=CANVAS_STYLE + _STYLE) + banner_html(banner),
+        *(note("Note:", remark) for remark in remarks),
+        f'<p class="quiet">{" ".join(_LEGENDS[kind] for kind in kinds)}</p>\n',
+        *page_sections(
+            titled, lambda row: _row(row, "" if store is None else "".join(_images(row, store, photos))), "row"
+        ),
+        page_card(facts) + PAGE_END,
+    ]
+    write_bytes_atomically(path, "".join(page).encode("utf-8"))
 
 
 def page_sections(

@@ -14,7 +14,6 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.messages import check_list, plural
 from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup
-from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_task import predicted
 from roibeam.pipelines.finetuning.run.predict_request import reads_photos, task_checkpoint
 from roibeam.pipelines.finetuning.run.predict_run import TrainedTask
@@ -98,10 +97,7 @@ class LoadedTaskModel:
             for place, (text, given) in enumerate(zip(texts, self._checked_regions(texts, regions), strict=True))
         ]
         trained = self._trained
-        batches = GroupBatches(
-            trained.system, trained.network.encoder_config, self.tokenizer, trained.layout, trained.output,
-            records if self.num_images else None, loss=None, task=trained.task,
-        )  # fmt: skip
+        batches = trained.batches(records if self.num_images else None, self.tokenizer)
         for group in groups if self.num_images else ():
             batches.check(group)
         for note in batches.notes_of_cuts(groups, "input"):

@@ -37,9 +37,8 @@ from roibeam.pipelines.finetuning.metrics.grounding import (
     counted_phrases,
     covering,
     ranked,
-    write_grounding_results,
 )
-from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.measure import Measure, write_entries
 from roibeam.pipelines.finetuning.rows import LABEL, PHRASE, TaskGroup, TaskRow, TaskText
 from roibeam.pipelines.finetuning.task import (
     NUMBER_LOSS,
@@ -190,7 +189,7 @@ def open_entities(folder: Path, options: EntitiesOptions, labels: Sequence[str] 
         validation="val",
         judge=judge,
         answers=answers,
-        write=write_grounding_results,
+        write=write_entries,
         splits=DATA_SPLITS,
         num_heads=options.heads,
         reported_by="flickr30k",

@@ -34,11 +34,11 @@ from roibeam.pipelines.data.datasets.refer import (
     sentences_of,
 )
 from roibeam.pipelines.data.datasets.rows import BadRows
-from roibeam.pipelines.data.record_regions import regions_at_boxes, swap_left_right
-from roibeam.pipelines.finetuning.metrics.measure import Measure
-from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, ChosenBox, result_entry, write_referring_results
+from roibeam.pipelines.data.record_regions import regions_at_boxes
+from roibeam.pipelines.finetuning.metrics.measure import Measure, write_entries
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, ChosenBox, result_entry
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
-from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import REGION, TaskGroup, TaskRow, TaskText, mirrored_rows
 from roibeam.pipelines.finetuning.scored_tasks import DETECTIONS_NAME, INSTANCES_NAMES, REFS, check_data_set, find_file
 from roibeam.pipelines.finetuning.task import DownstreamTask, JoinedImage, Prediction, TaskSplit
 
@@ -296,11 +296,7 @@ def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
     """The group beside its mirrored photo. Boxes stay as they are: they are mirrored with the photo."""
     if not options.swap_sides:
         return group
-    rows = tuple(
-        replace(row, parts=tuple(replace(part, words=tuple(map(swap_left_right, part.words))) for part in row.parts))
-        for row in group.rows
-    )
-    return replace(group, rows=rows)
+    return replace(group, rows=mirrored_rows(group.rows))
 
 
 def chosen_boxes(groups: Sequence[TaskGroup], predictions: Sequence[Prediction]) -> Iterator[ChosenBox]:
@@ -464,18 +460,12 @@ def joined_candidates(
     own, added = found.kinds == DETECTED, found.kinds == ANNOTATED
     first = found.numbers[own] if from_store else regions_at_boxes(detected, found.boxes[own])
     second = regions_at_boxes(annotated, found.boxes[added])
-    both = replace(
-        detected,
-        boxes=np.concatenate([detected.boxes[first], annotated.boxes[second]]),
-        features=np.concatenate([detected.features[first], annotated.features[second]]),
-        class_ids=np.concatenate([detected.class_ids[first], annotated.class_ids[second]]),
-        class_scores=np.concatenate([detected.class_scores[first], annotated.class_scores[second]]),
-        attribute_ids=None,
-        attribute_scores=None,
-        class_distribution=None,
-    )
-    total = detected.features.astype(np.float32).sum(axis=0)
-    whole = total / max(1, detected.num_regions)
+    fields: dict[str, Any] = {
+        name: np.concatenate([getattr(detected, name)[first], getattr(annotated, name)[second]])
+        for name in ("boxes", "features", "class_ids", "class_scores")
+    }
+    both = replace(detected, **fields, attribute_ids=None, attribute_scores=None, class_distribution=None)
+    whole = detected.features.astype(np.float32).sum(axis=0) / max(1, detected.num_regions)
     return JoinedImage(both, {place: place for place in range(both.num_regions)}, both.num_regions, whole)
 
 
@@ -509,7 +499,7 @@ def open_referring(name: str) -> Callable[[Path, ReferringOptions, Sequence[str]
             validation="val",
             judge=lambda groups, predictions: referring_scores(groups, predictions, options),
             answers=lambda groups, predictions: map(result_entry, chosen_boxes(groups, predictions)),
-            write=write_referring_results,
+            write=write_entries,
             splits=SPLITS[name],
             mirrored=lambda group: replace(mirrored_group(group, options), mirrored=True),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -177,27 +177,6 @@ class VcrOptions:
         return (ANSWER, RATIONALE) if self.problem == BOTH else (self.problem,)
 
 
-class VcrQuestionFacts(NamedTuple):
-    """Facts of a group.
-
-    Attributes:
-        problem: of the group.
-        objects: class names of the annotated boxes, in their order; tags of words are numbers among them.
-        input_boxes: numbers of the boxes that are inputs.
-        image: path of the image below the image folder.
-        img_id: another name of the image, by which the stores of some releases have it; "" for none.
-        answer, rationale: numbers of the right ones; None without labels.
-    """
-
-    problem: str
-    objects: tuple[str, ...]
-    input_boxes: tuple[int, ...]
-    image: str
-    img_id: str
-    answer: int | None
-    rationale: int | None
-
-
 def read_vcr_groups(path: str, options: VcrOptions, *, labelled: bool = True) -> Iterator[TaskGroup]:
     """The groups of an annotation file, in its order.
 
@@ -218,16 +197,21 @@ def vcr_groups(
         names.question(question.objects)
         answer = question.answer if labelled else None
         rationale = question.rationale if labelled else None
-        boxes = named_objects(question) if options.boxes == NAMED else tuple(range(len(question.objects)))
-        facts = VcrQuestionFacts(
-            options.problem, question.objects, boxes, question.image, question.img_id, answer, rationale
-        )
+        facts = {
+            "problem": options.problem,
+            "objects": question.objects,  # classes of the annotated boxes; tags of words are numbers among them
+            "input_boxes": named_objects(question) if options.boxes == NAMED else tuple(range(len(question.objects))),
+            "image": question.image,  # path below the image folder
+            "img_id": question.img_id,  # by which the stores of some releases have the image; "" for none
+            ANSWER: answer,
+            RATIONALE: rationale,
+        }
         yield TaskGroup(
             id=question.annot_id,
             images=(image_id_of(question.image, id_rule="no-extension"),),
             rows=tuple(row for given in _given(options, answer) for row in _rows(question, given, options, names)),
             target=answer if options.problem == ANSWER else rationale,
-            facts=facts._asdict(),
+            facts=facts,
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class EntryNames(NamedTuple):
     choices: tuple[Mapping[int, str], ...]
 
 
-class NameRule(Protocol):
+class NameRule:
     """Gives names to the objects of questions, which come in the order of their file."""
 
     def question(self, objects: Sequence[str]) -> None:
@@ -48,9 +48,10 @@ class NameRule(Protocol):
 
     def entry(self, objects: Sequence[str], context: VcrTokens, choices: Sequence[VcrTokens]) -> EntryNames:
         """Names for a context with its choices; a question of a test file has four contexts with rationales."""
+        raise NotImplementedError
 
 
-class NamesByMention:
+class NamesByMention(NameRule):
     """Names people in the order in which a row mentions them, each question from the first name on.
 
     Args:
@@ -62,9 +63,6 @@ class NamesByMention:
     def __init__(self, people_names: Sequence[str] = NAMES, *, restart: bool = False) -> None:
         self._names, self._restart = people_names, restart
 
-    def question(self, objects: Sequence[str]) -> None:
-        """Does nothing: no name is kept from one question to the next."""
-
     def entry(self, objects: Sequence[str], context: VcrTokens, choices: Sequence[VcrTokens]) -> EntryNames:
         known = names_by_mention(context, objects, people_names=self._names)
         people = 0 if self._restart else None
@@ -74,7 +72,7 @@ class NamesByMention:
         )
 
 
-class NamesInTurn:
+class NamesInTurn(NameRule):
     """Names all people of an image, in the order of its boxes; the next question goes on with the next name.
 
     So a name depends on the questions before (jackroos/VL-BERT vcr/data/datasets/vcr.py:118, 282).
@@ -94,7 +92,7 @@ class NamesInTurn:
         return EntryNames(self._given, (self._given,) * len(choices))
 
 
-class NamesDrawn:
+class NamesDrawn(NameRule):
     """Draws names for all people of an image, anew for each context; two may have the same name.
 
     Source: both ViLBERT releases (vcr_dataset.py). They draw once, without a seed, and keep it in a file.
@@ -105,9 +103,6 @@ class NamesDrawn:
 
     def __init__(self, drawn: Iterator[str]) -> None:
         self._drawn = drawn
-
-    def question(self, objects: Sequence[str]) -> None:
-        """Does nothing: names are drawn for each context."""
 
     def entry(self, objects: Sequence[str], context: VcrTokens, choices: Sequence[VcrTokens]) -> EntryNames:
         given = {number: next(self._drawn) if kind == PERSON else kind for number, kind in enumerate(objects)}

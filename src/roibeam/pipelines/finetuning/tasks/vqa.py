@@ -9,7 +9,6 @@ each is left out in turn, as VQA does; of fewer an answer is as right as the sha
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roibeam.features.folders.durable_files import write_bytes_atomically
 from roibeam.messages import plural
 from roibeam.pipelines.data.compatibility import check_choice
 from roibeam.pipelines.data.datasets.tables import AnswerRow, read_answer_table, table_of
@@ -31,7 +29,8 @@ from roibeam.pipelines.data.datasets.vqa import (
     read_vqa_inputs,
     read_vqa_labels,
 )
-from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.data.record_regions import swap_left_right
+from roibeam.pipelines.finetuning.metrics.measure import Measure, write_entries
 from roibeam.pipelines.finetuning.metrics.vqa import (
     AnsweredQuestion,
     HumanAnswer,
@@ -41,7 +40,7 @@ from roibeam.pipelines.finetuning.metrics.vqa import (
     plain_answer,
     vqa_measures,
 )
-from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText
+from roibeam.pipelines.finetuning.rows import LABEL, TaskGroup, TaskRow, TaskText, mirrored_rows
 from roibeam.pipelines.finetuning.scored_tasks import VQA_YEARS, find_file, has_own_tables
 from roibeam.pipelines.finetuning.task import (
     DownstreamTask,
@@ -76,8 +75,6 @@ from roibeam.pipelines.finetuning.tasks.vqa_rules import (
     genome_groups,
     judged_split,
     labels_of_file,
-    mirrored,
-    mirrored_rows,
     mirrored_target,
     overlap_note,
     places_of,
@@ -270,7 +267,7 @@ def _answer_task(
         judge=lambda groups, predictions: judge(groups, words(predictions)),
         kept=Kept(words, judge),
         answers=labelled_answers(words, lambda group, word: {"question_id": question_id(group.id), "answer": word}),
-        write=write_answers,
+        write=write_entries,
         labels=labels,
         mirrors=options.mirror,
         directly=QuestionRows(lambda texts: question_row(texts[0], options), words),
@@ -323,7 +320,7 @@ def mirrored_group(group: TaskGroup, labels: Sequence[str], options: VqaOptions)
         return replace(group, rows=rows, target=mirrored_target(group, labels), mirrored=True)
     if "answers" not in group.facts:
         raise ValueError(f"question {group.id}: its answers are not known, and left and right cannot change places")
-    answers = [mirrored(each.answer) for each in group.facts["answers"]]
+    answers = [swap_left_right(each.answer) for each in group.facts["answers"]]
     target = scores_of(answers, labels, text=options.targets, rule=options.score_rule)
     return replace(group, rows=rows, target=target, mirrored=True)
 
@@ -332,10 +329,6 @@ def _people(group: TaskGroup) -> str:
     """People's answers, the most common one first."""
     counts = Counter(each.answer for each in group.facts["answers"])
     return ", ".join(f"{answer} ({times})" for answer, times in counts.most_common())
-
-
-def write_answers(path: Path, entries: Sequence[Any]) -> None:
-    write_bytes_atomically(path, json.dumps(list(entries)).encode())
 
 
 def _annotations(folder: Path, split: str) -> Path:
@@ -538,5 +531,5 @@ def _target(answers: Sequence[str], labels: Sequence[str], options: VqaOptions) 
 def _mirrored(group: TaskGroup, labels: Sequence[str], options: VqaOptions) -> TaskGroup:
     """The group with left and right exchanged in the question and in people's answers."""
     turned = replace(group, rows=mirrored_rows(group.rows), mirrored=True)
-    mirrored_answers = list(map(mirrored, group.facts["answers"]))
+    mirrored_answers = list(map(swap_left_right, group.facts["answers"]))
     return replace(turned, target=_target(mirrored_answers, labels, options)) if mirrored_answers else turned

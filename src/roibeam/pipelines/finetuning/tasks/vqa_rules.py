@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
@@ -196,22 +195,6 @@ def pythia_tokens(question: str) -> list[str]:
     return [part.strip() for part in _BETWEEN_WORDS.split(text) if part.strip()]
 
 
-def mirrored(text: str) -> str:
-    """A question or an answer beside the mirrored photo: left and right change places, as in VL-BERT's release.
-
-    The release changes the words "left" and "right" alone; here "leftmost" becomes "rightmost" too.
-    """
-    return swap_left_right(text)
-
-
-def mirrored_rows(rows: Iterable[TaskRow]) -> tuple[TaskRow, ...]:
-    """Rows whose texts are `mirrored`."""
-    return tuple(
-        replace(row, parts=tuple(replace(part, words=tuple(map(mirrored, part.words))) for part in row.parts))
-        for row in rows
-    )
-
-
 NONE, OF_COCO, ALL = "none", "coco", "all"
 GENOME_QUESTIONS = (NONE, OF_COCO, ALL)
 GENOME_ANSWER = "genome_answer"  # of a group's facts
@@ -255,5 +238,5 @@ def genome_groups(
 
 def mirrored_target(group: TaskGroup, labels: Sequence[str]) -> dict[int, float]:
     """Target beside the mirrored photo."""
-    answer, places = mirrored(group.facts[GENOME_ANSWER]), places_of(labels)
+    answer, places = swap_left_right(group.facts[GENOME_ANSWER]), places_of(labels)
     return {places[answer]: 1.0} if answer in places else {}
