@@ -59,7 +59,8 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
     page = [*_usage(names), "", *_paragraphs(text), *_examples(examples)]
     page += _section("Arguments", [(_name_of(each), _sentence(each)) for each in arguments])
     for group in sorted({_group(each) for each in visible}, key=_place):
-        page += _section(group, [(_name_of(each), _sentence(each)) for each in visible if _group(each) == group])
+        options_of = sorted((each for each in visible if _group(each) == group), key=lambda each: bool(each.hidden))
+        page += _section(group, [(_name_of(each), _sentence(each)) for each in options_of])
     help_row = [("-h, --help", "Show this page.")]
     if left := len(options) - len(visible):
         help_row.append(("--help-all", f"Show {left} more options, which few need."))
