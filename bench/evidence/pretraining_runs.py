@@ -51,7 +51,7 @@ class PretrainingRuns:
             "curve" and "tallies".
         """
         self.train(arm, seed)
-        found = {"curve": self._curve(arm, seed), "tallies": self._tallies(arm, seed)}
+        found = {"curve": evaluated(self.folder(arm, seed), CURVES), "tallies": self._tallies(arm, seed)}
         if arm.kept and seed == 0:
             keep_weights(self.folder(arm, seed), self.weights / arm.id)
         return found
@@ -100,10 +100,6 @@ class PretrainingRuns:
                 captions = self.world.captions(arm.captions)
                 tallies["patterns"] = patterns_tally(folder, store, captions, arm.system, arm.sampling)
         return rounded_tallies({name: (tally.right, tally.asked) for name, tally in tallies.items()})
-
-    def _curve(self, arm: Arm, seed: int) -> dict[str, list[float]]:
-        """What the run's own evaluations found, on the pictures for validation."""
-        return evaluated(self.folder(arm, seed), CURVES)
 
 
 def evaluated(folder: Path, names: tuple[str, ...]) -> dict[str, list[float]]:

@@ -154,7 +154,8 @@ class Runs:
     def one(self, run: Run) -> None:
         """Trains what is not trained, asks, and writes the answers."""
         found = self._maker(run.arm).answers(run.arm, run.seed)
-        before = self._read(run)
+        before, on_cpu = self._read(run), self.pretraining.device == "cpu"
+        seconds = round(sum(os.times()[:4]), 1) if on_cpu else None
         store, name = run.arm.id.split("/")
         answers = {
             "store": store,
@@ -163,17 +164,14 @@ class Runs:
             "command": self.command(run.arm),
             "steps": self._steps(run.arm),
             # Of processors, its own and of its training; of a run on a GPU they would tell nothing.
-            "seconds": self._processor_seconds() if before is None else before["seconds"],
-            **({} if self.pretraining.device == "cpu" else {"device": torch.cuda.get_device_name()}),
+            "seconds": seconds if before is None else before["seconds"],
+            **({} if on_cpu else {"device": torch.cuda.get_device_name()}),
             **found,
         }
         aside = self.result(run).with_suffix(".part")
         aside.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(json.dumps(answers, separators=(",", ":")) + "\n", encoding="utf-8")
         aside.rename(self.result(run))
-
-    def _processor_seconds(self) -> float | None:
-        return round(sum(os.times()[:4]), 1) if self.pretraining.device == "cpu" else None
 
     def _steps(self, arm: AnyArm) -> int:
         return 0 if isinstance(arm, HeadArm) else int(self._maker(arm).steps(arm))

@@ -17,7 +17,7 @@ import torch
 from captioned_records import make_record
 from evaluated_models import INTERBERT, SIZES, VILBERT, VLBERT
 from matplotlib.text import Text
-from tiny_commands import Cli, one_line
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -409,8 +409,7 @@ def test_the_command_writes_numbers_and_pictures(
         "attention", model_folder, "--store", world.store, "--entities", world.entities, "--tokenizer",
         model_folder.parent / "tokenizer", "--max-images", 1,
     )  # fmt: skip
-    done = roibeam(*words, "--parses", world.entities / PARSES_NAME, "--out", tmp_path / "out")
-    assert done.code == 0, done.err
+    done = ok(roibeam(*words, "--parses", world.entities / PARSES_NAME, "--out", tmp_path / "out"))
     for expected in ("5 captions of 1 image", "entity", "best head of each layer: ", "active heads: 2 of 2"):
         assert expected in done.out
     rows = [line.split() for line in done.out.partition("section 3.1 and Table 2:\n")[2].splitlines()[1:12]]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from finetune_requests import request
-from tiny_commands import Cli, Pictures, one_line
+from tiny_commands import Cli, Pictures, ok, one_line
 from transformers import BertConfig, BertForPreTraining, BertModel
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -235,11 +235,10 @@ def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Cli, pictures: Picture
         and "5 is '##z' here and 'a' there" in refused.err
     )
     assert not (tmp_path / "no" / "tokenizer").exists()
-    done = roibeam(
+    ok(roibeam(
         "pretrain", tmp_path / "run", "--store", pictures.store, "--captions", pictures.captions, "--steps", 1,
         "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert", "--system", "vlbert",
-    )  # fmt: skip
-    assert done.code == 0, done.err
+    ))  # fmt: skip
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["recorded"]["bert"] == str(tmp_path / "bert")
     model: Any = load_model(str(tmp_path / "run")).model

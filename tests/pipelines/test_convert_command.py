@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS
@@ -39,8 +39,7 @@ def test_round_the_families(tmp_path: Path, weights: Path, detector: Detector, r
         (weights, "b.bin", 281 + 53), ("b.bin", "c.pkl", 281), ("c.pkl", "d.safetensors", 281),
         ("d.safetensors", "e.pkl", 281),
     ):  # fmt: skip
-        result = roibeam("convert", tmp_path / source, tmp_path / target, *SMALL)
-        assert result.code == 0, result.err
+        result = ok(roibeam("convert", tmp_path / source, tmp_path / target, *SMALL))
         assert result.out.count(digest) == 2 and "(equal)" in result.out
         assert f"{tensors} tensors, read back and compared" in result.out
         added = "no anchors in the file: those of hf written, they will override --conventions" in result.out

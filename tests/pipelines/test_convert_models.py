@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 
 from roibeam.model.interbert.model import InterBertConfig, InterBertForPreTraining
 from roibeam.model.vilbert.encoder import ViLbertConfig
@@ -57,8 +57,7 @@ def official(tmp_path: Path) -> Path:
 
 
 def test_there_and_back(official: Path, tmp_path: Path, roibeam: Cli) -> None:
-    there = roibeam("convert", official, tmp_path / "ours", "--to", "roibeam")
-    assert there.code == 0, there.err
+    there = ok(roibeam("convert", official, tmp_path / "ours", "--to", "roibeam"))
     assert "ViLbertForPreTraining; 1 parameter that nothing reads left out (biOutput.q_dense)" in there.out
     assert "read back and compared (equal)" in there.out
     told = "num_attention_heads 1, image_num_attention_heads 8, co_attention_num_heads 8, text_co_attention (1,)"
@@ -87,8 +86,7 @@ def test_a_model_without_a_head_for_regions_comes_back_without(model: str, tmp_p
         heads = {"image_num_attention_heads": sizes["num_attention_heads"], "pooled_size": 16}
         made = InterBertForPreTraining(InterBertConfig(**(sizes | own | heads | {"image_intermediate_size": 8})))
     made.save_pretrained(tmp_path / "ours")
-    done = roibeam("convert", tmp_path / "ours", tmp_path / "official.bin", "--to", "official")
-    assert done.code == 0, done.err
+    ok(roibeam("convert", tmp_path / "ours", tmp_path / "official.bin", "--to", "official"))
     assert load_model(str(tmp_path / "official.bin")).model.config.region_loss == "none"
 
 
@@ -96,8 +94,7 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
     """UCLA's segment of regions is 0; under transformers' names it reads as 1, which is another vector."""
     sizes = {name: value for name, value in SIZES.items() if name != "region_target_size"}
     VisualBertForPreTraining(VisualBertConfig(**sizes)).save_pretrained(tmp_path / "ours")
-    done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
-    assert done.code == 0, done.err
+    done = ok(roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official"))
     told = "a.bin.json: settings that the file does not show (here first_region_segment 0, else 1)"
     assert told in done.out
     (tmp_path / "a.bin.json").unlink()
@@ -113,8 +110,7 @@ def test_settings_that_no_shape_shows_come_back(image_size: int, tmp_path: Path,
     co_layers = {"text_co_attention": (0,), "image_co_attention": (0,)}
     made = ViLbertForPreTraining(ViLbertConfig(**sizes, **widths, **co_layers, whole_image_count="visible"))
     made.save_pretrained(tmp_path / "ours")
-    done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
-    assert done.code == 0, done.err
+    ok(roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official"))
     again = load_model(str(tmp_path / "a.bin"))
     fields = made.config.own_fields()
     assert [getattr(again.model.config, name) for name in fields] == [getattr(made.config, name) for name in fields]
@@ -141,8 +137,7 @@ VLBERT = {name: value for name, value in SIZES.items() if name != "region_target
 def test_small_sizes_of_vlbert_go_to_the_official_layout(tmp_path: Path, roibeam: Cli) -> None:
     """Where a learned feature of masked regions shows its width; the file of anything else is taken for 2048."""
     VLBertForPreTraining(vlbert_config(**VLBERT, num_region_labels=4)).save_pretrained(tmp_path / "ours")
-    done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
-    assert done.code == 0, done.err
+    done = ok(roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official"))
     assert "the official code does not: it takes coordinates of 2048 and features of 2048" in done.out
     config = load_model(str(tmp_path / "a.bin")).model.config
     assert (config.coordinate_embedding_size, config.region_feature_size) == (16, 6)

@@ -11,6 +11,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import pytest
+from tiny_commands import ok
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.preprocessing import input_size
@@ -43,17 +44,17 @@ def test_the_eight_photos_are_learned_by_heart(roibeam: Any, shared_data: Path, 
     coco, visual_genome = tmp_path / "instances.json", tmp_path / "train.txt"
     coco.write_text(json.dumps(instances))
     write_visual_genome(tmp_path, instances)
-    run = roibeam(
-        "detector", "train", tmp_path / "run", "--labels", visual_genome, "--photos", photos, *OPTIONS, "--json"
+    run = ok(
+        roibeam(
+            "detector", "train", tmp_path / "run", "--labels", visual_genome, "--photos", photos, *OPTIONS, "--json"
+        )
     )
-    assert run.code == 0, run.err
     found = {}
     for labels in (coco, visual_genome):
         model = json.loads(run.out)["detector"]
-        judged = roibeam(
-            "detector", "evaluate", model, "--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json"
+        judged = ok(
+            roibeam("detector", "evaluate", model, "--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json")
         )
-        assert judged.code == 0, judged.err
         found[labels] = json.loads(judged.out)
     assert found[coco]["num_images"] == 8 and found[coco]["num_objects"] > 40
     assert found[coco]["coco"]["ap50"] > 0.9

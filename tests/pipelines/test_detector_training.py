@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +17,9 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
+from tiny_commands import ok
 from torch import nn
+from toy_training import log_of
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -119,11 +124,6 @@ def test_a_photo_that_spoils_a_step_is_named_alone(photos):
     assert said.startswith(f"not finite by itself: {batch.image_ids[1]} (of 3 samples in the step)")
 
 
-def losses_of(folder):
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
 # ---- batches
 
 
@@ -188,12 +188,12 @@ def test_an_interrupted_run_ends_in_the_same_bits(photos, tmp_path):
     straight = run(photos, tmp_path / "straight", photos=rules)
     run(photos, tmp_path / "halves", photos=rules, stop_at_step=3)
     halves = run(photos, tmp_path / "halves", photos=rules, resume=True)
-    assert losses_of(tmp_path / "straight") == losses_of(tmp_path / "halves")
+    assert log_of(tmp_path / "straight") == log_of(tmp_path / "halves")
     ours, theirs = (load_file(each.checkpoint / "model" / "model.safetensors") for each in (straight, halves))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    rates = [line["learning_rate"] for line in losses_of(tmp_path / "straight")]
+    rates = [line["learning_rate"] for line in log_of(tmp_path / "straight")]
     np.testing.assert_allclose(rates, [5e-3, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3])
-    last = losses_of(tmp_path / "straight")[-1]
+    last = log_of(tmp_path / "straight")[-1]
     assert last["loss"] == pytest.approx(sum(last[name] for name in LOSSES))
 
 
@@ -265,7 +265,7 @@ def test_it_learns(photos, tmp_path):
         train=settings(steps=40, warmup_steps=5, decay_steps=(), learning_rate=2e-2, checkpoint_every=0),
         photos=DetectorPhotoRules(batch_size=2, flip=False),
     )  # fmt: skip
-    first, last = losses_of(tmp_path / "run")[0], result.last
+    first, last = log_of(tmp_path / "run")[0], result.last
     assert last["loss"] < 0.5 * first["loss"] and last["object_accuracy"] > 0.5 > first["object_accuracy"]
 
 
@@ -298,25 +298,42 @@ def command_options():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
+def test_two_processes_are_two_micro_batches(world, tmp_path, command_options):
+    tools, options = Path(sys.executable).parent, ("--weights", "random:1", "--batch-size", 1, "--learning-rate", 0.001)
+    train = (tools / "roibeam", "detector", "train")
+    common = ("--labels", world.genome, *command_options, *options)
+    launched = (tools / "torchrun", "--no-python", "--standalone", "--nproc-per-node", 2, *train)
+    for command in (
+        (*train, tmp_path / "alone", *common, "--set", "train.accumulation=2"),
+        (*launched, tmp_path / "pair", *common),
+    ):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+    runs = (log_of(tmp_path / name) for name in ("alone", "pair"))
+    for ours, theirs in zip(*runs, strict=True):
+        assert ours["samples"] == theirs["samples"]
+        for name in (*LOSSES, "loss", "gradient_norm", "proposal_recall"):
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-7, err_msg=name)
+
+
 def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     out = tmp_path / "run"
-    done = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json"))
     facts = json.loads(done.out)
     assert facts["step"] == 4
     page = (out / "report.html").read_text()
     assert "24 classes, 19 attributes" in page.partition("</header>")[0]
     # Of each step: its number, rate, norm, loss, its five parts, three metrics.
     assert len(re.findall("<th[ >]", page.partition("<h2>Steps")[2].partition("</thead>")[0])) == 12
-    judged = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val, "--json")
-    assert judged.code == 0, judged.err
+    judged = ok(roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val, "--json"))
     assert json.loads(judged.out)["num_images"] == 1
     shown = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val)
     assert shown.code == 0 and "mAP@0.5" in shown.out
     store = tmp_path / "store"
     images = Path(world.genome).parent / "VG_100K"
-    extracted = roibeam("extract", images, store, "--detector", facts["detector"])
-    assert extracted.code == 0, extracted.err
+    ok(roibeam("extract", images, store, "--detector", facts["detector"]))
     info = roibeam("store", "info", store)
     assert "24" in info.out and "19" in info.out
     again = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--no-resume")
@@ -332,8 +349,7 @@ def test_what_it_started_from_is_on_page_terminal_and_in_json(roibeam, world, tm
     assert roibeam("detector", "train", first, "--labels", world.genome, *command_options).code == 0
     folder = first / "checkpoints" / "step-00000004" / "model"
     words = ("--labels", world.genome, "--device", "cpu", "--steps", 1, "--warmup-steps", 0)
-    done = roibeam("detector", "train", second, *words, *sizes[2:], "--weights", folder)
-    assert done.code == 0, done.err
+    done = ok(roibeam("detector", "train", second, *words, *sizes[2:], "--weights", folder))
     told = f"{folder} (step 4 of the run {first})"
     assert f"started from {told}" in done.out and told in (second / "report.html").read_text()
     third = (

@@ -15,7 +15,7 @@ import pytest
 import torch
 from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
-from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, Pictures, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, Pictures, ok, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
@@ -72,8 +72,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
 def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) -> None:
     made = make(tmp_path)
     options = ("--system", "vlbert", "--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT)
-    done = roibeam("pretrain", tmp_path / "run", *options, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *options, "--json"))
     facts = json.loads(done.out)
     assert facts["step"] == 2 and facts["left_out_photos"] == {} and facts["evaluation"]["masked_words"] > 0
     assert "the largest batch, 4 photos of" in done.err
@@ -87,8 +86,7 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) 
     (moved / "photo-2.png").write_bytes(b"no photo")
     refused = one_line(roibeam("pretrain", tmp_path / "other", *options, "--photos", moved))
     assert "photo-2.png: not an image" in refused and "--skip-missing-photos" in refused
-    done = roibeam("pretrain", tmp_path / "third", *options, "--photos", moved, "--skip-missing-photos")
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "third", *options, "--photos", moved, "--skip-missing-photos"))
     assert "1 image left out, such as 'photo-2'" in done.out
 
 
@@ -112,8 +110,7 @@ def test_the_first_batch_can_be_looked_at(
             yield batch
 
     monkeypatch.setattr(EndToEndTask, "batches", noted)
-    done = roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3)
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3))
     shown, trained = first
     names = trained.rows.sample_ids
     assert shown.rows.sample_ids == names and torch.equal(shown.rows.region_boxes, trained.rows.region_boxes)
@@ -152,12 +149,10 @@ def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
     asked = ("probe", folder / "run", "photo-1", "two [MASK] on the left", "--out", folder / "probe.svg")
     asked += ("--store", made.path)
     assert "run reads photos: add --photo, that of the record 'photo-1'" in one_line(roibeam(*asked))
-    done = roibeam(*asked, "--photo", made.photo("photo-1"), "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam(*asked, "--photo", made.photo("photo-1"), "--json"))
     facts = json.loads(done.out)
     assert len(facts["words"]) == 1 and len(facts["regions"]) == 4 and not facts["regions_remark"]
-    done = roibeam("convert", folder / "run", folder / "official.pth", "--to", "official")
-    assert done.code == 0, done.err
+    done = ok(roibeam("convert", folder / "run", folder / "official.pth", "--to", "official"))
     assert "VLBertForPreTraining" in done.out and (folder / "official.pth").is_file()
     assert "reads no .safetensors" in one_line(
         roibeam("convert", folder / "run", folder / "official.safetensors", "--to", "official")
@@ -170,8 +165,7 @@ def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
 @pytest.mark.slow
 def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
     options = ("--store", pictures.store, "--captions", pictures.captions, *TINY_ENCODER, *TINY_JOINT)
-    done = roibeam("pretrain", tmp_path / "run", *options)
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *options))
 
 
 @pytest.mark.parametrize(
@@ -180,8 +174,7 @@ def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pict
 def test_photos_that_stay_whole(roibeam: Cli, made: PhotoStore, tmp_path: Path, more: list[str]) -> None:
     """VL-BERT with MASK_RAW_PIXELS off: the feature stays beside its token, or a vector of its own stands for it."""
     options = ["--system", "vlbert", "--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
-    done = roibeam("pretrain", tmp_path / "run", *options, *[word for setting in more for word in ("--set", setting)])
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *options, *[word for setting in more for word in ("--set", setting)]))
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert f'"masked_pixels": "{more[0].partition("=")[2]}"' in json.dumps(config)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
-from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, ok, one_line
 
 from roibeam.model.vlbert.checkpoint import masking_from_official
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
@@ -77,8 +77,7 @@ def test_a_named_masking_is_what_the_first_batch_shows(
 ) -> None:
     sizes = TINY_JOINT if system in ("vlbert", "imagebert", "vilbert-single-stream") else TINY_JOINT[:6]
     options = (*given, *TINY_ENCODER, *sizes, *MOST_REGIONS, "--system", system)
-    done = roibeam("pretrain", tmp_path / "run", *options, "--set", f"end_to_end.masking={name}")
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *options, "--set", f"end_to_end.masking={name}"))
     appearance, pixels = NAMED[system, name]
     assert pair_of(tmp_path / "run") == (appearance, pixels)
     _, batch = batches[0]
@@ -91,8 +90,7 @@ def test_the_paper_s_recipe_hides_the_feature_and_the_pixels(
 ) -> None:
     """Section 3.3 of VL-BERT: a learned embedding in place of the region's, its pixels zero. The vector gets a
     gradient, and what the masked boxes show does not reach the model."""
-    done = roibeam("pretrain", tmp_path / "run", *given, *RECIPE, *RECIPE_TINY, *MOST_REGIONS)
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *given, *RECIPE, *RECIPE_TINY, *MOST_REGIONS))
     assert pair_of(tmp_path / "run") == ("embedding", "blank")
     task, batch = batches[0]
     assert bool((masked_pixels(batch) == 0).all())
@@ -116,8 +114,7 @@ def test_what_a_user_sets_wins_over_the_recipe(
     roibeam: Cli, given: tuple[object, ...], tmp_path: Path, settings: list[str], want: tuple[str, str]
 ) -> None:
     words = [word for setting in settings for word in ("--set", setting)]
-    done = roibeam("pretrain", tmp_path / "run", *given, *RECIPE, *RECIPE_TINY, *words)
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *given, *RECIPE, *RECIPE_TINY, *words))
     assert pair_of(tmp_path / "run") == want
 
 
@@ -126,8 +123,7 @@ def test_a_run_that_began_otherwise_goes_on_so(roibeam: Cli, given: tuple[object
     run, options = tmp_path / "run", (*given, *RECIPE, *RECIPE_TINY)
     assert roibeam("pretrain", run, *options, "--set", "model.masked_appearance=pixels").code == 0
     more = [3 if word == 2 and options[place - 1] == "--steps" else word for place, word in enumerate(options)]
-    done = roibeam("pretrain", run, *more)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", run, *more))
     assert "goes on as it began, with model.masked_appearance=pixels; vlbert-paper has embedding" in done.err
     assert pair_of(run) == ("pixels", "blank") and (run / "checkpoints" / "step-00000003").is_dir()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from evaluated_models import MODELS, build
-from tiny_commands import Cli, command, one_line, tiny_run
+from tiny_commands import Cli, command, ok, one_line, tiny_run
 
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
@@ -61,11 +61,10 @@ def save_model(world: Path, name: str, folder: Path) -> Path:
 
 
 def test_a_run_on_held_out_captions(roibeam: Cli, world: Path, tmp_path: Path) -> None:
-    done = roibeam(
+    done = ok(roibeam(
         "evaluate", world / "run", "--store", world / "store", "--captions", world / "karpathy.json", "--out",
         tmp_path / "e", "--device", "cpu",
-    )  # fmt: skip
-    assert done.code == 0, done.err
+    ))  # fmt: skip
     assert "12 captions of 6 images, evaluated at step " in done.out and "masked words, right" in done.out
     assert done.out.count("note: no matching and no retrieval: this model has no match head; ") == 1
     assert "--system visualbert" in done.out and "no match head" not in done.err
@@ -82,8 +81,7 @@ def test_other_systems_and_their_comparison(name: str, roibeam: Cli, world: Path
     options = ("--store", world / "store", "--captions", world / "karpathy.json", "--tokenizer",
                world / "run" / "tokenizer", "--device", "cpu")  # fmt: skip
     model = save_model(world, name, tmp_path / "model")
-    done = roibeam("evaluate", model, *options, "--out", tmp_path / "a", "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("evaluate", model, *options, "--out", tmp_path / "a", "--json"))
     said = json.loads(done.out)
     figures = {figure["name"]: figure for figure in said["figures"]}
     assert figures["text_to_image_r5"]["chance"] == pytest.approx(5 / 6) and figures["matching"]["items"] == 24
@@ -98,10 +96,9 @@ def test_other_systems_and_their_comparison(name: str, roibeam: Cli, world: Path
 
 def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
     (captions,) = world.glob("captions.*")
-    done = roibeam(
-        "evaluate", world / "run", "--store", world / "store", "--captions", captions, "--out", tmp_path / "e"
+    done = ok(
+        roibeam("evaluate", world / "run", "--store", world / "store", "--captions", captions, "--out", tmp_path / "e")
     )
-    assert done.code == 0, done.err
     assert done.out.count("note: this run was trained on these very captions") == 1
     assert "trained on these" not in done.err
 

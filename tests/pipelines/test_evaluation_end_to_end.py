@@ -15,7 +15,7 @@ import torch
 from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilbert, visualbert
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
 from soak_share import some
-from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
@@ -210,24 +210,20 @@ def test_a_run_end_to_end_is_evaluated(roibeam: Cli, made: PhotoStore, tmp_path:
     rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
     (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
     given = ("--store", made.path, "--captions", tmp_path / "captions.tsv")
-    done = roibeam("pretrain", tmp_path / "run", *given, *TINY_ENCODER, *TINY_JOINT, "--device", "cpu")
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *given, *TINY_ENCODER, *TINY_JOINT, "--device", "cpu"))
     asked = ("evaluate", tmp_path / "run", *given, "--device", "cpu", "--out")
-    done = roibeam(*asked, tmp_path / "e")
-    assert done.code == 0, done.err
+    done = ok(roibeam(*asked, tmp_path / "e"))
     assert "8 captions of 8 images" in done.out and "masked regions, right" in done.out
     results = read_results(tmp_path / "e")
     assert results["checkpoint"]["end_to_end"]["masked_pixels"] == "blank" and results["checkpoint"]["step"] == 2
     with pytest.raises(ValueError, match="roibeam probe, evaluate, convert and pretrain --from-run take it"):
         load_model(str(tmp_path / "run"))
-    again = roibeam(*asked, tmp_path / "again", "--photos", made.photos)
-    assert again.code == 0, again.err
+    ok(roibeam(*asked, tmp_path / "again", "--photos", made.photos))
     assert read_results(tmp_path / "again")["images"] == results["images"]
     (tmp_path / "few").mkdir()
     assert "8 images of 8 without a photo" in one_line(roibeam(*asked, tmp_path / "no", "--photos", tmp_path / "few"))
     assert not (tmp_path / "no").exists()
-    stored = roibeam("pretrain", tmp_path / "stored", *given, *TINY_JOINT, "--device", "cpu")
-    assert stored.code == 0, stored.err
+    ok(roibeam("pretrain", tmp_path / "stored", *given, *TINY_JOINT, "--device", "cpu"))
     refused = roibeam("evaluate", tmp_path / "stored", *asked[2:], tmp_path / "no", "--photos", made.photos)
     assert "reads stored features; leave --photos out" in one_line(refused)
     assert json.loads((tmp_path / "e" / "results.json").read_text())["settings"]["batch_size"] == 64

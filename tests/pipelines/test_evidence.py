@@ -14,10 +14,9 @@ import torch
 from evidence import mask_patterns, pretraining_runs, run_answers, runs, worlds
 from evidence.arms import ARMS, GROUP_ANCHORS, HIDDEN_WORDS, QUICK_ARMS
 from evidence.questions import largest_overlap
-from evidence.tasks import own_arms, precision, repeated_pictures, task_arms
+from evidence.tasks import own_arms, repeated_pictures, task_arms, task_runs
 from evidence.tasks.head_runs import HeadRuns, of_other_half
 from evidence.tasks.own_pictures import OwnPictures, read_text_bounds
-from evidence.tasks.task_runs import TaskRuns
 from evidence.tasks.task_world import TaskWorld
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
 
@@ -206,10 +205,10 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
 def test_the_faster_precision_is_taken_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, exact: float, short: float, chosen: str
 ) -> None:
-    monkeypatch.setattr(precision, "_seconds", {torch.float32: exact, torch.bfloat16: short}.__getitem__)
-    precision.is_bf16_faster.cache_clear()
-    found = [precision.precision_here(*asked) for asked in (("bf16", "cpu"), ("bf16", "cuda"), ("float32", "cpu"))]
-    precision.is_bf16_faster.cache_clear()  # it was not measured
+    monkeypatch.setattr(task_runs, "_seconds", {torch.float32: exact, torch.bfloat16: short}.__getitem__)
+    task_runs.is_bf16_faster.cache_clear()
+    found = [task_runs.precision_here(*asked) for asked in (("bf16", "cpu"), ("bf16", "cuda"), ("float32", "cpu"))]
+    task_runs.is_bf16_faster.cache_clear()  # it was not measured
     assert found == [chosen, "bf16", "float32"]
 
 
@@ -221,7 +220,7 @@ def all_runs(
     kept = {"weights": work / "weights", "quick": quick}
     parts = (
         pretraining_runs.PretrainingRuns(world, **kept),
-        TaskRuns(TaskWorld(work, 120), own, **kept),
+        task_runs.TaskRuns(TaskWorld(work, 120), own, **kept),
         HeadRuns(own, weights=work / "weights"),
     )
     return runs.Runs(*parts, work / "results", arms=arms, seeds=seeds, **more)
@@ -291,7 +290,7 @@ def small_world_of_links(tmp_path: Path) -> Path:
 
 def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path) -> None:
     """Otherwise its answers would be listed under a command that never ran."""
-    forget = TaskRuns._forget_others
+    forget = task_runs.TaskRuns._forget_others
     folder = tmp_path / "runs" / "vqa-vilbert-0"
     forget(folder, "finetune --steps 20")
     folder.mkdir()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from predicting import Predicting
 from ranks import run_ranks, said
-from tiny_commands import Cli, command, one_line, tiny_run
+from tiny_commands import Cli, command, ok, one_line, tiny_run
 from toy_questions import write_questions
 
 from roibeam.features.store import FeatureStore
@@ -86,8 +86,7 @@ def labels(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 def test_a_table_of_ones_own_is_learned_predicted_and_scored(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     out = tmp_path / "said.jsonl"
-    done = roibeam(*labels.predict(out))
-    assert done.code == 0, done.err
+    ok(roibeam(*labels.predict(out)))
     entries = [json.loads(line) for line in out.read_text().splitlines()]
     assert [entry["id"] for entry in entries] == [json.loads(line)["id"] for line in (labels.data / "val.jsonl").open()]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said.jsonl", "said.jsonl.card.json"]
@@ -283,8 +282,7 @@ def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
         ("blind", labels.data, ("--blind",)),
         ("lacking", lacking, ("--min-match", 0.5, "--page", tmp_path / "page.html")),
     ):
-        done = roibeam(*labels.predict(out, *words, "--scores", tmp_path / f"{name}.npz", data=data))
-        assert done.code == 0, done.err
+        done = ok(roibeam(*labels.predict(out, *words, "--scores", tmp_path / f"{name}.npz", data=data)))
         with np.load(tmp_path / f"{name}.npz") as scores:
             found[name] = scores["scores"]
             assert scores["ids"].tolist() == [row["id"] for row in rows] and scores["labels"].tolist() == ["b", "r"]
@@ -438,8 +436,7 @@ def test_missing_pictures_and_shared_ones_are_told_before_training(
 
 def test_seeds_give_mean_spread_and_best(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    done = roibeam(*labels.finetune(out, "--epochs", 0.1, "--seeds", 2))
-    assert done.code == 0, done.err
+    done = ok(roibeam(*labels.finetune(out, "--epochs", 0.1, "--seeds", 2)))
     assert " groups are 1 step of 4\n" in done.err and "0.1 epochs of " in done.err
     assert "2 evaluations of 4 groups: before the first step, every 1 step, at the end\n" in done.err
     summary = json.loads((out / "seeds.json").read_text())

@@ -11,7 +11,7 @@ import pytest
 from photo_groups import write_outlines
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
 from test_vcr_command import figures, last_evaluation, write_vcr
-from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, one_line, tiny_run
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok, one_line, tiny_run
 
 from roibeam.features.store import FeatureStore
 
@@ -67,8 +67,7 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
     """What the evaluation measured is what the predictions score; the checkpoint has the encoder."""
     out = tmp_path / "said.jsonl"
     given = ("--store", made.path, "--data", table_of(made), "--device", "cpu", "--threads", 1, "--batch-size", 3)
-    done = roibeam("predict", runs / "tuned", *given, "--out", out)
-    assert done.code == 0, done.err
+    ok(roibeam("predict", runs / "tuned", *given, "--out", out))
     scored = roibeam("score", "labels", out, "--data", table_of(made), "--json")
     figure, *_ = json.loads(scored.out)["figures"]
     lines = [json.loads(line) for line in (runs / "tuned" / "evaluation.jsonl").open()]
@@ -93,8 +92,7 @@ def test_vcr_is_learned_from_photos_beside_its_objects_and_words(
     data, run, out = write_vcr(tmp_path / "vcr", made.path), tmp_path / "run", tmp_path / "said.csv"
     given = list(words(run, runs / "pixels", made, "--end-to-end", "--steps", 2, task="vcr"))
     given[given.index(table_of(made))] = data
-    done = roibeam(*given, *(word for each in beside for word in ("--set", f"vcr.{each}")))
-    assert done.code == 0, done.err
+    ok(roibeam(*given, *(word for each in beside for word in ("--set", f"vcr.{each}"))))
     last = [json.loads(line) for line in (run / "log.jsonl").open()][-1]
     parts = [last[name] for name in ("task", "region_classes", "masked_words") if name in last]
     assert len(parts) == 1 + len(beside) and sum(parts) == pytest.approx(last["loss"])
@@ -113,12 +111,11 @@ def test_visualberts_recipe_of_vcr_makes_its_own_regions(roibeam: Cli, made: Pho
     data, run, out = write_vcr(tmp_path / "vcr", made.path), tmp_path / "run", tmp_path / "said.csv"
     sizes = ("detector.depth=26", "detector.base_channels=8", "detector.short_edge=48", "detector.long_edge=96")
     given = ("--store", made.path, "--data", data, "--device", "cpu", "--batch-size", 4)
-    done = roibeam(
+    done = ok(roibeam(
         "finetune", run, "--task", "vcr", "--recipe", "visualbert-vcr-answer", "--from", "none", "--model", "small",
         "--end-to-end", "--weights", "random:1", "--steps", 1, "--threads", 1, *given,
         *(word for each in sizes for word in ("--set", each)),
-    )  # fmt: skip
-    assert done.code == 0, done.err
+    ))  # fmt: skip
     (checkpoint,) = (run / "checkpoints").iterdir()
     config = json.loads((checkpoint / "model" / "config.json").read_text())
     encoder, choices = config["region_encoder"], config["end_to_end"]

@@ -13,7 +13,7 @@ from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, write_i
 from photo_store import CAPTIONS, PhotoStore, write_photo_store
 from safetensors.torch import load_file
 from test_end_to_end_run import TRAIN, assert_same, log, run
-from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, ok, one_line
 
 from roibeam.extraction.training.batch_losses import LOSSES
 from roibeam.extraction.weights.loading import build_detector
@@ -233,24 +233,21 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
         "--set",
         "detection_sampling.regions_per_image=8",
     )
-    done = roibeam("pretrain", world / "run", *options, *TINY_ENCODER, *labels, *new, "--max-judge-images", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", world / "run", *options, *TINY_ENCODER, *labels, *new, "--max-judge-images", 2))
     assert "the detector on 2 held-out photos, before and after" in done.out and "  mAP@0.5   " in done.out
     config = json.loads((world / "run" / "config.json").read_text())["task"]
     assert config["model"]["detection"] == {"class_names": list(CLASSES), "attribute_names": []}
     assert config["detection"]["classes"] == 0.5 and config["detection_sampling"]["regions_per_image"] == 8
     again = ("--end-to-end", "--from-run", world / "run", *labels)
-    done = roibeam("pretrain", world / "second", *options[:4], "--steps", 1, "--batch-size", 4, "--threads", 1,
-                   "--device", "cpu", *again, "--json")  # fmt: skip
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", world / "second", *options[:4], "--steps", 1, "--batch-size", 4, "--threads", 1,
+                   "--device", "cpu", *again, "--json"))  # fmt: skip
     first, second = (json.loads((world / name / "detector.json").read_text()) for name in ("run", "second"))
     assert first["photos"] == 2 and second["photos"] == 5 and json.loads(done.out)["detector"] == second
     begun = load_joint(world / "second" / "checkpoints" / "step-00000001" / "model")
     assert isinstance(begun, JointDetector) and begun.class_names == CLASSES
     # Its detector by itself is judged the same.
     assert roibeam("convert", world / "second", world / "detector", "--to", "detector").code == 0
-    judged = roibeam("detector", "evaluate", world / "detector", "--labels", labels[3], "--threads", 1, "--json")
-    assert judged.code == 0, judged.err
+    judged = ok(roibeam("detector", "evaluate", world / "detector", "--labels", labels[3], "--threads", 1, "--json"))
     report = json.loads(judged.out)
     assert {name: report[name] for name in second["after"]} == second["after"]
     refused = one_line(roibeam("pretrain", world / "third", *options, *again[1:3]))
@@ -306,5 +303,4 @@ def test_labelled_photos_that_are_held_out(roibeam: Cli, made: PhotoStore, world
     options += ("--held-out", f"list={world / 'ids.txt'}")
     refused = one_line(roibeam("pretrain", world / "run", *options))
     assert "2 images of 5 must not be trained on" in refused and "the labelled photos of" in refused
-    done = roibeam("pretrain", world / "run", *options, "--drop-held-out")
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", world / "run", *options, "--drop-held-out"))

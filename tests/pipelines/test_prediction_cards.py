@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_commands import Cli, one_line
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.finetuning.metrics.grounding import CountedPhrase
@@ -81,11 +81,9 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
 ) -> None:
     out, page, task = tmp_path / "said.json", tmp_path / "page.html", own / "own.py"
     words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", out, "--page", page)
-    done = roibeam(*words, "--task", task)
-    assert done.code == 0, done.err
+    ok(roibeam(*words, "--task", task))
     assert [each["pair"] for each in json.loads(out.read_text())] == ["val 0", "val 1"]
-    scored = roibeam("score", task, out, "--data", own)
-    assert scored.code == 0, scored.err
+    scored = ok(roibeam("score", task, out, "--data", own))
     told = {line[:8].strip(): line[9:] for line in scored.out.splitlines()[3:]}
     assert told["task"] == "own, val: 2 rows; the official split has 9"
     assert told["model"].startswith("visualbert, step 1, ") and told["leaks"].startswith("trained on 0 of the 2 images")
@@ -140,8 +138,7 @@ def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
         assert ("Best" in text) == bool(judged) and "Surest" in text
         card = json.loads((tmp_path / "said.json.card.json").read_text())["told"]
         assert (card["judged"], card["unjudged"]) == (judged, 2 - judged)
-        checked = roibeam("score", task, out, "--data", data, "--split", "test", "--check")
-        assert checked.code == 0, checked.err
+        ok(roibeam("score", task, out, "--data", data, "--split", "test", "--check"))
         scored = roibeam("score", task, out, "--data", data, "--split", "test")
         assert scored.code == 1 and "no label, so that nothing can be scored; --check" in one_line(scored)
         rows[0]["gold"] = "x"

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 from disturbed_runs import Command, Run
-from tiny_commands import Cli, one_line, tiny_run, tiny_sizes
+from tiny_commands import Cli, ok, one_line, tiny_run, tiny_sizes
 
 TINY_MODEL = tiny_run(steps=4)
 
 
 def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
-    done = roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3))
     assert (tmp_path / "run" / "batch.html").read_text().count("sequence: text") == 3
     assert "8 of 8 captions joined (8 by id)" in done.err and "4 steps" in done.out
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -36,8 +35,7 @@ def test_a_second_stage_takes_over_configuration_and_tokenizer(
     options = ("--store", store[0], "--captions", store[1])
     assert roibeam("pretrain", tmp_path / "one", *options, *TINY_MODEL).code == 0
     share = ("--steps", 2, "--batch-size", 4, "--set", "data.share=0.5", "--precision", "bf16")
-    done = roibeam("pretrain", tmp_path / "two", *options, *share, "--from-run", tmp_path / "one", "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "two", *options, *share, "--from-run", tmp_path / "one", "--json"))
     facts = json.loads(done.out.splitlines()[-1])
     resolved = json.loads((tmp_path / "two" / "config.json").read_text())
     assert resolved["train"]["precision"] == "bf16"
@@ -55,8 +53,7 @@ def test_the_same_command_goes_on_and_another_is_refused(
     options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
     chosen = ("evaluate_every=2", "best_by=masked_words", "best_is=lowest", "average_rate=0.9")
     settings = ("--json", *(part for each in chosen for part in ("--set", f"train.{each}")))
-    first = roibeam("pretrain", tmp_path / "run", *options, *settings)
-    assert first.code == 0, first.err
+    first = ok(roibeam("pretrain", tmp_path / "run", *options, *settings))
     facts = json.loads(first.out.splitlines()[-1])
     assert (tmp_path / "run" / "report.html").is_file() and Path(facts["best"]).is_dir()
     lines = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
@@ -102,8 +99,7 @@ def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], t
     places = {"here": [store[0]], "staged": [store[0].as_uri(), "--cache-dir", tmp_path / "disk", "--cache-gb", "1"]}
     lines = {}
     for name, place in places.items():
-        done = roibeam("pretrain", tmp_path / name, "--captions", store[1], *TINY_MODEL, "--store", *place)
-        assert done.code == 0, done.err
+        ok(roibeam("pretrain", tmp_path / name, "--captions", store[1], *TINY_MODEL, "--store", *place))
         lines[name] = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
     assert [each["loss"] for each in lines["here"]] == [each["loss"] for each in lines["staged"]]
     assert len(list((tmp_path / "disk").glob("part-*.lmdb"))) == 1
@@ -113,8 +109,7 @@ def test_systems_with_pairs_that_do_not_match(roibeam: Cli, store: tuple[Path, P
     for system in ("vilbert", "vilbert-single-stream", "interbert"):
         options = ("--store", store[0], "--captions", store[1], "--system", system, "--steps", 4, "--batch-size", 4)
         run = tmp_path / system
-        done = roibeam("pretrain", run, *options, *tiny_sizes(system), "--set", "sampling.max_regions=10")
-        assert done.code == 0, done.err
+        done = ok(roibeam("pretrain", run, *options, *tiny_sizes(system), "--set", "sampling.max_regions=10"))
         assert "matching, right" in done.out
         assert json.loads((run / "config.json").read_text())["task"]["sampling"]["max_regions"] == 10
         log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
@@ -246,8 +241,7 @@ def test_every_system_trains_and_says_what_it_made_of_the_captions(
         more: tuple[Any, ...] = ("--text-corpus", tmp_path / "corpus.txt") if system == "vlbert" else ()
         more += ("--set", "sampling.max_elements=0") if uncut == ["uncut"] else ()
         more += ("--set", "model.max_position_embeddings=42") if uncut == ["short"] else ()
-        done = roibeam("pretrain", tmp_path / name, *given, "--system", system, *more)
-        assert done.code == 0, done.err
+        done = ok(roibeam("pretrain", tmp_path / name, *given, "--system", system, *more))
         facts = json.loads(done.out.splitlines()[-1])
         assert facts["captions"] == 17 and ("text_only_words" in facts["evaluation"]) == (system == "vlbert")
         assert "2 rows left out: 1 empty caption, 1 not UTF-8 (lines 17, 19)" in facts["notes"]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_commands import Cli, Pictures, extract, one_line, tiny_run
+from tiny_commands import Cli, Pictures, extract, ok, one_line, tiny_run
 
 TINY_MODEL = tiny_run(steps=3)
 
@@ -27,14 +27,12 @@ def test_two_stores_by_weight(roibeam: Cli, stores: tuple[Path, Path, Path], tmp
     given: list[object] = []
     for store, of_it, weight in ((own, "own", 1), (bare, captions, 3)):
         given += ["--store", store, "--captions", of_it, "--store-weight", weight]
-    done = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, "--json", "--inspect-batch", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, "--json", "--inspect-batch", 2))
     facts = json.loads(done.out.splitlines()[-1])
     told = [(each["store"], each["weight"], each["captions"]) for each in facts["sources"]]
     assert told == [(str(own), 1, 8), (str(bare), 3, 8)] and facts["captions"] == 16
     assert (tmp_path / "run" / "batch.html").is_file()
-    again = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL)
-    assert again.code == 0, again.err
+    again = ok(roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL))
     assert again.err.count(f"{own}: 8 of 8 captions joined (8 by id)") == 1 and "captions joined" not in again.out
     assert again.err.count(f"{bare}: 8 of 8 captions joined") == 1
     other = one_line(roibeam("pretrain", tmp_path / "run", *given[:-1], 4, *TINY_MODEL))

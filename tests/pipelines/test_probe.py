@@ -16,7 +16,7 @@ import torch
 from evaluated_models import MODELS, SIZES, VILBERT, WIDTH, WITHOUT_MATCH, WITHOUT_REGIONS, build
 from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
-from tiny_commands import Cli, Pictures, command, tiny_run
+from tiny_commands import Cli, Pictures, command, ok, tiny_run
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.bert import BertSizes
@@ -217,17 +217,8 @@ def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> No
 def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer beside it."""
     folder = tmp_path_factory.mktemp("probed") / "run"
-    command(
-        "pretrain",
-        folder,
-        "--store",
-        pictures.store,
-        "--captions",
-        pictures.captions,
-        "--system",
-        "vlbert",
-        *tiny_run(2, 2),
-    )
+    data = ("--store", pictures.store, "--captions", pictures.captions)
+    command("pretrain", folder, *data, "--system", "vlbert", *tiny_run(2, 2))
     return folder
 
 
@@ -237,8 +228,7 @@ def test_the_command(
     photo = sorted(pictures.photos.iterdir())[0]
     text = "a red [MASK] <&>"
     network = [option for option in tiny_network if option not in ("--device", "cpu")]  # which probe does not take
-    shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *network)
-    assert shown.code == 0, shown.err
+    shown = ok(roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *network))
     assert "note: detector small (conventions hf, " in shown.out
     assert "[MASK] at piece" in shown.out and "match: this model has no match head; what roibeam pretrain" in shown.out
     assert f"{tmp_path / 'a.svg'}   the photo" in shown.out
@@ -247,11 +237,10 @@ def test_the_command(
     assert texts[0] == text and "[CLS]" in texts
     assert "Random weights." in " ".join(texts)  # of the detector
     assert any(element.tag.endswith("image") for element in picture.iter())
-    stored = roibeam(
+    stored = ok(roibeam(
         "probe", run_folder, photo.stem, text, "--store", pictures.store, "--photo", photo, "--json",
         "--out", tmp_path / "b.png",
-    )  # fmt: skip
-    assert stored.code == 0, stored.err
+    ))  # fmt: skip
     said = json.loads(stored.out)
     assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(tmp_path / "b.png")
     png = cv2.imread(str(tmp_path / "b.png"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from disturbed_runs import NETWORK, Command, Run
-from tiny_commands import Cli, Pictures
+from tiny_commands import Cli, Pictures, ok
 
 from roibeam.pipelines.data.datasets.vcr import OBJECT_CLASSES
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
@@ -268,8 +268,7 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path,
             options += ["--stage", "", "--stage", f"--store {toy_data / task}"]
         else:
             captioned = ["--store", toy_data / task]
-    done = roibeam("pretrain", tmp_path / "run", *captioned, *options)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *captioned, *options))
     facts = [json.loads(line) for line in done.out.splitlines()]
     assert len(facts) == len(stages_before(name)) + 1
     assert all(fact["step"] == 2 and math.isfinite(fact["last"]["loss"]) for fact in facts)
@@ -279,8 +278,7 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path,
 def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
     options = ("--store", pictures.store, "--captions", pictures.captions, "--recipe", "vlbert-base-captions")
     options += ("--batch-size", 4, "--steps", 2)
-    done = roibeam("pretrain", tmp_path / "run", *options, "--toy")
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *options, "--toy"))
     resolved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert resolved["train"]["accumulation"] == 8 and resolved["train"]["optimizer"] == "adamw-transformers"
     assert resolved["task"]["model"]["hidden_size"] == 256

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from glue_files import write_task
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 
 from roibeam.pipelines.data.datasets.text_sets import GLUE_TASKS
 from roibeam.pipelines.finetuning.recipes.published import TASK_RECIPES
@@ -136,8 +136,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.parametrize("name", cases(RECIPES.items()))
 def test_a_pre_training_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
     given = ("--set", "train.accumulation=1", *world.of_pretraining(RECIPES[name]))
-    done = roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *given)
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *given))
     last = tmp_path / "run" / (f"stage-{len(stages_before(name)) + 1}" if stages_before(name) else ".")
     assert (last / "checkpoints" / "step-00000001" / "model").is_dir()
 
@@ -146,6 +145,5 @@ def test_a_pre_training_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, 
 def test_a_task_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
     recipe = TASK_RECIPES[name]
     given = ("--task", recipe.task, "--from", "none", *world.of_task(recipe))
-    done = roibeam("finetune", tmp_path / "run", "--recipe", name, *SHORT, *given)
-    assert done.code == 0, done.err
+    ok(roibeam("finetune", tmp_path / "run", "--recipe", name, *SHORT, *given))
     assert (tmp_path / "run" / "checkpoints" / "step-00000001" / "model").is_dir()

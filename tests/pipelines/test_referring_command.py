@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
-from tiny_commands import TINY_ENCODER, Cli, one_line
+from tiny_commands import TINY_ENCODER, Cli, ok, one_line
 
 from roibeam.extraction.network.conventions import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
@@ -81,12 +81,10 @@ def test_a_second_store_is_needed_in_training_alone(
     new = ("--task", "refcoco+", "--from", "none", "--system", "vilbert", "--steps", 1)
     run = ("finetune", tmp_path / "run", *new, *place, *task, "--set", "layout.whole_image=all")
     assert "--annotated-store is missing" in one_line(roibeam(*run))
-    done = roibeam(*run, "--annotated-store", annotated)
-    assert done.code == 0, done.err
+    ok(roibeam(*run, "--annotated-store", annotated))
     asked = ("predict", tmp_path / "run", *place)
     for name, more in (("both", ("--annotated-store", annotated)), ("one", ())):
-        done = roibeam(*asked, "--out", tmp_path / name, *more)
-        assert done.code == 0, done.err
+        ok(roibeam(*asked, "--out", tmp_path / name, *more))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "both").read_bytes()
     refused = one_line(roibeam(*asked, "--out", tmp_path / "train", "--split", "train"))
     assert "--annotated-store is missing" in refused
@@ -120,8 +118,7 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
     seen = ("--photos", photos) if through_the_detector else ()
     encoder = TINY_ENCODER if through_the_detector else ()
     words = ("--task", "refcoco+", "--recipe", "vlbert-refcoco+-annotated", "--from", "none", "--model", "small")
-    done = roibeam("finetune", run, *words, *place, *seen, *encoder, "--steps", 1, "--batch-size", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("finetune", run, *words, *place, *seen, *encoder, "--steps", 1, "--batch-size", 2))
     noted = f"the annotated boxes of COCO's photos, store {boxes} has 10 to 100 regions (butd-10-100);"
     recorded = json.loads((run / "config.json").read_text())
     assert noted in " ".join(done.err.split()), done.err

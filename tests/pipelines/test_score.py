@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 VQA, CHOICES, BOXES = (GOLDENS / name for name in ("metrics_vqa", "metrics_vcr_nlvr_glue", "metrics_refcoco"))
@@ -46,8 +46,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def figures(roibeam: Cli, *words: object) -> dict[str, dict[str, Any]]:
-    done = roibeam("score", *words, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("score", *words, "--json"))
     return {each["name"]: each for each in json.loads(done.out)["figures"]}
 
 

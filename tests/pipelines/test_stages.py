@@ -17,7 +17,7 @@ from disturbed_runs import NETWORK, Command, Ended, Run
 from ranks import run_ranks, said
 from safetensors.torch import load_file
 from staged_training import KilledAtMark
-from tiny_commands import TINY_SIZES, Cli, Pictures
+from tiny_commands import TINY_SIZES, Cli, Pictures, ok
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
 
@@ -44,18 +44,17 @@ class World:
     def command(self, run: Path, *more: str) -> Command:
         """Three steps on the first captions, then four at another rate; a checkpoint at the end of each."""
         one, two = (f"--captions {self.folder / name}.json" for name in "ab")
-        options = (
-            "--store",
-            str(self.pictures.store),
-            "--system",
-            "imagebert",
+        options = ("--store", str(self.pictures.store), "--system", "imagebert", *TINY_SIZES)
+        options += (
             "--batch-size",
             "3",
             "--threads",
             "1",
-            *TINY_SIZES,
+            "--set",
+            "train.checkpoint_every=0",
+            "--set",
+            "train.accumulation=2",
         )
-        options += ("--set", "train.checkpoint_every=0", "--set", "train.accumulation=2")
         stages = ("--stage", f"{one} --steps 3", "--stage", f"{two} --steps 4 --learning-rate 0.001 --warmup-steps 2")
         return Command(("pretrain", str(run), *options, *stages, *self.extra, *more))
 
@@ -365,8 +364,7 @@ def test_the_data_of_a_stage_that_is_done_may_be_gone(roibeam: Cli, world: World
     given = ("--captions", own, "--steps", 1, "--batch-size", 2, "--set", "model.hidden_size=24")
     given += ("--set", "model.num_attention_heads=2", "--stage", f"--store {tmp_path / 'store'}")
     given += ("--stage", f"--store {world.pictures.store} --seed 1")
-    first = roibeam("pretrain", tmp_path / "run", *given)
-    assert first.code == 0, first.err
+    ok(roibeam("pretrain", tmp_path / "run", *given))
     manifest.unlink()
     assert roibeam("pretrain", tmp_path / "run", *given).code == 0
     missing = roibeam("pretrain", tmp_path / "other", *given)
@@ -419,8 +417,7 @@ def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, made_data: Pa
     own = ("--stage", "--set sampling.text_form=one_caption", "--stage", f"--store {tmp_path / 'store'}")
     texts = ("--task-text", str(folder / "train.json"))
     fast = ("--set", "train.accumulation=1", "--json")
-    done = roibeam("pretrain", tmp_path / "run", *given, *options, *texts, *fast, *own)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *given, *options, *texts, *fast, *own))
     facts = [json.loads(line) for line in done.out.splitlines()]
     assert [Path(fact["run"]).name for fact in facts] == ["stage-1", "stage-2"]
     assert facts[1]["captions"] == 5 and "matching" in facts[1]["last"]

@@ -14,7 +14,7 @@ import pytest
 from captioned_records import LEARNER, TINY
 from ranks import run_ranks, said
 from text_training import LINES, SHORT, SMALL, run_on_text
-from tiny_commands import Cli, Pictures
+from tiny_commands import Cli, Pictures, ok
 
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
@@ -97,27 +97,20 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
     sizes = {**TINY, "region_feature_size": width, "num_region_labels": 21}
     model = [word for name, value in sizes.items() for word in ("--set", f"model.{name}={json.dumps(value)}")]
     common = ("--batch-size", 4, "--steps", 3, "--device", "cpu")
-    done = roibeam("pretrain", tmp_path / "text", "--text-corpus", books, *common, *model, "--inspect-batch", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "text", "--text-corpus", books, *common, *model, "--inspect-batch", 2))
     assert "evaluated on the first rows of text trained on" in done.out
     assert (tmp_path / "text" / "batch.html").read_text().count("sequence: text") == 2
     on_images = ("--store", pictures.store, "--captions", pictures.captions, "--from-run", tmp_path / "text", *common)
-    done = roibeam("pretrain", tmp_path / "both", *on_images, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "both", *on_images, "--json"))
     facts = json.loads(done.out.splitlines()[-1])
     assert facts["captions"] == 8 and facts["evaluation"]["masked_words"] is not None
-    back = roibeam("pretrain", tmp_path / "text-2", "--text-corpus", books, "--from-run", tmp_path / "both", *common)
-    assert back.code == 0, back.err
-    config = json.loads((tmp_path / "text-2" / "config.json").read_text())  # what the next stage is held against
+    ok(roibeam("pretrain", tmp_path / "text-2", "--text-corpus", books, "--from-run", tmp_path / "both", *common))
+    # What the next stage is held against.
+    config, before = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("text-2", "both"))
     assert config["task"]["feature_space"] == manifest["fingerprint"]["feature_space"]
-    assert (
-        config["recorded"]["classes"]
-        == json.loads((tmp_path / "both" / "config.json").read_text())["recorded"]["classes"]
-    )
-    narrow = roibeam(
-        "pretrain", tmp_path / "narrow", "--text-corpus", books, *common, *model, "--set", "model.region_feature_size=8"
-    )
-    assert narrow.code == 0, narrow.err
+    assert config["recorded"]["classes"] == before["recorded"]["classes"]
+    narrow = ("--text-corpus", books, *common, *model, "--set", "model.region_feature_size=8")
+    ok(roibeam("pretrain", tmp_path / "narrow", *narrow))
     refused = roibeam("pretrain", tmp_path / "no", *on_images[:4], "--from-run", tmp_path / "narrow", *common)
     assert refused.code == 1 and f"model.region_feature_size={width}" in refused.err, refused.err
 

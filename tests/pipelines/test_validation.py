@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store, pretrain_with
 from soak_share import some
-from tiny_commands import Cli, Pictures, draw_pictures, tiny_run
+from tiny_commands import TINY_ENCODER, Cli, Pictures, draw_pictures, ok, tiny_run
 
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
@@ -235,10 +235,6 @@ def world(pictures: Pictures, tmp_path: Path) -> Path:
     return tmp_path
 
 
-END_TO_END = ("--end-to-end", "--detector", "small", "--weights", "random:1", "--set", "detector.short_edge=48",
-              "--set", "detector.long_edge=80", "--set", "detector.base_channels=4")  # fmt: skip
-
-
 @pytest.fixture
 def given(pictures: Pictures, world: Path) -> Given:
     """Options of a run on all captions, and more."""
@@ -247,8 +243,7 @@ def given(pictures: Pictures, world: Path) -> Given:
 
 
 def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
-    done = roibeam("pretrain", world / "run", *given("--validation-captions", world / "val.json"))
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", world / "run", *given("--validation-captions", world / "val.json")))
     assert "evaluated on 3 held-out captions of 3 images:" in done.out
     assert "3 images not trained on: the evaluations use images of the same file" in done.err
     # Without being told how often: before the first step and with every checkpoint.
@@ -325,8 +320,7 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
     options = ("--store", pictures.store, "--captions", splits, *tiny_run(4))
     found = {}
     for name, asked in (("both", splits), ("alone", world / "val-alone.json")):
-        done = roibeam("pretrain", world / name, *options, "--validation-captions", asked)
-        assert done.code == 0, done.err
+        done = ok(roibeam("pretrain", world / name, *options, "--validation-captions", asked))
         assert "evaluated on 2 held-out captions of 2 images:" in done.out
         assert "not trained on: the evaluations" not in done.err  # no image of val is a training image
         found[name] = [{**line, "seconds": None} for line in evaluations(world / name)]
@@ -340,17 +334,14 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
 def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_network: tuple[str, ...]) -> None:
     held = draw_pictures(world / "held", tiny_network, count=3, seed=5)
     validation = ("--validation-captions", held.captions, "--validation-store", held.store)
-    done = roibeam("pretrain", world / "run", *given(*validation))
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", world / "run", *given(*validation)))
     assert "evaluated on 3 held-out captions of 3 images:" in done.out
 
 
 def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=2")
-    done = roibeam(
-        "pretrain", world / "run", *given(*END_TO_END, *searched, "--validation-captions", world / "val.json")
-    )
-    assert done.code == 0, done.err
+    options = given(*TINY_ENCODER, *searched, "--validation-captions", world / "val.json")
+    done = ok(roibeam("pretrain", world / "run", *options))
     assert "evaluated on 3 held-out captions of 3 images:" in done.out
     lines = evaluations(world / "run")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
@@ -362,11 +353,10 @@ def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, pictures: Pictur
     photo = next(photos.glob("*00006*"))
     photo.write_bytes(photo.read_bytes()[:200])
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=3")
-    common = given(*END_TO_END, *searched, "--photos", photos, "--validation-captions", world / "val.json")
+    common = given(*TINY_ENCODER, *searched, "--photos", photos, "--validation-captions", world / "val.json")
     stopped = roibeam("pretrain", world / "run", *common)
     assert stopped.code == 1 and "leave such out with --skip-missing-photos" in stopped.err, stopped.err
-    done = roibeam("pretrain", world / "run", *common, "--skip-missing-photos")
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", world / "run", *common, "--skip-missing-photos"))
     assert "1 image left out, such as 'sample_00006': " in done.out
     assert "evaluated on 2 held-out captions of 2 images:" in done.out
     photo = next(photos.glob("*00007*"))

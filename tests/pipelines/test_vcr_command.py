@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import Cli, command, one_line, tiny_run
+from tiny_commands import Cli, command, ok, one_line, tiny_run
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.datasets.vcr import read_vcr_labels
@@ -68,8 +68,7 @@ def runs(store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def figures(roibeam: Cli, file: Path, data: Path) -> dict[str, float]:
-    done = roibeam("score", "vcr", file, "--data", data, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("score", "vcr", file, "--data", data, "--json"))
     return {each["name"]: each["value"] for each in json.loads(done.out)["figures"]}
 
 
@@ -161,8 +160,7 @@ def test_a_release_takes_turns_update_by_update(
     if rule == "release-mt":
         settings |= {"train.warmup_steps": 4, "train.warmup_overwritten_every": 2}
     changed = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    done = roibeam("finetune", tmp_path / "run", *words, *changed)
-    assert done.code == 0, done.err
+    ok(roibeam("finetune", tmp_path / "run", *words, *changed))
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
     assert [line.get("answer/task") is not None for line in lines] == [True, False, True, False]
     assert [line.get("rationale/task") is not None for line in lines] == [False, True, False, True]

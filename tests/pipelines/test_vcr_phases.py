@@ -14,7 +14,7 @@ import pytest
 import torch
 from captioned_records import FakeStore
 from safetensors.torch import load_file
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -327,8 +327,7 @@ def assert_goes_on(before: Mapping[str, torch.Tensor], after: Mapping[str, torch
 
 def test_three_phases_on_stored_features(roibeam: Cli, data: Path, stores: Path, tmp_path: Path) -> None:
     """What takes classes, and the projection, are those of the first phase in the second, and go on into the task."""
-    done = roibeam("pretrain", tmp_path / "run", *phases(data, stores))
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *phases(data, stores)))
     configs = [json.loads((tmp_path / f"run/stage-{n}/config.json").read_text())["task"] for n in (1, 2)]
     assert [each["model"]["num_region_classes"] for each in configs] == [4, 4]
     assert configs[1]["sampling"]["shown_boxes"] == "named" and configs[0]["sampling"]["whole_region"]
@@ -336,8 +335,7 @@ def test_three_phases_on_stored_features(roibeam: Cli, data: Path, stores: Path,
     first, second = (weights_of(tmp_path / f"run/stage-{n}") for n in (1, 2))
     apart = {end: max(float((first[n] - second[n]).abs().max()) for n in first if n.endswith(end)) for end in _GOES_ON}
     assert all(0 < each < 0.02 for each in apart.values()), apart
-    tuned = roibeam("finetune", tmp_path / "tuned", *finetuned(data, stores, tmp_path / "run" / "stage-2"))
-    assert tuned.code == 0, tuned.err
+    ok(roibeam("finetune", tmp_path / "tuned", *finetuned(data, stores, tmp_path / "run" / "stage-2")))
     assert_goes_on(second, weights_of(tmp_path / "tuned"))
     # The same classes in another order are another thing.
     (tmp_path / "other.txt").write_text("dog\nperson\ndiningtable\n")
@@ -353,8 +351,7 @@ def test_three_phases_through_the_network(roibeam: Cli, data: Path, stores: Path
     """The last stage, outlines and classes are trained along from the first phase on, the stages before are fixed until
     the task; each phase goes on with all of it."""
     encoder = ("--end-to-end", "--detector", "r2c-r50", "--weights", data / "resnet50.pth", *settings(SIZES[0]))
-    done = roibeam("pretrain", tmp_path / "run", *phases(data, stores, *encoder))
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *phases(data, stores, *encoder)))
     config = json.loads((tmp_path / "run/stage-2/config.json").read_text())["task"]
     described = config["model"]["region_encoder"]
     assert described["mask_channels"] == 32 and described["frozen_stages"] == [1, 2, 3, 4]
@@ -367,10 +364,7 @@ def test_three_phases_through_the_network(roibeam: Cli, data: Path, stores: Path
         assert torch.equal(state["region_encoder.backbone.stem.conv1.weight"], theirs["conv1.weight"])
     last = "region_encoder.roi_heads.res5.2.conv3.weight"
     assert not torch.equal(first[last], theirs["layer4.2.conv3.weight"]) and not torch.equal(first[last], second[last])
-    tuned = roibeam(
-        "finetune", tmp_path / "tuned", *finetuned(data, stores, tmp_path / "run" / "stage-2"), "--end-to-end"
-    )
-    assert tuned.code == 0, tuned.err
+    ok(roibeam("finetune", tmp_path / "tuned", *finetuned(data, stores, tmp_path / "run" / "stage-2"), "--end-to-end"))
     trained = json.loads((tmp_path / "tuned/config.json").read_text())["task"]["model"]["region_encoder"]
     assert trained["frozen_stages"] == []
     assert_goes_on(second, weights_of(tmp_path / "tuned"), "mask_conv.weight", "res5.2.conv3.weight")
@@ -440,8 +434,7 @@ def test_a_store_that_was_begun_by_other_conventions_goes_on_so(roibeam: Cli, da
         begun = () if number else ("--conventions", "hf")
         network = ("--detector", "r2c-r50", "--weights", data / "resnet50.pth", *settings(*SIZES), "--workers", 1)
         options = ("--boxes", data / "instances.json", *network, *begun)
-        done = roibeam("extract", tmp_path / "photos", tmp_path / "store", *options)
-        assert done.code == 0, done.err
+        ok(roibeam("extract", tmp_path / "photos", tmp_path / "store", *options))
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert manifest["config"]["conventions"] == "hf" and manifest["num_records"] == 2
 
@@ -476,8 +469,7 @@ def test_a_run_that_began_by_other_rules_goes_on_by_these(
     if not is_old:
         refused = roibeam("pretrain", run, *of_it, "visualbert-coco-nlvr2", "--steps", 2)
         assert refused.code != 0 and "max_regions" in refused.err
-    done = roibeam("pretrain", run, *of_it, "visualbert-coco-vcr", "--steps", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", run, *of_it, "visualbert-coco-vcr", "--steps", 2))
     said = "sampling.told_classes stays False, as this run began; visualbert-coco-vcr has True now"
     assert said in done.err.replace("\n", " ")
     if is_old:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from small_finetuning import make_task
 from task_groups import batches, small_network, tokenizer
+from tiny_commands import ok
 from toy_questions import write_questions
 
 from roibeam.pipelines.data.datasets.vqa import read_answer_labels, read_imdb
@@ -304,16 +305,14 @@ def test_vqa_on_the_command_line(roibeam: Any, tmp_path: Path) -> None:
     asked = ("predict", tmp_path / "run", "--store", store, "--data", data, "--device", "cpu")
     told = roibeam(*asked, "--split", "minival", "--out", tmp_path / "minival.json")
     assert told.code == 0 and "minival lies inside train+val, on which the model is trained" in told.out
-    scored = roibeam("score", "vqa", tmp_path / "minival.json", "--data", data, "--split", "minival", "--json")
-    assert scored.code == 0, scored.err
+    ok(roibeam("score", "vqa", tmp_path / "minival.json", "--data", data, "--split", "minival", "--json"))
     (number, text), bare = next(iter(questions_of(data))), tmp_path / "test"
     bare.mkdir()
     image = {"question_id": number, "image_id": number // 1000, "question": text}
     (bare / "v2_OpenEnded_mscoco_test2015_questions.json").write_text(json.dumps({"questions": [image]}))
     out, page = tmp_path / "test.json", tmp_path / "test.html"
     words = ("predict", tmp_path / "run", "--store", store, "--data", bare, "--split", "test", "--out", out)
-    done = roibeam(*words, "--page", page)
-    assert done.code == 0, done.err
+    ok(roibeam(*words, "--page", page))
     assert text in page.read_text("utf-8") and "nothing is judged" in page.read_text("utf-8")
     assert [entry["question_id"] for entry in json.loads(out.read_text())] == [number]
     assert roibeam("score", "vqa", out, "--data", bare, "--split", "test", "--check").code == 0

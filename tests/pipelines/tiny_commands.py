@@ -81,6 +81,12 @@ def command(*words: object) -> None:
     assert run_roibeam(*words) == 0, words
 
 
+def ok(result: Any) -> Any:
+    """The result of a command that succeeded."""
+    assert result.code == 0, result.err
+    return result
+
+
 def one_line(result: Any) -> str:
     """The last line of a command's errors; it failed, and without a traceback."""
     assert result.code != 0 and "Traceback" not in result.err, result.err

@@ -240,14 +240,11 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     if not evidence.answers:
         yield "**No runs yet.**\n"
     elif few:
+        planned = f"; {meant} are meant to have fewer" if meant else ""
         yield paragraph(
-            f"**{few} of {len(evidence.answers)} arms have fewer than {len(SEEDS)} runs{_meant(meant)}.** An interval "
+            f"**{few} of {len(evidence.answers)} arms have fewer than {len(SEEDS)} runs{planned}.** An interval "
             "of one run is over pictures alone, and another run might differ by more."
         )
-
-
-def _meant(arms: int) -> str:
-    return f"; {arms} are meant to have fewer" if arms else ""
 
 
 def _plot_name(system: str) -> str:

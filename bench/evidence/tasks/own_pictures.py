@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,9 +172,5 @@ def read_text_bounds(bounds: Path) -> Mapping[str, Bound]:
     """By question; none where nothing was written yet."""
     if not bounds.exists():
         return {}
-    return dict(_bounds(json.loads(bounds.read_text("utf-8"))))
-
-
-def _bounds(found: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, Bound]]:
-    for name, each in found.items():
-        yield name, Bound(each["floor"], each["ceiling"], _READ)
+    found = json.loads(bounds.read_text("utf-8"))
+    return {name: Bound(each["floor"], each["ceiling"], _READ) for name, each in found.items()}

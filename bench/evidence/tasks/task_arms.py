@@ -34,7 +34,7 @@ class TaskRules:
             the answer is a region of the own one.
         is_own: whether it is about the pictures of pre-training, see own_pictures.py.
         has_regions: whether it has pictures at all.
-        precision: as `--precision`; see precision.py.
+        precision: as `--precision`; see task_runs.py.
     """
 
     name: str
