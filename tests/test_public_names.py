@@ -84,6 +84,26 @@ def test_the_package_can_be_run_and_is_typed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("RequestedData(stores=['train'])", "RequestedData: stores is called store now"),
+        ("RequestedData(['train'], ['a.json'], [2.0])", "3 positional arguments but 4 were given"),
+        ("RequestedTraining(100, 8)", "1 positional argument but 3 were given"),
+        ("RequestedTraining(resume='step-3')", "the checkpoint to go on from is called resume_from now"),
+        ("RequestedEncoder('photos/')", "1 positional argument but 2 were given"),
+        ("RequestedEncoder(judge_photos=3)", "is called max_judge_images now"),
+        ("RunOptions(0.1)", "1 positional argument but 2 were given"),
+        ("EvaluateRequest(checkpoint='a', store='b', config=EvaluationConfig())", "config is the file of --config"),
+    ],
+)
+def test_names_and_places_of_the_release_before_are_refused(call: str, said: str) -> None:
+    """For one release: silently they would reach other fields."""
+    names = {name: getattr(roibeam.pipelines, name) for name in dir(roibeam.pipelines)}
+    with pytest.raises(TypeError, match=said):
+        eval(call, names)
+
+
+@pytest.mark.parametrize(
     "call",
     [
         "pipelines.RequestedData(store='train')",

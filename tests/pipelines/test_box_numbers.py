@@ -144,7 +144,7 @@ def evaluated(world: World, checkpoint: str, store: Path, out: Path) -> Any:
             captions=captions,
             out=out,
             tokenizer=world.tokenizer,
-            config=EvaluationConfig(device="cpu"),
+            device="cpu",
         )
     )
     return json.loads((out / "results.json").read_text())["figures"]

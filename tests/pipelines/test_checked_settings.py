@@ -133,7 +133,7 @@ def test_an_option_and_a_setting_do_not_say_two_things(given: dict[str, Any], se
     with pytest.raises(ValueError, match="are two values for one thing"):
         _settings(DetectorTrainRequest(labels="labels", set=(of_detector,), **given), CONFIGS["small"])
     with pytest.raises(ValueError, match="are two values for one thing"):
-        config_of(finetuning(settings=[setting], **given), VqaOptions, None)
+        config_of(finetuning(set=[setting], **given), VqaOptions, None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS
 from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
-from roibeam.pipelines.pretraining.requested_settings import chosen_system
+from roibeam.pipelines.pretraining.requested_settings import chosen_system, recorded_recipe_notes
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 
 KEPT = Path(__file__).parents[1] / "data" / "kept"  # written when VL-BERT was the default
@@ -36,3 +36,9 @@ def test_folders_name_their_systems_by_the_class_of_the_model() -> None:
     assert {name: each.architecture for name, each in NAMED_SYSTEMS.items()} == {
         name: system.model_class.__name__ for name, system in SYSTEMS.items()
     }
+
+
+def test_a_recipe_goes_on_from_a_named_checkpoint(tmp_path: Path) -> None:
+    """What a new run of the recipe would have is compared without that checkpoint, which a new run cannot have."""
+    model, training = RequestedModel(recipe="imagebert-stage-1", toy=True), RequestedTraining(resume_from="step-2")
+    assert recorded_recipe_notes(PretrainRequest(tmp_path / "run", model=model, training=training)) == []

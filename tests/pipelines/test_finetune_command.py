@@ -26,7 +26,7 @@ from roibeam.pipelines.finetuning.rows import LABEL
 from roibeam.pipelines.finetuning.run import predict_run
 from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.run.group_task import predicted
-from roibeam.pipelines.finetuning.run.predict_request import check_predict
+from roibeam.pipelines.finetuning.run.predict_request import check_predict, checkpoints_of
 from roibeam.pipelines.finetuning.run.task_model import load_task_model
 from roibeam.pipelines.training import processes
 from roibeam.pipelines.training.run_folder.training_data import trained_among
@@ -144,7 +144,7 @@ def test_a_question_in_python_has_the_numbers_of_predict(labels: Labels, tmp_pat
     out = tmp_path / "said.jsonl"
     request = labels.request(out)
     predict_run.run_prediction(request)
-    trained = predict_run.TrainedTask.read(*request.checkpoints(), labels.data)
+    trained = predict_run.TrainedTask.read(*checkpoints_of(request), labels.data)
     model = load_task_model(labels.run)
     assert (model.labels, model.task, model.system) == (("b", "r"), "labels", "visualbert")
     with FeatureStore(labels.store) as opened:

@@ -32,7 +32,7 @@ from roibeam.pipelines.pretraining.requested_settings import train_config_of
 
 
 def request(**changes: Any) -> FinetuneRequest:
-    named: dict[str, Any] = {"out": Path("o"), "task": "vqa", "start": "none", "store": "s", "data": Path("d")}
+    named: dict[str, Any] = {"out": Path("o"), "task": "vqa", "from_": "none", "store": "s", "data": Path("d")}
     return FinetuneRequest(**{**named, **changes})
 
 
@@ -86,7 +86,7 @@ def test_a_run_of_a_recipe_goes_on_as_it_began(tmp_path: Path) -> None:
         "none",
     )
     assert vcr().loss_scales == (1.0, 1.0)
-    assert vcr(settings=["vcr.grounding=words"]).grounding == "words"
+    assert vcr(set=["vcr.grounding=words"]).grounding == "words"
     asked = request(out=out, task="vcr", recipe="vlbert-vcr-answer-paper")
     said = "vcr.grounding stays 'auto', as this run began; vlbert-vcr-answer-paper has 'none' now"
     assert said in resume_notes(asked, VcrOptions, recipe)
@@ -133,8 +133,8 @@ def test_a_release_s_rates_leave_no_share_to_the_encoder() -> None:
     slower, ruled = "encoder.learning_rate_scale=0.1", "train.parameter_groups=vl-bert"
     given = {"steps": 4, "end_to_end": True, "detector": "toy"}
     with pytest.raises(ValueError, match=r"rule 'vl-bert' .* add --set train.parameter_groups=task"):
-        config_of(request(**given, settings=[slower, ruled]), VqaOptions, None)
-    found = config_of(request(**given, settings=[slower]), VqaOptions, None).from_photos
+        config_of(request(**given, set=[slower, ruled]), VqaOptions, None)
+    found = config_of(request(**given, set=[slower]), VqaOptions, None).from_photos
     assert found.encoder.learning_rate_scale == 0.1
 
 
@@ -182,7 +182,7 @@ def test_epochs_are_steps_once_the_groups_are_counted() -> None:
     assert steps_for(None, asked, 101, 8) == 38 and steps_for(None, request(epochs=0.01), 8, 8) == 1
     with pytest.raises(ValueError, match="warmup_steps 2000 is more than all 38 steps"):
         config_of(asked, VqaOptions, None, steps=38)
-    for given in ({"steps": 4}, {"settings": ["train.steps=4"]}):
+    for given in ({"steps": 4}, {"set": ["train.steps=4"]}):
         with pytest.raises(ValueError, match=r"--epochs 3 and --(set train.steps=4|steps 4) are two values"):
             config_of(request(epochs=3, **given), VqaOptions, None)
     with pytest.raises(ValueError, match="--epochs must be above 0, got -1"):
@@ -193,9 +193,9 @@ def test_evaluations_cost_a_tenth_of_the_training_or_little() -> None:
     """Ten points, or fewer where a split is large; a recipe and a setting win. What they cost is told."""
     pauses = {(1000, 32, 2_000): 100, (50_000, 32, 214_354): 50_000, (50_000, 32, 20_000): 6_250, (5, 4, 10): 1}
     assert {asked: evaluation_interval(*asked) for asked in pauses} == pauses
-    asked = request(steps=50_000, settings=["train.checkpoint_every=7"])
+    asked = request(steps=50_000, set=["train.checkpoint_every=7"])
     assert config_of(asked, VqaOptions, None, evaluate_every=6_250).train.evaluate_every == 6_250
-    named = request(steps=50_000, settings=["train.evaluate_every=1000"])
+    named = request(steps=50_000, set=["train.evaluate_every=1000"])
     config = config_of(named, VqaOptions, None, evaluate_every=6_250).train
     assert config.evaluate_every == config.checkpoint_every == 1000
     assert evaluation_words(config, 32, 2_000, 214_354) == (

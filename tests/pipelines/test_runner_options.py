@@ -70,7 +70,7 @@ MAX_PROTO_BYTES = 4_000_000  # gRPC's limit for one message, which job services 
 
 
 def pipeline_options(runner: str, beam_args: list[str], *, device: str = "cpu", **choice: Any) -> PipelineOptions:
-    made = RunnerChoice(runner, tuple(beam_args), **choice)
+    made = RunnerChoice(runner=runner, beam_args=tuple(beam_args), **choice)
     return pipeline_run.pipeline_options(made, preload=PIPELINE, device=device)
 
 

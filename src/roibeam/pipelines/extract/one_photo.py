@@ -33,7 +33,7 @@ from roibeam.pipelines.data.feature_settings import choice_words
 from roibeam.pipelines.data.record_photos import RecordPhotos, has_photo_locations
 from roibeam.pipelines.data.vocabulary import Vocabulary
 from roibeam.pipelines.extract.request import DetectorOptions
-from roibeam.pipelines.extract.requested_detector import chosen_detector, detector_parts
+from roibeam.pipelines.extract.requested_detector import chosen_detector, detector_names, detector_parts
 from roibeam.pipelines.extract.store_page import warning_of
 
 
@@ -77,7 +77,8 @@ def requested_parts(given: DetectorOptions) -> tuple[ChosenDetector, dict[str, A
     """
     check_device(given.device)
     chosen = chosen_detector(given)
-    return chosen, *detector_parts(chosen, given)
+    parts = detector_parts(chosen, given)
+    return chosen, parts, detector_names(chosen, given, parts["detector"])
 
 
 def detect_photo(photo: Path, given: DetectorOptions) -> DetectedPhoto:

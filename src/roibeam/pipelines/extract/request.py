@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
 from roibeam.messages import check_lists
@@ -62,6 +62,7 @@ class RequestedImages(HeldOutOptions):
     min_match: Annotated[float, option(
         "Stop if fewer than this share of the captioned images is found.", "SHARE", INPUT, min=0, max=1, advanced=True,
     )] = MIN_MATCH  # fmt: skip
+    _: KW_ONLY
     caption_column: CaptionColumn = ""
 
     def __post_init__(self) -> None:
@@ -162,7 +163,7 @@ class RequestedRecords:
     )] = 900.0  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunnerChoice:
     """What Beam runs on.
 
@@ -187,7 +188,7 @@ class RunnerChoice:
 
 
 @renamed(as_json="json")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions(RunnerChoice):
     """Options of a run that do not change what the store holds."""
 

@@ -89,9 +89,10 @@ def open_detector(
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
             tell(f"{store} goes on with the settings it recorded: {words}")
-    parts, vocabulary = detector_parts(used, given)
+    parts = detector_parts(used, given)
     for note in _notes(request, used, parts["detector"]):
         tell(f"note: {note}")
+    vocabulary = detector_names(used, given, parts["detector"])
     spec = DetectorSpec(
         parts["detector"], parts["selection"], chosen.weights, given.device, threads, parts["conventions"], given.mode,
         given_boxes=with_boxes,
@@ -107,16 +108,17 @@ def chosen_detector(given: DetectorOptions) -> ChosenDetector:
     )  # fmt: skip
 
 
-def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> tuple[dict[str, Any], Vocabulary]:
-    """The sections of a detector as the settings change them, and its names."""
+def detector_parts(chosen: ChosenDetector, given: DetectorOptions) -> dict[str, Any]:
+    """The sections of a detector as the settings change them."""
     sections = {"detector": chosen.config, "conventions": chosen.conventions, "selection": chosen.selection}
-    parts: dict[str, Any] = apply_overrides(sections, given.set)
+    return apply_overrides(sections, given.set)
+
+
+def detector_names(chosen: ChosenDetector, given: DetectorOptions, sizes: DetectorConfig) -> Vocabulary:
+    """The names of a detector's classes and attributes."""
     if given.vocab is None:
-        return parts, Vocabulary(chosen.class_names, chosen.attribute_names)
-    sizes = parts["detector"]
-    return parts, load_vocabulary(
-        given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
-    )
+        return Vocabulary(chosen.class_names, chosen.attribute_names)
+    return load_vocabulary(given.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None)
 
 
 def need_detector(named: NamedFiles, given: DetectorOptions, *, runs_here: bool = True) -> None:

@@ -220,6 +220,7 @@ def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
     named.need("--boxes", images.boxes)
     named.need("--captions", images.captions, FILE)
     need_detector(named, detector, runs_here=runs_here)
+    named.look(lambda: detector.mode)
     named.look(lambda: _check_out(out, images.sources))
     named.look(lambda: check_runner_name(request.run.runner))
     named.check()

@@ -7,7 +7,7 @@ that a list is a list.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +53,7 @@ class RequestedData(HeldOutOptions):
         "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. One for each --store, or several for one; own "
         "means those of the store.", "FILE", INPUT, default="the stores' own",
     )] = ()  # fmt: skip
+    _: KW_ONLY
     validation_captions: Annotated[str | None, option(
         "Captions that evaluations ask about and that are not trained on. Of a Karpathy file its split val.", "FILE",
         INPUT,
@@ -130,7 +131,7 @@ class RequestedModel:
 
 
 @renamed(images="photos", labels_images="labels_photos", judge_images="judge_photos")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestedEncoder(EncoderRequest):
     """Further options of a run through the region encoder, and labelled photos that its detector learns from."""
 
@@ -165,7 +166,7 @@ class RequestedEncoder(EncoderRequest):
 
 
 @renamed(settings="set")
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestedTraining(TrainingOptions):
     """Training of the run. What is None is that of the recipe, or as `--help` tells it."""
 

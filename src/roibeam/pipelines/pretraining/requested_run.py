@@ -300,7 +300,8 @@ def run_stages(
             continue
         logger.info("%s", stage.title(number, of=len(stages)))
         try:
-            request = replace(stage.request, out=folder, training=replace(stage.request.training, resume=resume))
+            training = replace(stage.request.training, resume=resume, resume_from=None)
+            request = replace(stage.request, out=folder, training=training)
             if number > 1:
                 request = replace(request, model=replace(request.model, from_run=str(run.folder(number - 1))))
             tell(request, run_pretraining(request))

@@ -200,7 +200,8 @@ def recipe_of(request: PretrainRequest) -> Recipe | None:
 
 def recorded_recipe_notes(request: PretrainRequest) -> list[str]:
     """Notes of settings that a resumed run keeps although its recipe has changed."""
-    kept, fresh = recipe_of(request), recipe_of(replace(request, training=replace(request.training, resume=False)))
+    anew = replace(request.training, resume=False, resume_from=None)
+    kept, fresh = recipe_of(request), recipe_of(replace(request, training=anew))
     if kept is None or fresh is None:
         return []
     named = {each.partition("=")[0].strip() for each in request.training.settings}

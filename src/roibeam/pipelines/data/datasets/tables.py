@@ -109,6 +109,8 @@ def open_parquet(path: str | Path, otherwise: str) -> Iterator[ParquetFile]:
         with parquet.ParquetFile(path) as file:
             yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what the file holds
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{str(path)!r}: {otherwise}: {reason}") from None
 

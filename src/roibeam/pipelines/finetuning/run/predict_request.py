@@ -39,11 +39,6 @@ def checkpoints_of(request: PredictRequest) -> list[FoundModel]:
     """
     return [task_checkpoint(run) for run in _runs(request)]
 
-    def checkpoints(self) -> list[FoundModel]:
-        """The model of each run, in the folder of its checkpoint: the best by `train.best_by`, else the newest. Raises
-        ValueError when a run is none of fine-tuning, or has no checkpoint yet."""
-        return [task_checkpoint(run) for run in self._runs()]
-
 
 def checkpoint_notes(request: PredictRequest) -> list[str]:
     """Notes on the chosen checkpoint of each run with `train.best_by`."""

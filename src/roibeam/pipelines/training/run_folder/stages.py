@@ -59,8 +59,9 @@ class StagedRun:
                 f"command, or choose another folder"
             )
         for number, (saved, now) in enumerate(zip(before, self._stages, strict=False), start=1):
-            now["done"] = saved["done"] and saved["options"] == now["options"]
-            if saved["options"] != now["options"] and (self.folder(number + 1) / LOG_NAME).exists():
+            is_same = _by_name(saved["options"]) == _by_name(now["options"])
+            now["done"] = saved["done"] and is_same
+            if not is_same and (self.folder(number + 1) / LOG_NAME).exists():
                 gone = [each for each in saved["options"] if each not in now["options"]]
                 come = [each for each in now["options"] if each not in saved["options"]]
                 changed = f"{' '.join(gone) or 'nothing'} -> {' '.join(come) or 'nothing'}"
@@ -95,6 +96,11 @@ class StagedRun:
             raise ValueError(
                 f"{self.run_dir} is not empty and no run in stages ({others[0]!r} is in it); choose a new folder"
             )
+
+
+def _by_name(options: Sequence[str]) -> list[str]:
+    """The options by their names, those of one name as they were given: a command may have them in any order."""
+    return sorted(options, key=lambda each: each.partition(" ")[0])
 
 
 def _read(run_dir: Path) -> list[dict[str, Any]]:
