@@ -361,7 +361,8 @@ def _classes_of_columns(
 
 def _ids_and_scores(column: dict[str, bytes], kind: str, num_regions: int) -> tuple[np.ndarray, np.ndarray]:
     ids = id_array(_array(column, f"{kind}_id", num_regions)[:, 0], f"{kind}_id", num_regions)
-    return ids, score_array(_array(column, f"{kind}_conf", num_regions), f"{kind}_conf", num_regions)
+    scores = score_array(_array(column, f"{kind}_conf", num_regions), f"{kind}_conf", num_regions)
+    return ids, scores.copy()  # in place of a view of the text, which is read-only
 
 
 def _line_key(line: bytes, column: int = 0) -> bytes:

@@ -62,7 +62,7 @@ class FeatureFormat(ABC):
 
     def layout_named(self, layout: str | None) -> str:
         """A layout that `write` takes, None for the default; ValueError for a name that is none."""
-        if layout not in (None, *self.layouts):
+        if layout and layout not in self.layouts:
             raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(self.layouts)}")
         return layout or self.layouts[0]
 

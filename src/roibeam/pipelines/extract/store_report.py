@@ -97,7 +97,7 @@ def report_page(
         image_hw = (int(regions.height), int(regions.width))
         drawn = _regions_to_draw(regions, class_names, attribute_names)
         photos.append(Photo(image_id, image_hw, len(regions.class_ids), drawn, *thumbnail_of(image_id, image_hw)))
-    yield from page_html(
+    return page_html(
         facts, figures, _failure_groups(failures), photos, regions_per_photo=_REGIONS_PER_PHOTO,
         attribute_score=ATTRIBUTE_SCORE,
     )  # fmt: skip
