@@ -183,6 +183,10 @@ def test_what_is_there_stays_and_other_layouts_are_refused(tmp_path: Path, name:
     found, path = format_named(name), place(tmp_path, name)
     with pytest.raises(ValueError, match=f"layout 'other' of {name}.*{found.layouts[-1]}"):
         found.write(PAIR, path, layout="other")
+    path.mkdir()
+    with pytest.raises(ValueError, match="exists already"):
+        found.write(PAIR, path)
+    path.rmdir()
     path.write_bytes(b"something")
     with pytest.raises(ValueError, match="exists already"):
         found.write(PAIR, path)

@@ -53,7 +53,7 @@ def marked(name: str) -> Any:
 
 def outputs(arrays: Mapping[str, Any]) -> set[str]:
     found = {name for name in arrays if name.startswith(("out/", "grad", "final", "ema"))}
-    return {name for name in found if not name.endswith(NOISE)} - NOT_COMPARED
+    return {name for name in found if not (name.startswith("grad") and name.endswith(NOISE))} - NOT_COMPARED
 
 
 @pytest.mark.parametrize("name", [marked(case.name) for case in PLANNED])
@@ -82,13 +82,13 @@ def test_a_folder_of_another_name_is_recognised(family: str, tmp_path: Path) -> 
     assert {case.family for case in plan_cases(tmp_path)} == {family}
 
 
-def changed(array: np.ndarray) -> np.ndarray:
+def changed(array: np.ndarray, share: float = 0.02, least: float = 1e-3) -> np.ndarray:
     """Every number moved by more than any tolerance; another text."""
     if array.dtype.kind == "U":
         return np.array(json.dumps(["other"]))
     if array.dtype.kind in "biu":
         return ~array if array.dtype == bool else array + np.ones((), array.dtype)
-    return array + array.dtype.type(0.02 * np.abs(array).max(initial=0.0) + 1e-3)
+    return array + array.dtype.type(share * np.abs(array).max(initial=0.0) + least)
 
 
 # One case of each kind that a family has.
@@ -126,7 +126,8 @@ def test_every_changed_array_is_a_miss(name: str, tmp_path: Path) -> None:
     arrays = read(name)
     # Names that were drawn are what our texts are made of: others show in the texts.
     names = {each for each in outputs(arrays) if not each.endswith("names_drawn")}
-    arrays |= {each: changed(arrays[each]) for each in names}
+    moved = (1e-6, 1e-7) if is_run(name) else ()  # their tolerances are far closer than those of models
+    arrays |= {each: changed(arrays[each], *moved) for each in names}
     unknown = set() if "/init_" in name else {"out/unknown"}  # there it would be a weight that is computed
     arrays |= dict.fromkeys(unknown, np.zeros(1))
     found = set(run_changed(name, arrays, tmp_path))

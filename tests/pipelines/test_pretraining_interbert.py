@@ -209,3 +209,9 @@ def test_features_as_targets(tokenizer, corpus):
     assert torch.equal(batch.region_targets, batch.region_features[batch.region_target_mask].float())
     assert task.losses(task.model, batch).losses["masked_regions"].mean.isfinite()
     assert NUM_CLASSES + 1 != WIDTH  # else the test says nothing
+
+
+def test_more_elements_than_positions(tokenizer, corpus):
+    sizes = {"max_position_embeddings": 37, "with_region_positions": True, "with_image_sep": True}
+    with pytest.raises(ValueError, match="up to 38 elements"):
+        make_task("interbert", corpus, tokenizer, sizes=sizes)

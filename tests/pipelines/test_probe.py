@@ -213,6 +213,19 @@ def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> No
     assert "prefers-color-scheme: dark" in svg and ">No meaning.</text>" in svg
 
 
+@pytest.mark.parametrize(
+    "text", ["font-family: Arial; [MASK]", "font: bold big [MASK]", "data:image/png;base64,AA", "a \x1b[31m #d8d8d8"]
+)
+def test_a_text_stays_as_it_was_typed(text: str, tokenizer: Any) -> None:
+    """What is changed in matplotlib's markup are its tags alone."""
+    said = probe(build("ImageBERT"), make_record(3), "a [MASK]", tokenizer, Names(()))
+    draw = partial(draw_probe, said, make_record(3), Names(()), text=text, photo=None, banner=None)
+    drawn = ElementTree.fromstring(picture_svg(draw, label=text))
+    texts = ["".join(each.itertext()) for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    shown = text.replace("\x1b", r"\x1b")
+    assert shown in texts and drawn.attrib["aria-label"] == shown
+
+
 @pytest.fixture(scope="module")
 def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer beside it."""

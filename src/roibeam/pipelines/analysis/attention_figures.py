@@ -228,7 +228,7 @@ def draw_looks(
     sheet.photo(record, photo, regions, _MOST_HEIGHT)
     sheet.y += 6
     names = sheet.axes(MARGIN, INNER, (CELL - 1) * len(groups))
-    names.set(xlim=(0, INNER), ylim=(len(groups), 0))
+    names.set(xlim=(0, INNER), ylim=(max(len(groups), 1), 0))
     for place, group in enumerate(groups):
         tag(names, CELL / 2, place + 0.5, place + 1, colour_of(place), ha="center", va="center")
         covered = "" if len(group.regions) else ": no region covers it"

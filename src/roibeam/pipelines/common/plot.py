@@ -10,11 +10,11 @@ dark. The same numbers give the same text. matplotlib is imported when the first
 from __future__ import annotations
 
 import base64
-import html
 import io
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
+from roibeam.messages import escaped
 
 WIDTH_PX = 360
 _LETTERS_PX = 12
@@ -228,7 +229,8 @@ def picture_svg(draw: Callable[[Mapping[str, str]], Drawn], *, label: str) -> st
     start, _, rest = element.partition(">")
     start = start.replace('class="plot"', 'class="plot picture" width="100%" xmlns="http://www.w3.org/2000/svg"')
     start = start.replace('style="', 'style="max-width: 720px; margin: 0 auto; background: var(--page); ')
-    return re.sub(r"data:image/png;base64,([^\"]+)", _as_jpeg, f"{start}><style>{style}</style>{rest}\n")
+    own = f"{start}><style>{style}</style>{rest}\n"
+    return re.sub(r'(<image [^>]*href=")data:image/png;base64,([^"]+)', _as_jpeg, own)
 
 
 def picture_png(draw: Callable[[Mapping[str, str]], Drawn]) -> bytes:
@@ -240,15 +242,17 @@ def picture_png(draw: Callable[[Mapping[str, str]], Drawn]) -> bytes:
 def _saved(picture: Drawn, kind: str, **look: Any) -> bytes:
     content = io.BytesIO()
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    picture.figure.savefig(content, format=kind, bbox_inches=picture.part, **{"metadata": metadata, **look})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a browser has fonts of its own
+        picture.figure.savefig(content, format=kind, bbox_inches=picture.part, **{"metadata": metadata, **look})
     return content.getvalue()
 
 
 def _as_jpeg(found: re.Match[str]) -> str:
     """A photo of an SVG file in a tenth of the bytes."""
     content = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB").save(content, "JPEG", quality=90)
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+    Image.open(io.BytesIO(base64.b64decode(found[2]))).convert("RGB").save(content, "JPEG", quality=90)
+    return f"{found[1]}data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def _settings(colours: Mapping[str, str]) -> Any:
@@ -345,18 +349,23 @@ def _element(markup: str, key: str, *, label: str) -> str:
     view_box = _attribute(markup, "viewBox")
     inner = markup[markup.index("<g id=") : markup.rindex("</svg>")]
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', inner))
-    inner = re.sub(r' id="([^"]+)"', lambda found: f' id="{key}-{found[1]}"' if found[1] in used else "", inner)
-    inner = re.sub(r'(href="#|url\(#)', rf"\g<1>{key}-", inner)
-    # The letters are the page's; matplotlib names a dozen of its own.
-    inner = re.sub(r" font-family: [^;\"]+;?", "", inner)
-    inner = re.sub(r"\bfont: (\w+) (\w+) [^;\"]+", r"font-weight: \1; font-size: \2", inner)
-    inner = re.sub(r' transform="rotate\(-0 [^"]*"', "", inner)
-    for colour, name in _VARIABLES.items():
-        inner = re.sub(rf"{colour}\b", f"var(--{name})", inner)
+
+    def of_page(tag: re.Match[str]) -> str:
+        own = re.sub(r' id="([^"]+)"', lambda found: f' id="{key}-{found[1]}"' if found[1] in used else "", tag[0])
+        own = re.sub(r'(href="#|url\(#)', rf"\g<1>{key}-", own)
+        # The letters are the page's; matplotlib names a dozen of its own.
+        own = re.sub(r" font-family: [^;\"]+;?", "", own)
+        own = re.sub(r"\bfont: (\w+) (\w+) [^;\"]+", r"font-weight: \1; font-size: \2", own)
+        own = re.sub(r' transform="rotate\(-0 [^"]*"', "", own)
+        for colour, name in _VARIABLES.items():
+            own = re.sub(rf"{colour}\b", f"var(--{name})", own)
+        return own
+
+    inner = re.sub(r"<[^>]+>", of_page, inner)  # tags alone: texts are other people's
     inner = re.sub(r"\s*\n\s*", " ", inner)
     return (
         f'<svg class="plot" viewBox="{view_box}" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
-        f'aria-label="{html.escape(label)}" style="stroke-linejoin: round; stroke-linecap: butt">{inner}</svg>'
+        f'aria-label="{escaped(label, 300)}" style="stroke-linejoin: round; stroke-linecap: butt">{inner}</svg>'
     )
 
 

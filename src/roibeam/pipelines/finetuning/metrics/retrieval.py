@@ -179,7 +179,6 @@ def write_ids(path: Path, captions: Sequence[str], images: Sequence[str], folds:
 
 
 def read_pair_scores(path: Path) -> PairScores:
-    """"""
     beside = ids_path(path)
     ids = read_json_object(beside, hint="it says whose the rows and columns of the scores are")
     captions, images, folds = ids.get("captions"), ids.get("images"), ids.get("folds", 1)

@@ -273,7 +273,7 @@ class GroupBatches:
         return (longest, self._max_pieces) if longest > self._max_pieces else None
 
     def batch(self, groups: Sequence[TaskGroup]) -> TaskBatch:
-        """"""
+        """The rows of some groups, collated. Raises ValueError that names the group whose rows do not fit."""
         return self.finished(groups, self.rows(groups))
 
     def finished(self, groups: Sequence[TaskGroup], rows: SharedRows) -> TaskBatch:
