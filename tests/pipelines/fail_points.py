@@ -167,7 +167,7 @@ def _count_engine_calls(reached: _Reached) -> None:
 
     def counted_one_more(self: Progress) -> None:
         one_more(self)
-        if self._what == "writing":
+        if self.what == "writing":
             reached(EXPORT, "")
 
     Progress.one_more = counted_one_more  # type: ignore[method-assign]
