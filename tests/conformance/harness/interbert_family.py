@@ -55,7 +55,9 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
         if "in/retrieval_target" in arrays:
             random = arrays.whole("in/retrieval_target", 0, 2, rows)  # 0 = match, as everywhere in the release
             every = torch.ones_like(random, dtype=torch.bool)
-            term = binary_cross_entropy(model.match_log_odds(output), 1.0 - random, every)
+            odds = model.match_log_odds(output)
+            assert odds is not None
+            term = binary_cross_entropy(odds, 1.0 - random, every)
             losses["retrieval_loss"] = constant(term.mean)
     yield from batch_checks(arrays, model, outputs, losses, our_name)
 

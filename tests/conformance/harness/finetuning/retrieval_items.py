@@ -35,14 +35,14 @@ from roibeam.pipelines.finetuning.run.group_batches import GroupBatches
 from roibeam.pipelines.finetuning.systems.named_systems import system_named
 from roibeam.pipelines.finetuning.systems.options import LONGEST, RELEASE_CUT, LayoutOptions
 from roibeam.pipelines.finetuning.systems.task_system import OutputSpec
-from roibeam.pipelines.finetuning.tasks.retrieval import Distractors, RetrievalOptions, caption_groups
+from roibeam.pipelines.finetuning.tasks.retrieval import Distractors, RandomDraws, RetrievalOptions, caption_groups
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
 _LINES = f"{FILES}all.jsonline"
 _OF_RANDOM_IMAGE = 2  # its row in a group of the release's mix
 
 
-class _FileDraws:
+class _FileDraws(RandomDraws):
     """`RandomDraws` that were noted when the release ran: what, and which number it gave."""
 
     def __init__(self, drawn: Sequence[Any], groups: Sequence[TaskGroup], pool: np.ndarray) -> None:
