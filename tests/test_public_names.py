@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,10 @@ def test_importing_the_package_imports_nothing_dear(tmp_path: Path) -> None:
         "import sys, roibeam, roibeam.features, roibeam.model; "
         "print({'torch', 'numpy', 'apache_beam', 'transformers', 'lmdb'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    eager = {**os.environ, "EAGER_IMPORT": "1"}  # which lazy_loader obeys
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=eager, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "set()\n"
 
 
@@ -81,6 +85,9 @@ def test_the_package_can_be_run_and_is_typed() -> None:
     done = subprocess.run([sys.executable, "-m", "roibeam", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"roibeam {roibeam.__version__}\n"
     assert (PACKAGE / "py.typed").is_file()
+    from roibeam.pipelines.extract.photos_to_store import extract  # which no command calls
+
+    assert roibeam.extract is extract
 
 
 @pytest.mark.parametrize(
