@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.network.state import renamed
-from roibeam.extraction.weights.sources import container_of, first_line
+from roibeam.extraction.weights.sources import container_of
 from roibeam.features.safe_pickle import UnsafePickleError, load_pickle
-from roibeam.messages import printable
+from roibeam.messages import first_line, printable
 
 _MAX_SIDES = 4  # of a blob
 MAX_BYTES = 2**31 - 1  # of one protocol buffer; the published file has about 250 MB

@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from roibeam.messages import first_line
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -331,11 +333,6 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
             url, url, digest.hexdigest(),
         )  # fmt: skip
     return target
-
-
-def first_line(error: BaseException) -> str:
-    """First line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".bin", ".model", ".pkl", ".caffemodel")

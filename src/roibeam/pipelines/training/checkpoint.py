@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
+from roibeam.messages import first_line
 from roibeam.model.common.exponential_average import FIRST_UPDATE, ExponentialAverage
 from roibeam.pipelines.common.compute import OF_THIS_PROCESS
 from roibeam.pipelines.common.console.command_files import read_json_object
@@ -169,7 +170,7 @@ def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Positio
     try:
         return _load(folder, state, rank)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise ValueError(
             f"checkpoint {folder} is damaged or incomplete ({reason}); {other_checkpoints(folder)}"
         ) from None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roibeam.features.folders.durable_files import check_regular_file
-from roibeam.messages import name_hint, plural, printable
+from roibeam.messages import first_line, name_hint, plural, printable
 from roibeam.pipelines.common.image_ids import is_utf8
 from roibeam.pipelines.data.datasets.rows import (
     NO_URL,
@@ -111,7 +111,7 @@ def open_parquet(path: str | Path, otherwise: str) -> Iterator[ParquetFile]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what the file holds
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise ValueError(f"{str(path)!r}: {otherwise}: {reason}") from None
 
 

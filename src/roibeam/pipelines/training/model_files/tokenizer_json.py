@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.messages import printable
+from roibeam.messages import first_line, printable
 
 MAX_TOKENIZER_BYTES = 64 * 2**20
 _MOST_STEPS, _MOST_GROWTH = 32, 16  # of one kind of part; how much longer they may make a text
@@ -43,7 +43,7 @@ def as_refusal(error: BaseException, named: str) -> BaseException:
     """The exception to raise for an error of the library, whose panics are no `Exception`; `named`: the file."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         return error
-    reason = printable((str(error).strip().splitlines() or [type(error).__name__])[0], 300)
+    reason = printable(first_line(error), 300)
     return ValueError(reason if reason.startswith(named) else f"{named}: no tokenizer that can be read: {reason}")
 
 
