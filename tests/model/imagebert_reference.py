@@ -4,30 +4,8 @@ Inference only: no dropout. Sections below are those of the paper. Shapes: B pai
 S = rows of the joint sequence, H hidden, I intermediate, V words, L positions, D region feature, G global feature,
 K object classes, P candidates. A linear layer is `x @ weight.T + bias`, weight (out, in).
 
-Parameters (`Parameters`, a plain dict):
-
-    word_embed                              (V, H)          also the decoder of the MLM head
-    segment_embed                           (2, H)          0 text, 1 image
-    position_embed                          (L, H)          p_seq of text; one row of it serves all visual tokens
-    text_norm.{weight,bias}                 (H,)            LN of linguistic embeddings
-    image_embed.{weight,bias}               (H, D), (H,)    v = ImageEmbed(r)
-    location_embed.{weight,bias}            (H, 5), (H,)    p_img = PositionEmbed(c)
-    image_norm.{weight,bias}                (H,)            LN of image embeddings
-    global_embed.{weight,bias}              (H, G), (H,)    only with a global image token
-    encoder.N.{query,key,value}.*           (H, H), (H,)    layer N = 0, 1, ...
-    encoder.N.attention_output.*            (H, H), (H,)
-    encoder.N.attention_norm.{weight,bias}  (H,)
-    encoder.N.intermediate.{weight,bias}    (I, H), (I,)
-    encoder.N.output.{weight,bias}          (H, I), (H,)
-    encoder.N.output_norm.{weight,bias}     (H,)
-    pooler.{weight,bias}                    (H, H), (H,)
-    mlm.dense.{weight,bias}                 (H, H), (H,)
-    mlm.norm.{weight,bias}                  (H,)
-    mlm.bias                                (V,)
-    moc.{weight,bias}                       (K, H), (K,)
-    mrfr.{weight,bias}                      (D, H), (D,)
-    itm.{weight,bias}                       (1, H), (1,)
-
+Parameters are a plain dict by the names and shapes of `draw_parameters`; `word_embed` is also the decoder of the MLM
+head, segment 0 is text and 1 the image, and one row of `position_embed` serves all visual tokens.
 A model that shares one LN between text and image, or one projection between regions and the global feature, is
 compared by giving both names the same array.
 
@@ -315,28 +293,6 @@ def pretraining_losses(
         "itm": binary_loss(itm_logits(parameters, output.pooled), batch.matched),
     }
     return losses | {"total": sum(losses.values())}
-
-
-# -- section 4.4: fine-tuning for retrieval --------------------------------------------------------------------------
-# logits (N, P): N groups of P candidate pairs; positive (N,) int: which one is true
-
-
-def retrieval_binary_loss(logits: np.ndarray, positive: np.ndarray) -> float:
-    """L_BCE: every one of the P pairs by itself."""
-    return binary_loss(logits, np.arange(logits.shape[1]) == positive[:, None])
-
-
-def retrieval_multi_class_loss(logits: np.ndarray, positive: np.ndarray) -> float:
-    """L_CE: softmax over the P logits of a group."""
-    return classification_loss(logits, positive, np.ones(len(logits), dtype=bool))
-
-
-def retrieval_triplet_loss(logits: np.ndarray, positive: np.ndarray, margin: float = 0.2) -> float:
-    """L_Triplet: max(0, m - s+ + s-_h) of sigmoids, with the hardest negative of a group."""
-    s = np.exp(-np.logaddexp(0.0, -logits))
-    is_positive = np.arange(logits.shape[1]) == positive[:, None]
-    hardest = np.where(is_positive, -np.inf, s).max(axis=1)
-    return float(np.maximum(0.0, margin - s[is_positive] + hardest).mean())
 
 
 # -- for comparisons -------------------------------------------------------------------------------------------------

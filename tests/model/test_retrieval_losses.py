@@ -1,4 +1,4 @@
-"""Retrieval losses by hand, and over any model; test_imagebert_against_reference.py compares random ones."""
+"""Retrieval losses by hand, and over any model."""
 
 import math
 
@@ -21,8 +21,10 @@ def test_by_hand():
     right = -math.log(3 / 4) - math.log(1 / 2) - math.log(3 / 4)
     wrong = -math.log(1 / 4) - math.log(1 / 2) - math.log(1 / 4)
     assert binary.total.item() == pytest.approx(right + wrong)
+    assert binary_loss(LOG_ODDS[:1], TRUE[:1]).total.item() == pytest.approx(right)
     # Odds 3, 1 and 1/3 of 13/3.
     assert multi_class.total.item() == pytest.approx(-math.log(9 / 13) - math.log(1 / 13))
+    assert multi_class_loss(LOG_ODDS[:1], TRUE[:1]).total.item() == pytest.approx(-math.log(9 / 13))
     # 0.2 - 3/4 + 1/2 is below 0; the other group's hardest wrong one is the first.
     assert triplet.total.item() == pytest.approx(0.2 - 1 / 4 + 3 / 4)
     assert triplet_loss(LOG_ODDS, TRUE, margin=0.3).total.item() == pytest.approx(0.05 + 0.8)
