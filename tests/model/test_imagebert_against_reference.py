@@ -1,21 +1,22 @@
 """ImageBERT against the numpy float64 reference made from the paper alone, on random configurations and batches.
 
-What the reference shares with BERT is held by this comparison, since ours has reference arrays of other models; its
-locations and the sum of its losses are worked out by hand at the end. Retrieval: test_retrieval_losses.py, by hand.
+What the reference shares with BERT is held by this comparison, since ours has reference arrays of other models.
+Retrieval: test_task_losses.py, by hand.
 """
 
 import dataclasses
-import math
 import random
 
 import imagebert_reference as reference
 import numpy as np
 import pytest
 import torch
+from model_examples import in_dtype, tensors
+from vilbert_examples import make_batch
 
 from roibeam.model.common.transformer import Packing
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.inputs import IGNORE_INDEX
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 LOSSES = {"masked_words": "mlm", "masked_regions": "moc", "masked_region_features": "mrfr", "matching": "itm"}
@@ -57,42 +58,14 @@ def reference_name(name):
     return NAMES[ours] + name.removeprefix(ours)
 
 
-def draw_sizes(seed):
-    pick = random.Random(seed)
-    heads = pick.choice([1, 2, 3])
-    return reference.Sizes(
-        hidden=heads * pick.choice([4, 6]),
-        layers=pick.randint(1, 3),
-        heads=heads,
-        intermediate=pick.randint(8, 30),
-        vocabulary=pick.randint(10, 40),
-        positions=pick.randint(10, 20),
-        region_feature=pick.randint(3, 12),
-        object_classes=pick.randint(7, 12),
-        dummy_position=pick.randint(0, 9),
-        final_separator=(None, "dummy", "next")[seed % 3],
-        global_feature=(0, 5)[seed % 2],
-        pairs=pick.randint(2, 6),
-        words=pick.randint(5, 9),
-        regions=pick.randint(2, 8),
-    )
-
-
 def make_model(sizes, parameters, **choices):
     config = ImageBertConfig(
-        vocab_size=sizes.vocabulary,
-        hidden_size=sizes.hidden,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        intermediate_size=sizes.intermediate,
-        max_position_embeddings=sizes.positions,
-        region_feature_size=sizes.region_feature,
-        num_region_labels=sizes.object_classes,
-        dummy_position=sizes.dummy_position,
-        final_separator=sizes.final_separator or "none",
-        global_feature_size=sizes.global_feature,
-        **choices,
-    )
+        vocab_size=sizes.vocabulary, hidden_size=sizes.hidden, num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads, intermediate_size=sizes.intermediate,
+        max_position_embeddings=sizes.positions, region_feature_size=sizes.region_feature,
+        num_region_labels=sizes.object_classes, dummy_position=sizes.dummy_position,
+        final_separator=sizes.final_separator or "none", global_feature_size=sizes.global_feature, **choices,
+    )  # fmt: skip
     model = ImageBertForPreTraining(config).double().eval()
     state = {name: torch.from_numpy(parameters[reference_name(name)]) for name in model.state_dict()}
     assert len(state) == len(parameters)  # none of the reference's is left over
@@ -100,35 +73,48 @@ def make_model(sizes, parameters, **choices):
     return model
 
 
-def to_batch(sizes, drawn, rng):
-    """Class distributions whose best foreground class is the drawn label; background, often the best of all, last."""
-    labels = torch.from_numpy(drawn.region_labels)
-    scores = torch.from_numpy(rng.normal(size=(*labels.shape, sizes.object_classes + 1)))
-    best = scores[..., :-1].amax(dim=-1, keepdim=True) + 1.0
-    targets = scores.scatter(2, labels[..., None], best).softmax(dim=-1)
-    globals_ = drawn.global_features
-    return VLBatch(
-        text_ids=torch.from_numpy(drawn.word_ids),
-        text_mask=torch.from_numpy(drawn.is_word),
-        text_segments=torch.zeros(drawn.word_ids.shape, dtype=torch.long),
-        region_features=torch.from_numpy(drawn.region_features),
-        region_boxes=torch.from_numpy(drawn.boxes_px),
-        region_mask=torch.from_numpy(drawn.is_region),
-        image_hw=torch.from_numpy(drawn.image_hw).double(),
-        masked_regions=torch.from_numpy(drawn.zeroed_regions),
-        global_features=None if globals_ is None else torch.from_numpy(globals_),
-        text_labels=torch.from_numpy(np.where(drawn.masked_words, drawn.word_targets, IGNORE_INDEX)),
-        region_targets=targets,
-        region_target_mask=torch.from_numpy(drawn.masked_regions),
-        match_labels=torch.from_numpy(drawn.matched).long(),
+def as_reference(batch):
+    """The same batch by the reference's names; the object class is the best of the foreground, background is last."""
+    arrays = {name: value.numpy() for name, value in tensors(batch).items()}
+    labelled = arrays["text_labels"] != IGNORE_INDEX
+    return reference.Batch(
+        word_ids=arrays["text_ids"],
+        is_word=arrays["text_mask"],
+        masked_words=labelled,
+        word_targets=np.where(labelled, arrays["text_labels"], 0),
+        region_features=arrays["region_features"],
+        boxes_px=arrays["region_boxes"],
+        image_hw=arrays["image_hw"],
+        is_region=arrays["region_mask"],
+        masked_regions=arrays["region_target_mask"],
+        zeroed_regions=arrays["masked_regions"],
+        region_labels=arrays["region_targets"][..., :-1].argmax(axis=-1),
+        matched=arrays["match_labels"] == 1,
+        global_features=arrays.get("global_features"),
     )
 
 
 def draw(seed, **choices):
-    rng = np.random.default_rng(seed)
-    sizes = draw_sizes(seed)
-    parameters, drawn = reference.draw_parameters(sizes, rng), reference.draw_batch(sizes, rng)
-    return sizes, parameters, drawn, make_model(sizes, parameters, **choices), to_batch(sizes, drawn, rng)
+    """Pairs 0 and 2 match, pair 1 does not; a masked word is replaced by another, the second predicted region kept."""
+    pick, rng = random.Random(seed), np.random.default_rng(seed)
+    heads = pick.choice([1, 2, 3])
+    sizes = reference.Sizes(
+        hidden=heads * pick.choice([4, 6]),
+        layers=pick.randint(1, 3),
+        heads=heads,
+        intermediate=pick.randint(8, 30),
+        object_classes=pick.randint(7, 12),
+        dummy_position=pick.randint(0, 9),
+        final_separator=(None, "dummy", "next")[seed % 3],
+        global_feature=(0, 5)[seed % 2],
+    )
+    lengths, regions = [pick.randint(4, 9) for _ in range(3)], [pick.randint(2, 8) for _ in range(3)]
+    batch = make_batch(lengths, regions, text_pad=seed % 2, seed=seed, target_size=sizes.object_classes + 1)
+    replaced = torch.where(batch.text_labels == IGNORE_INDEX, batch.text_ids, (batch.text_ids + 5) % sizes.vocabulary)
+    features = torch.from_numpy(rng.normal(size=(3, 5))) if sizes.global_feature else None
+    batch = in_dtype(dataclasses.replace(batch, text_ids=replaced, global_features=features), torch.float64)
+    parameters = reference.draw_parameters(sizes, rng)
+    return sizes, parameters, as_reference(batch), make_model(sizes, parameters, **choices), batch
 
 
 def assert_equal(ours, theirs):
@@ -199,32 +185,3 @@ def test_gradients_are_finite_differences_of_the_reference(seed):
         other = tuple(int(rng.integers(size)) for size in parameter.shape)
         wanted = reference.numerical_gradient(total, parameters, reference_name(name), other)
         assert parameter.grad[other].item() == pytest.approx(wanted, rel=1e-6, abs=1e-8), name
-
-
-def test_location_vector_by_hand():
-    boxes_px = np.array([[[20.0, 10.0, 120.0, 60.0], [0.0, 0.0, 0.0, 0.0]]])
-    locations = reference.location_vectors(boxes_px, np.array([[100, 200]]))  # height 100, width 200
-    # 100 x 50 of 200 x 100 pixels is a quarter of the image.
-    np.testing.assert_allclose(locations, [[[0.1, 0.1, 0.6, 0.6, 0.25], [0.0] * 5]])
-
-
-def test_total_is_the_plain_sum_of_losses_on_the_right_heads():
-    """Heads whose weights are zero give their bias, and so losses that one can work out."""
-    sizes, rng = reference.Sizes(final_separator="next", global_feature=5), np.random.default_rng(1)
-    parameters, batch = reference.draw_parameters(sizes, rng), reference.draw_batch(sizes, rng)
-    zeroed = ("mlm.dense", "mlm.norm", "moc", "mrfr", "itm")
-    silent = {name: np.zeros_like(p) if name.startswith(zeroed) else p for name, p in parameters.items()}
-    silent["mlm.bias"] = np.zeros(30)
-    silent["itm.bias"] = np.array([math.log(3.0)])
-    batch = dataclasses.replace(
-        batch, matched=np.array([True, False, True, True]), region_features=batch.region_features * 0 + 2.0
-    )
-    losses = reference.pretraining_losses(silent, sizes, batch)
-    expected = {
-        "mlm": math.log(30.0),
-        "moc": math.log(7.0),
-        "mrfr": 4.0,
-        "itm": (3.0 * math.log(4.0 / 3.0) + math.log(4.0)) / 4.0,
-    }
-    assert losses == pytest.approx(expected | {"total": sum(expected.values())})
-    assert reference.pretraining_losses(silent, sizes, batch, "sum")["mrfr"] == pytest.approx(40.0)
