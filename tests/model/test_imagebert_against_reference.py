@@ -112,7 +112,8 @@ def draw(seed, **choices):
     batch = make_batch(lengths, regions, text_pad=seed % 2, seed=seed, target_size=sizes.object_classes + 1)
     replaced = torch.where(batch.text_labels == IGNORE_INDEX, batch.text_ids, (batch.text_ids + 5) % sizes.vocabulary)
     features = torch.from_numpy(rng.normal(size=(3, 5))) if sizes.global_feature else None
-    batch = in_dtype(dataclasses.replace(batch, text_ids=replaced, global_features=features), torch.float64)
+    own = {"text_ids": replaced, "text_segments": torch.zeros_like(batch.text_segments), "global_features": features}
+    batch = in_dtype(dataclasses.replace(batch, **own), torch.float64)
     parameters = reference.draw_parameters(sizes, rng)
     return sizes, parameters, as_reference(batch), make_model(sizes, parameters, **choices), batch
 

@@ -378,12 +378,19 @@ def test_attention_maps(name):
             assert (weights[~real] == 0).all() and (weights[real] > 0).all()
 
 
+# One layer of each kind is enough, with one of text before the co-attention.
+ONE_OF_EACH_LAYER = {"num_hidden_layers": 1, "image_num_hidden_layers": 1}
+ONE_CO_ATTENTION = {"num_hidden_layers": 2, "text_co_attention": (1,), "image_co_attention": (0,)}
+
+
 @pytest.mark.parametrize("region_loss", ["kl", "regression"])
 @pytest.mark.parametrize("name", ["ViLBERT", "InterBERT", "InterBERT, paper"])
 def test_gradients_are_those_of_finite_differences(name, region_loss):
     """float64, every parameter along a random direction."""
     size = FEATURES if region_loss == "regression" else LABELS
-    model = randomised(EXAMPLES[name].make(region_loss=region_loss, region_target_size=size)).double()
+    layers = ONE_OF_EACH_LAYER | (ONE_CO_ATTENTION if name == "ViLBERT" else {})
+    model = EXAMPLES[name].make(region_loss=region_loss, region_target_size=size, **layers)
+    model = randomised(model).double()
     batch = in_dtype(make_full_batch((5, 4), (3, 2), target_size=size), torch.float64)
     wanted = gradients(model, batch)
     generator, step = torch.Generator().manual_seed(1), 1e-6
