@@ -145,7 +145,7 @@ def test_given_boxes_keep_their_number_and_order(tmp_path: Path) -> None:
     image = write_photo(tmp_path, "a", width=400)
     many = tuple((float(i), 0.0, float(i) + 0.7, 6.0) for i in range(300))[::-1]
     images = [given(image, *many), given(image), image, given(image, many[3], many[3])]
-    records = list(extract_regions(images, FakeDetector()))
+    records = list(extract_regions(images, FakeDetector(preferred_batch=4)))
     assert all(isinstance(record, RegionRecord) for record in records)
     boxes = [record.boxes for record in records if isinstance(record, RegionRecord)]
     np.testing.assert_array_equal(boxes[0], np.array(many, np.float32))

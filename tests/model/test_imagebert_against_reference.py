@@ -111,6 +111,7 @@ def draw(seed, **choices):
     lengths, regions = [pick.randint(4, 9) for _ in range(3)], [pick.randint(2, 8) for _ in range(3)]
     batch = make_batch(lengths, regions, text_pad=seed % 2, seed=seed, target_size=sizes.object_classes + 1)
     replaced = torch.where(batch.text_labels == IGNORE_INDEX, batch.text_ids, (batch.text_ids + 5) % sizes.vocabulary)
+    replaced[torch.arange(3), batch.text_mask.sum(dim=1) - 1] = reference.SEP
     features = torch.from_numpy(rng.normal(size=(3, 5))) if sizes.global_feature else None
     own = {"text_ids": replaced, "text_segments": torch.zeros_like(batch.text_segments), "global_features": features}
     batch = in_dtype(dataclasses.replace(batch, **own), torch.float64)
