@@ -39,27 +39,18 @@ class PreTrainingModel(VLPreTrainedModel):
 
     def encode(self, batch: VLBatch, *, with_attention: bool = False, with_states: bool = False) -> VLOutput:
         """Last states; labels and targets in the batch are not read. Attention weights and the states of every layer on
-        request.
-
-        Raises:
-            ValueError: for a text too long or without [CLS], features of another width, or what a model misses.
-        """
+        request. Raises ValueError for a text too long or without [CLS], features of another width, or what a model
+        misses."""
         return cast(Any, self.base_model)(batch, with_attention=with_attention, with_states=with_states)
 
     def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone.
-
-        Raises:
-            ValueError: for a batch with regions.
-        """
+        """Last states of texts without any image, not even a whole one. No paper but VL-BERT's feeds text alone. Raises
+        ValueError for a batch with regions."""
         return cast(Any, self.base_model).encode_text(batch, with_attention=with_attention)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
-        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses.
-
-        Raises:
-            ValueError: if the batch lacks the targets of a head.
-        """
+        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the mean losses. Raises
+        ValueError if the batch lacks the targets of a head."""
         raise NotImplementedError
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:

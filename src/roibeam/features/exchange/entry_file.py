@@ -169,13 +169,8 @@ class FeatureFile(ABC):
         self._order = range(len(ids)) if in_order else array("q", sorted(range(len(ids)), key=ids.__getitem__))
 
     def _first_record(self, expected: str) -> RegionRecord:
-        """The first record with regions of the first 100 entries, to know the file by; settles the reading.
-
-        Args:
-            expected: for the error: what the format is.
-        Raises:
-            ValueError: when there is none.
-        """
+        """The first record with regions of the first 100 entries, to know the file by; settles the reading. Raises
+        ValueError when there is none."""
         letter = self.letters[0] if self.letters else None
         first_error = f"{letter.location}: {letter.detail}" if letter else "holds no entry, there is nothing in it"
         found = None

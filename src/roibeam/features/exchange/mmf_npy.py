@@ -53,7 +53,6 @@ class MmfDicts:
 
     Args:
         read: gives the dict of an entry; the first ones decide the form, unreadable ones are passed over.
-        reading: of the file.
     Attributes:
         feature_dim: D that every record must have; None until it is set.
         form: of `cls_prob`: "scores", "foreground", "background", "background last", or `ABSENT`.

@@ -61,12 +61,9 @@ def read_file(path: Path) -> bytes:
 
 
 def npy_value(data: bytes, name: str) -> Any:
-    """The array in the bytes of an .npy file; for an array of one Python object (a dict, mostly) that object.
-
-    Raises:
-        EntryError: when the bytes are no such file, are fewer or more than its shape needs, or hold a pickle of
-            anything but plain data.
-    """
+    """The array in the bytes of an .npy file; for an array of one Python object (a dict, mostly) that object. Raises
+    EntryError when the bytes are no such file, are fewer or more than its shape needs, or hold a pickle of anything but
+    plain data."""
     dtype, fortran, sides, start = _header(data, name)
     if dtype.hasobject:
         try:
@@ -102,12 +99,9 @@ def _header(data: bytes, name: str) -> tuple[np.dtype, bool, tuple[int, ...], in
 
 
 def npz_values(data: bytes, names: Collection[str]) -> dict[str, Any]:
-    """The members of an .npz file that have these names (without ".npy"), as `npy_value` gives them.
-
-    Raises:
-        EntryError: when the bytes are no such archive, when it holds over 64 members, one name twice, an encrypted or
-            otherwise packed member, or when the members of `names` together inflate to over 64 MiB.
-    """
+    """The members of an .npz file that have these names (without ".npy"), as `npy_value` gives them. Raises EntryError
+    when the bytes are no such archive, when it holds over 64 members, one name twice, an encrypted or otherwise packed
+    member, or when the members of `names` together inflate to over 64 MiB."""
     if data.count(_ZIP_ENTRY) > _MAX_MEMBERS:  # before zipfile makes an object of each
         raise EntryError("decode", "not an npz file", f"has over {_MAX_MEMBERS} members; an image has about 6")
     values: dict[str, Any] = {}

@@ -121,7 +121,6 @@ class StagingFolder:
         """Makes room for a shard and takes it, by removing the least recently used ones without a reader.
 
         Args:
-            entries: of the store.
             release: lets go of one shard that this process reads; False when there is none.
         Raises:
             ValueError: when others use so many that there is no room.

@@ -338,7 +338,6 @@ class AnnotationsEntry:
     Attributes:
         file: its name in the same folder.
         rows: images in it; those without captions and labels are not.
-        captions, labels: of all rows together.
         bytes, sha256: of the file; sha256 in hex.
     """
 
@@ -509,7 +508,6 @@ def unfinished_run(folder: OutputFolder, manifest: StoreManifest) -> UnfinishedR
         manifest: of the store in `folder`.
     Raises:
         ValueError: naming plan.json, when it is damaged or no plan of an extraction.
-        OSError: when it cannot be read.
     """
     if manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) or "copy" in manifest.config:
         return None

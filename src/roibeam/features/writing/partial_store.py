@@ -190,14 +190,11 @@ class SequenceStore:
     plan finished. Needs the store's lock where there is one.
 
     Args:
-        folder: of the store.
         work: local folder of a data file that is being written, see `work_folder`.
         plan: digest of all that decides what is written.
         sizes: arguments of `ShardSequence`, and its `before_publish`.
     Attributes:
-        manifests: of the finished shards.
         num_kept: those of them that an earlier run finished.
-        num_done: outcomes in them, when it was opened.
     Raises:
         ValueError: when the folder holds anything but a part of this store.
     """

@@ -40,12 +40,8 @@ _INHERITED = {field.name: field for field in dataclasses.fields(PretrainedConfig
 
 @dataclass_transform(kw_only_default=True)
 class StrictConfig(ConfigFields, PretrainedConfig):
-    """Base of configurations. Subclasses name their fields as a dataclass does, all keywords.
-
-    Raises:
-        ValueError: naming every unknown field and the known ones that look like it, a field of another type, or a
-            fault found by `check`.
-    """
+    """Base of configurations. Subclasses name their fields as a dataclass does, all keywords. Raises ValueError naming
+    every unknown field and the known ones that look like it, a field of another type, or a fault found by `check`."""
 
     def __post_init__(self, **unknown: Any) -> None:
         ignored = [

@@ -74,11 +74,7 @@ class QuestionData:
 
 
 def read_questions(store: FeatureStore, samples: EvaluationSamples, request: AttentionRequest) -> QuestionData:
-    """Reads captions, parses and records, and makes the questions.
-
-    Args:
-        samples: of the model.
-    """
+    """Reads captions, parses and records, and makes the questions."""
     counts, left_out = EntityCounts(), LeftOut()
     names = None if request.split is None else split_names(request.entities, request.split)
     images = list(read_entities(request.entities, counts, names=names, rule=RULES[request.rules][0]))

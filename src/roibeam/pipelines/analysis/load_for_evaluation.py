@@ -90,7 +90,6 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, verb: str) -> Any:
     """Returns the checkpoint's model, which predicts masked words, masked regions and matches.
 
     Args:
-        named: the checkpoint as the user names it.
         verb: for errors, such as "probe".
     Raises:
         ValueError: for a model with the heads of another task.

@@ -313,7 +313,6 @@ def write_probe_files(
     Args:
         out: an .svg or .png file.
         photo, banner: as of `draw_probe`.
-        notes: on the regions, for the numbers.
     """
 
     draw = partial(draw_probe, result, record, names, text=text, photo=photo, banner=banner)

@@ -39,8 +39,6 @@ class Probed:
     """
     Attributes:
         result: the model's predictions.
-        record: the regions of the image.
-        picture: the file written.
         numbers: those of the picture and more, as in the .json file beside it.
         notes: on the device, the detector, and what was left out or assumed of the checkpoint; for people.
         device: where the model ran, as torch names it.

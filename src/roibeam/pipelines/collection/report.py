@@ -89,7 +89,6 @@ class Collection:
     Attributes:
         pages, fetch, pictures: counts of steps 1 to 4, of the fetch, and of steps 5 and 6.
         pairs: kept and dropped by aggregation.
-        figures: of the kept ones.
         notes: steps that are off, for people.
     """
 

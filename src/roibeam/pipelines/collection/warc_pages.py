@@ -188,7 +188,6 @@ def _goes_on(file: BinaryIO, start: int, last: int | None, *, is_packed: bool) -
     So the end of the last record that it found decides, and not its error.
 
     Args:
-        start: byte from which it read.
         last: beginning of the last record that it found; None if it found none.
     """
     end = start if last is None else record_end(file, last)

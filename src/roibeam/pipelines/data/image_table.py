@@ -368,7 +368,6 @@ class ComparedImages:
     """The images of a table beside planned ones; good until the table is compared again.
 
     Attributes:
-        new: images that are not planned.
         num_gone: planned ones that the table does not have, under no other id either.
     """
 

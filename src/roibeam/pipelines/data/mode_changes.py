@@ -17,9 +17,7 @@ TASK, TOY_TASK = "a task's model", "--toy of a task"
 class ModeChange(NamedTuple):
     """
     Attributes:
-        mode: one of those above.
         fields: as `--set` names them, that it changes.
-        words: what they become, and why.
     """
 
     mode: str

@@ -31,7 +31,6 @@ class PhotoLocation:
     """Location of a record's photo; sent to the thread that reads it.
 
     Attributes:
-        image_id: of the record.
         location: as `roibeam.pipelines.common.locations` takes it.
         image_hw: height and width of the decoded photo as the record has them, pixels.
     """

@@ -102,7 +102,6 @@ class ReportFacts:
     """Facts of the page about the run; plain data.
 
     Attributes:
-        store_name: the title.
         num_images: images that were to be extracted; each should have become a record or a failure.
         num_records, num_regions, num_failures: of the whole store.
         seconds: wall time of the last run that extracted something; None when that is not known.
@@ -157,11 +156,9 @@ class Photo:
     """One photo of the grid.
 
     Attributes:
-        image_id: of its record.
         image_hw: (height, width) of the record, pixels.
         num_regions: of the record; `regions` holds the ones to draw, best first.
         thumbnail_jpeg: the photo made small; None when there is none.
-        missing: why there is none.
     """
 
     image_id: str

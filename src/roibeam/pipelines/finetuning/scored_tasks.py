@@ -389,7 +389,6 @@ def resolve_task(described: Mapping[str, Any], task_file: str | None) -> str:
 
     Args:
         described: the task, in the run's configuration.
-        task_file: named by the user.
     Raises:
         ValueError: when the task is one of the user's own and its file is not named, or the named one is another.
     """

@@ -184,12 +184,9 @@ class RunSetup:
     @waiting("making the vocabulary")
     def tokenizer(self, texts: Sequence[tuple[str, Sequence[str]]]) -> tuple[CaptionTokenizer, list[str]]:
         """The tokenizer that a resumed run saved, else that of `load_tokenizer` for the choice and `texts` (source and
-        texts), saved there; and notes of words that it does not know, which are logged.
-
-        Raises:
-            ValueError: if it has other words than the model or BERT to start from or, in a new run, than most of the
-                texts; or if it would be made anew although the words of the start are unknown.
-        """
+        texts), saved there; and notes of words that it does not know, which are logged. Raises ValueError if it has
+        other words than the model or BERT to start from or, in a new run, than most of the texts; or if it would be
+        made anew although the words of the start are unknown."""
         saved = self.run_dir / "tokenizer"
         goes_on = bool(self.settings.resume) and saved.is_dir()
         if goes_on:

@@ -190,8 +190,6 @@ class PerfectStore:
 
     Attributes:
         folder: of the store, as it was typed.
-        world: folder of the toy world.
-        seed, num_images: of the world.
         tasks: folder of its tasks, whose names of NLVR2's pictures the store has too; None for none.
     """
 

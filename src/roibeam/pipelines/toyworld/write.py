@@ -165,11 +165,8 @@ class WorldSummary:
 
 
 def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> WorldSummary:
-    """Makes OUT, finishes it, or finds it finished.
-
-    Raises:
-        ValueError: if OUT holds other things or another world, or a number is out of range.
-    """
+    """Makes OUT, finishes it, or finds it finished. Raises ValueError if OUT holds other things or another world, or a
+    number is out of range."""
     _check(seed, num_images, workers)
     start = time.monotonic()
     plan = {"format": WORLD_FORMAT, "world_version": WORLD_VERSION, "seed": seed, "images": num_images}

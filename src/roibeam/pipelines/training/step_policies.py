@@ -109,7 +109,6 @@ class UpdatesApart(NamedTuple):
     Attributes:
         where: fields of the task's options by which one model learns several problems.
         fields: those by which each has its own update (`AlternatingTask`).
-        problems: number of problems.
     """
 
     where: Mapping[str, Any]
@@ -125,7 +124,6 @@ class StepRule:
     """Rules by which a run makes the steps of a recipe.
 
     Attributes:
-        words: for people.
         as_released: whether the recipe's accidents are kept; False for the correct rule alone.
         settings: fields of `TrainConfig` that replace the recipe's, if it follows another code.
         systems: systems of its recipes; () for all that have accidents.

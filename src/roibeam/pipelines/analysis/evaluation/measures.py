@@ -36,11 +36,7 @@ _ROWS = "rows"  # of VL-BERT's settings: a loss is a mean over rows
 
 class Chance:
     """Chance levels on the labels seen. Accuracy: always the commonest label. Loss: the entropy of the labels'
-    frequencies, in nats, or the variance of features. One of several candidates: drawn at random.
-
-    Args:
-        config: of the model.
-    """
+    frequencies, in nats, or the variance of features. One of several candidates: drawn at random."""
 
     def __init__(self, config: Any) -> None:
         self._config, self._objective = config, region_objective(config)
@@ -331,7 +327,6 @@ class EvaluationSet:
         corpus: all captions with a record; mismatched images are drawn from it.
         rows: (captions,) int64, those of `corpus` that are evaluated.
         image_of_caption: (captions,) int64, numbers of images, in the order in which captions name them.
-        image_ids: of these images.
     """
 
     corpus: Corpus

@@ -74,11 +74,9 @@ class AllPairs:
         model: a `PreTrainingModel` with a match head, in evaluation mode.
         images: their numbers in `chosen`, one after the other.
         texts_at_once: pairs in memory at once; more are quicker on an accelerator.
-
     Attributes:
         captions: places in the rows of `chosen`.
         texts: pieces of each; shorter ones beside each other waste less.
-        captioned: which text is of which image.
     """
 
     def __init__(

@@ -109,7 +109,6 @@ def read_boosted_model(path: Path, *, kind: str, features: Sequence[tuple[str, .
     """Reads a judge's model.
 
     Args:
-        kind: required kind of inputs.
         features: allowed sets of features; a model of others is refused.
     """
     command = f"roibeam collect train-{_COMMANDS[kind]}"

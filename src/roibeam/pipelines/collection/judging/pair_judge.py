@@ -43,10 +43,8 @@ class TrainedPairJudge:
 
     Attributes:
         threshold: a pair with a lower score is dropped as "low score".
-
     Args:
         model: of `roibeam collect train-pairs`.
-        regions: finds the regions of a picture.
         match: scores of the pre-trained model that it was trained with; None where it was trained without.
     Raises:
         ValueError: if the detector or the pre-trained model is another one than in training.
@@ -103,7 +101,6 @@ CURATED = "curated"
 class TrainPairsRequest:
     """
     Attributes:
-        out: file to write.
         captions: curated captions, with the stores of their images, one each.
         stores: see captions.
         labels: CSV with the columns image, text, label and, if known, page; None for none.

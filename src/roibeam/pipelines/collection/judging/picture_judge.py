@@ -271,7 +271,6 @@ class TrainImagesRequest:
     """
     Attributes:
         labels: CSV with the columns image and label.
-        out: file to write.
         store: regions of these pictures; None trains on statistics of the files alone.
         precision: wanted of the pictures that pass.
         seed: of the training.

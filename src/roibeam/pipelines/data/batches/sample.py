@@ -81,11 +81,8 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
     """(n, num_classes + 1) float32 distributions of the `chosen` regions, background last.
 
     A record without distributions gives its best class alone, with probability 1; one that keeps the top k spreads the
-    rest of the mass evenly over the other classes.
-
-    Raises:
-        ValueError: naming the record, when its classes do not fit `num_classes` or a distribution does not sum to 1.
-    """
+    rest of the mass evenly over the other classes. Raises ValueError naming the record, when its classes do not fit
+    `num_classes` or a distribution does not sum to 1."""
     distribution = record.class_distribution
     if distribution is None:
         if int(record.class_ids[chosen].max()) >= num_classes:
@@ -367,10 +364,8 @@ class SharedRows:
 
     Attributes:
         texts: ids and segments of each, (T,) int64; images: in the order in which they came first.
-        row_texts, row_images: for each row the number of its text, and of its image.
         row_words, row_labels: for each row what `aligned_words` and `text_labels` of `PretrainSample` are; labels of
             None where no piece is predicted.
-        row_names: names of the rows in errors.
         row_phrases: for each row the places of the pieces that stand for its phrases; () where they are not needed.
     """
 

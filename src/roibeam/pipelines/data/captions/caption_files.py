@@ -41,7 +41,6 @@ class Caption(NamedTuple):
     """One caption.
 
     Attributes:
-        text: the caption.
         name: what the file calls its image; None where that is a URL, which is no image's name.
         row: of the list that images are downloaded from, from 0: what `roibeam download` and img2dataset name them by.
             None in files of other kinds.
@@ -63,7 +62,6 @@ class CaptionFile:
     A .tsv is read row by row; the lists of a .json are in memory while it is read.
 
     Args:
-        location: the file.
         split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
         caption_column: of a .tsv, see `conceptual_captions.columns_of`; "" to find it.
     """

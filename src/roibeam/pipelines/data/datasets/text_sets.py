@@ -99,7 +99,6 @@ GLUE_TASKS: Mapping[str, GlueTask] = MappingProxyType(
 class GlueRow:
     """
     Attributes:
-        where: file and row, for errors.
         id: its place in the file.
         texts: one or two.
         label: one of `GlueTask.labels`, or a number as it is written; None without a label.

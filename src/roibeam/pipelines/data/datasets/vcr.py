@@ -152,11 +152,8 @@ def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
 
 
 def object_classes(names: Sequence[str], where: str, known: Sequence[str] = OBJECT_CLASSES) -> np.ndarray:
-    """(R,) int64, number of each name among the known classes, from 1 on.
-
-    Raises:
-        ValueError: naming a class that is not known.
-    """
+    """(R,) int64, number of each name among the known classes, from 1 on. Raises ValueError naming a class that is not
+    known."""
     numbers = {name: number for number, name in enumerate(known, start=1)}
     unknown = next((name for name in names if name not in numbers), None)
     if unknown is not None:

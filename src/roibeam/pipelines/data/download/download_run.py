@@ -47,7 +47,7 @@ from roibeam.pipelines.data.download.url_list import UrlList
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """Options of a download.
+    """Options of a download. Raises ValueError for a network that is none, or a name that no header can hold.
 
     Attributes:
         limits: see there.
@@ -57,9 +57,6 @@ class DownloadOptions:
         user_agent: name in requests; None means roibeam and its version.
         as_json: progress as JSON lines on standard output.
         reads_robots_txt: whether each host's robots.txt is read before its images.
-        columns: of a list that is a table.
-    Raises:
-        ValueError: for a network that is none, or a name that no header can hold.
     """
 
     limits: DownloadLimits = field(default_factory=DownloadLimits)

@@ -256,7 +256,6 @@ class Slots:
     Attributes:
         shards: in work at once; None where only the cluster knows.
         computing: of them at full speed: processes may share a GPU.
-        words: what they are, for people.
     """
 
     shards: int | None
@@ -269,7 +268,6 @@ def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str
 
     Args:
         flags: all Beam options of the run.
-        workers, gpus: of this machine.
     """
     if runner == "local":
         return _local_slots(workers, device, gpus)
@@ -339,7 +337,6 @@ def run_pipeline(
 
     Args:
         preload, device: as of `runner_flags`.
-        namespace: of the metrics to return.
         num_elements: units of work that it spreads.
     Returns:
         Beam's metrics, by name: numbers, and {"count", "sum", "min", "max"} of distributions. Committed values where

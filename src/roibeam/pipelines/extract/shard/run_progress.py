@@ -41,10 +41,8 @@ class Beat:
     """Heartbeat of an attempt.
 
     Attributes:
-        shard: its number.
         records, failures: images done, with a record, and failed ones by reason.
         started_at, beaten_at: times of its start and of this heartbeat, Unix seconds by its own clock.
-        attempt, host: of the sender.
         stage: "extracting", or "uploading" once all images are done.
     """
 

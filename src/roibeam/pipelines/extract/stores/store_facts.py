@@ -34,11 +34,7 @@ def data_bytes(manifest: StoreManifest) -> int:
 
 def store_facts(manifest: StoreManifest, unfinished: UnfinishedRun | None = None) -> dict[str, str]:
     """Counts, sizes, and meaning of the features: a name and a text each, in the order to be displayed. Unknown facts
-    are left out.
-
-    Args:
-        unfinished: the run of the store that has not finished.
-    """
+    are left out."""
     num_bytes = data_bytes(manifest)
     config, space = manifest.config, manifest.fingerprint.feature_space
     warning = warning_of_store(manifest)

@@ -39,8 +39,6 @@ class ImportSummary:
 
     Attributes:
         format: name of the source's format.
-        manifest: of the store.
-        report: on the source.
         failures: reason -> entries that could not be used; they are the store's dead letters.
         num_repeats: entries left out because an earlier one has the same for their image.
         seconds: wall time.
@@ -82,7 +80,6 @@ def import_features(
             a scratch folder first.
         format_name: of it; None: it is recognised by its content.
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
-        shard_size: entries per shard.
         num_classes: foreground classes of the detector, for a file that has class ids without their number; None:
             unknown, or the file's number.
         vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
@@ -94,7 +91,6 @@ def import_features(
     Raises:
         ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
             fit `num_classes` or `vocab`; when its numbers look as if they were to be read in another way.
-        OSError: when `out` cannot be written.
     """
     start = time.monotonic()
     if dtype not in IMPORT_DTYPES:

@@ -87,16 +87,12 @@ class TaskRecipe:
     """One published run.
 
     Attributes:
-        summary: for people, one line.
         source: paper section, or file of the released code, that the settings are from.
-        task, system: by name.
         model: the pre-training recipe whose model it has.
         start: the model "pre-trained"; or new with the weights of a "bert", or with "nothing", as rows without
             pre-training have it.
         model_fields: of a new model's configuration, beside its size, "base" of `TaskSystem.sizes`.
         features: of the images; None for a task of texts alone.
-        options: of the task.
-        layout: of the rows.
         head, head_start: kind and start of `HeadOptions`.
         settings: fields of `TrainConfig` beside steps, rate and warm-up, by which steps are right.
         accidents: the fields by which the release's steps are not, see training/step_policies.py; empty where the
@@ -245,9 +241,7 @@ class ModelRow(NamedTuple):
 
     Attributes:
         name: of its recipes, behind the task's; "" for the first row.
-        words: for the summary.
         model, start: of `TaskRecipe`.
-        printed: its name in the table.
     """
 
     name: str

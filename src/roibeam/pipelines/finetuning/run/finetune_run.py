@@ -105,11 +105,8 @@ _QUESTION = (
 class FinetuneResult:
     """
     Attributes:
-        run_dir: the run folder.
-        training: where the loop ended.
         figures: the task's measures on the validation split, 0..1, at the end, or of the best checkpoint by
             `train.best_by`, each beside chance; empty where nothing was judged.
-        evaluated_step: step of these measures.
         last_evaluation: measures at the end.
         main: name of the main one; "" for none.
         asked: number of evaluated groups.
@@ -288,7 +285,6 @@ class _Run:
         """Trains.
 
         Args:
-            notes: on the data, which were logged.
             unknown: of `tokenizer`.
         """
         request, config, task, data = self.request, self.config, self.task, self.data

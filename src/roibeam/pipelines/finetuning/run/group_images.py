@@ -55,7 +55,6 @@ class RegionChoice:
         """An image of a group with its input regions, boxes as they are in the photo.
 
         Args:
-            record: of the image.
             from_photos: whether features are made of the photo, at whatever boxes the task gives.
         """
         given, whole = group.boxes[number] if len(group.boxes) else None, None
@@ -123,7 +122,6 @@ class ImageInput:
     """An image of a group.
 
     Attributes:
-        record: of the image.
         regions: (R,) int64, numbers of the record's regions that are inputs, in their order.
         named: number of a box, as words name it -> its place among these; boxes that are no inputs are left out.
         num_boxes: number of boxes that words may name.
@@ -240,15 +238,12 @@ Outlines = Callable[[str, RegionRecord, int], np.ndarray]
 
 
 class GroupPhotos:
-    """The photos of a run.
+    """The photos of a run. Raises ValueError when a photo is missing, or the place of photos is unknown.
 
     Args:
         image_ids: of all groups, as in the store.
         folder: of the photos; None for the places that the store records.
-        encoder: of the photos.
         outlines: of the task's objects; None for a task without.
-    Raises:
-        ValueError: when a photo is missing, or the place of photos is unknown.
     """
 
     def __init__(

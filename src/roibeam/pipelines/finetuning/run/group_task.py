@@ -49,8 +49,6 @@ class GroupTask:
     """A `TrainTask`. A group is never split, neither over micro-batches nor over processes.
 
     Args:
-        network: of a system, with its head.
-        train: groups that are trained on, all with a target.
         validation: groups of evaluations, of the validation split; none for no evaluations.
         seed: of order, mirroring and hiding; several numbers for one of several problems.
     """

@@ -96,10 +96,7 @@ def write_retrieval_page(
 
     Args:
         groups: image id of the scores -> a group whose first image is its id in the store.
-        texts: of the captions.
-        measures: of the scores.
         facts: of the card, name and value.
-        remarks: what a reader must not miss.
     """
     numbers = retrieval_numbers(scores)
     summary = (
@@ -298,11 +295,7 @@ def _scored(
     digest: str,
     device: torch.device,
 ) -> int:
-    """Number of parts that this process made; the main one joins them.
-
-    Args:
-        digest: of the weights and the request.
-    """
+    """Number of parts that this process made; the main one joins them."""
     with waiting("laying out captions and images"):
         plan = plan_pairs(batches, captions, images, folds)
     logger.info(
@@ -338,12 +331,7 @@ def _write_card(
     facts: Mapping[str, Any],
     remarks: Sequence[str],
 ) -> None:
-    """Writes the card of the file, and the page if requested.
-
-    Args:
-        facts: of the model.
-        remarks: for the page.
-    """
+    """Writes the card of the file, and the page if requested."""
     scores = read_pair_scores(request.out)
     measures = retrieval_measures(scores)
     main = next(iter(measures.values()))

@@ -349,7 +349,6 @@ def write_prediction_page(
     """Writes the page, whole or not at all; it stays below 2 MB.
 
     Args:
-        title, summary: plain texts.
         parts_summary: of `joined_parts`.
         store: of the images, with the places of photos. None of a task of texts alone.
         facts: of the card, name and value.

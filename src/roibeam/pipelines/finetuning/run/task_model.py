@@ -43,12 +43,8 @@ class LoadedTaskModel:
 
     Attributes:
         model: in evaluation mode, on the CPU; it may be moved to another device.
-        tokenizer: of its texts.
         labels: of its answers; () of a task whose answer is a number.
-        task: name of its task.
         system: name of the pre-trained model's system.
-        num_texts, num_images: of a question.
-        source: folder of its weights.
     """
 
     def __init__(self, trained: TrainedTask, directly: QuestionRows, tokenizer: CaptionTokenizer) -> None:

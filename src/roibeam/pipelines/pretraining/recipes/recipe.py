@@ -42,7 +42,6 @@ class Recipe:
     """One published run.
 
     Attributes:
-        summary: for people, one line.
         source: paper section, or file of the released code, that the settings are from.
         system: a name of `SYSTEMS`.
         build: the model's configuration.
@@ -56,10 +55,8 @@ class Recipe:
         warmup: steps, or below 1 the share of all steps.
         start: the BERT it starts from; "" for none.
         after: the recipe whose run it continues; "" for none.
-        data: training data, for people.
         features: required features of the images; None for a run on texts alone.
         task_text: whether it trains on a task's own text, see `TaskTexts`, and no captions.
-        share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
         masking: of such a run, what becomes of a masked region, one of `MASKINGS`; its `build` has the same.

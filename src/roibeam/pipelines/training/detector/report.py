@@ -77,11 +77,9 @@ class DetectionReport:
     """Measurements of a detector on a set of photos. None for those that could not be made.
 
     Attributes:
-        num_images: photos.
         num_objects: their objects, ignored ones not counted.
         num_ignored: ignored objects, crowds among them.
         num_detections: detections that `objects` evaluates.
-        settings: of the detections.
         objects: average precision of the classes.
         coco: COCO's numbers, on the best 100 of the same detections of each photo.
         attributes: average precision of the attributes, predicted for the true boxes.

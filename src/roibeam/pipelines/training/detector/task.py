@@ -94,7 +94,6 @@ class LabelledBatches:
     alone, so they are the same for any number of processes and after a resume.
 
     Args:
-        config, conventions: of the detector.
         flip: whether every other photo, by chance, is mirrored left to right.
         short_edges: pixels; each photo is resized to one of these, by chance. () means the detector's own short edge.
             The detector's limit of the long edge holds for all.

@@ -171,7 +171,7 @@ class CaptionTokenizer:
 
 
 def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
-    """The tokenizer that `spec` names.
+    """The tokenizer that `spec` names. Raises ValueError if `spec` is none of these.
 
     Args:
         spec: one of
@@ -181,8 +181,6 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
             "captions": a WordPiece vocabulary of at most 10,000 lower-case pieces that occur twice or more, made from
             `captions`. The same captions in any order give the same vocabulary.
         captions: only read for "captions".
-    Raises:
-        ValueError: if `spec` is none of these.
     """
     if spec == MADE_FROM_CAPTIONS:
         return _from_vocabulary(made_vocabulary(captions), MADE_FROM_CAPTIONS)
