@@ -337,7 +337,6 @@ class VLBatch:
 
     @property
     def batch_size(self) -> int:
-        """Number of rows."""
         rows = self.row_images if self.row_texts is None else self.row_texts
         return len(self.text_ids) if rows is None else len(rows)
 

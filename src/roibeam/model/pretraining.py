@@ -129,13 +129,11 @@ class ViLbertStyleModel(PreTrainingModel):
     def add_region_loss(
         self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRI: Tensor
     ) -> None:
-        """Adds the loss of masked regions."""
         predicted = self.needed(batch, "region_target_mask")
         loss = cast(Any, self.config).region_loss
         terms.masked_regions(head, states_BRI, batch.targets_of(predicted), predicted, loss=loss)
 
     def add_match_loss(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
-        """Adds the loss of the match head."""
         if self.match_head is not None:
             match = self.needed(batch, "match_labels")
             terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)

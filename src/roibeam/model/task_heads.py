@@ -335,7 +335,6 @@ class ScoredModel(nn.Module):
 
     @property
     def config(self) -> BertSizes:
-        """Config of the model."""
         return self.model.config
 
     def activation_checkpointing_enable(self) -> None:
@@ -354,7 +353,6 @@ class TaskModel(ScoredModel):
         self.head = head
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """Output of the head."""
         return self.head(batch, self.model.encode(self.head.needed_input(batch)))
 
     def save(self, folder: str | Path) -> None:
@@ -401,7 +399,6 @@ class TextTaskModel(TaskModel):
     """A `TaskModel` for texts without an image (GLUE)."""
 
     def forward(self, batch: VLBatch) -> Tensor:
-        """Output of the head."""
         return self.head(batch, self.model.encode_text(self.head.needed_input(batch)))
 
 

@@ -81,7 +81,6 @@ class FeatureFile(ABC):
         """Location of what the file calls so, for a dead letter."""
 
     def _place(self, entry: int) -> str:
-        """Location of the entry."""
         return self._place_of(self._ids[entry])
 
     @abstractmethod
@@ -263,7 +262,6 @@ class ImageFolder(FeatureFile):
         return usable_id(name.removesuffix(os.fsencode(self.suffix)))
 
     def file_of(self, entry: int) -> Path:
-        """The file of an entry."""
         return self.path / os.fsdecode(self._ids[entry] + os.fsencode(self.suffix))
 
     def check_inside(self, path: Path) -> None:

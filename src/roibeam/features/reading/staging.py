@@ -176,7 +176,6 @@ class StagingFolder:
         fsync_folder(self.path)
 
     def manifest_bytes(self) -> bytes | None:
-        """The store manifest that was staged last."""
         try:
             return (self.path / STORE_MANIFEST_NAME).read_bytes()
         except FileNotFoundError:

@@ -224,7 +224,6 @@ class SequenceStore:
 
     @property
     def failures(self) -> Counter[str]:
-        """Dead letters by reason."""
         return Counter(letter.reason for manifest in self.manifests for letter in manifest.dead_letters)
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
@@ -287,7 +286,6 @@ class FinishedShards:
 
     @property
     def next_number(self) -> int:
-        """Number of a new shard."""
         return self.manifests[-1].shard + 1 if self.manifests else 0
 
     def is_earlier(self, image_id: str) -> bool:

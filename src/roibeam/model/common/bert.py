@@ -88,7 +88,6 @@ class BertSizes(BertFields, StrictConfig):
 
 
 def bert_layer(sizes: BertSizes) -> TransformerLayer:
-    """One layer of BERT."""
     return TransformerLayer(
         sizes.hidden_size,
         sizes.num_attention_heads,

@@ -176,7 +176,6 @@ def _check_record(request: ProbeRequest) -> None:
 
 
 def _stored(request: ProbeRequest, found: ModelCheckpoint) -> _Seen:
-    """Returns the record of a store."""
     assert request.store is not None
     with FeatureStore(request.store) as opened:
         notes = check_feature_space(found, opened)

@@ -94,7 +94,6 @@ class Aggregated:
         })  # fmt: skip
 
     def kept(self) -> Iterator[Pair]:
-        """Yields the kept pairs by id."""
         for row in self._table.stream(_CHOSEN + "WHERE users <= ? ORDER BY images.id", (self._limit,)):
             yield _chosen(*row)
 

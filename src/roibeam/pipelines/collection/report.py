@@ -171,7 +171,6 @@ _UNFIT_TO_SHOW = frozenset({Reason.NSFW.value, Reason.ADULT_WORD.value})
 
 
 def write_report(out: Path, done: Collection) -> None:
-    """Writes OUT/report.html."""
     summary, pages = done.summary(), done.pages
     parts = [
         page_start(

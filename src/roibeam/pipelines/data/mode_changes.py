@@ -103,5 +103,4 @@ MODE_CHANGES = (
 
 
 def changed_by(modes: Collection[str]) -> Iterator[ModeChange]:
-    """Changes of any of the modes."""
     return (each for each in MODE_CHANGES if each.mode in modes)

@@ -155,7 +155,6 @@ def open_sources(
 
 
 def with_prefix(source: Source, prefix: str) -> Source:
-    """The source with its images called PREFIX + id."""
     renamed = source.with_images(replace(image, image_id=prefix + image.image_id) for image in source.images)
     return replace(renamed, id_prefix=prefix)
 

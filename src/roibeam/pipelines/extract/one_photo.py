@@ -146,7 +146,6 @@ class RecordView:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Lines for the terminal."""
         record = self.record
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in self.statistics.items())
         lines = [

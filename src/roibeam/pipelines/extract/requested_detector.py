@@ -101,7 +101,6 @@ def open_detector(
 
 
 def chosen_detector(given: DetectorOptions) -> ChosenDetector:
-    """The detector that the names of a request choose."""
     return choose_detector(
         given.detector, preset=given.preset, conventions=given.conventions, selection=given.selection,
         weights=given.weights,

@@ -231,7 +231,6 @@ class SeveralStatus:
         return any(status is not None and status.state == RUNNING for status in self.looks.values())
 
     def json_lines(self) -> Iterator[dict[str, Any]]:
-        """An object for each store."""
         for store, status in self.looks.items():
             not_started = {"event": "progress", "store": store, "state": NOT_STARTED}
             yield not_started if status is None else status_json(status, store)

@@ -204,7 +204,6 @@ class DetectorPart:
         return made.to(memory_format=torch.channels_last)  # a third less time on a CPU
 
     def trained_ids(self) -> Iterator[str]:
-        """Ids of the photos that are trained on."""
         return (image.image_id for image in (() if self.labelled is None else self.labelled.images))
 
     def notes(self) -> list[str]:

@@ -114,7 +114,6 @@ class PretrainResult:
         return {figure.name: figure.value for figure in self.figures}
 
     def to_json(self) -> dict[str, Any]:
-        """Values as JSON."""
         return {
             "run": str(self.run_dir),
             "checkpoint": str(self.training.checkpoint),
@@ -349,7 +348,6 @@ class RunSetup:
 
 
 def log_notes(notes: Iterable[str]) -> None:
-    """Logs notes from the main process."""
     for note in notes if is_main_process() else ():
         logger.warning("%s", note)
 

@@ -125,7 +125,6 @@ class _Writer:
         return f"{self._noun_phrase(ends[0])}{words} {self._noun_phrase(ends[1])}", ends
 
     def _noun_phrase(self, thing: SceneObject) -> str:
-        """Returns a phrase for a thing with some of its attributes."""
         chosen = [name for name in thing.attributes if self._stream.percent(attribute_chance(name))]
         return noun_phrase(chosen, thing.category)
 

@@ -103,7 +103,6 @@ def _row(entries: Sequence[tuple[Picture, np.ndarray]]) -> np.ndarray:
 
 
 def _caption_lines(picture: Picture, width: int) -> list[tuple[str, tuple[int, int, int]]]:
-    """Returns the lines below a picture."""
     letters = max(int(width * _LETTERS_PER_PX), 12)
     place = f"{picture.place.dataset}, {picture.place.split}: {Path(picture.file_name).name}"
     lines = [(line, _QUIET) for line in wrap(place, letters)]

@@ -218,7 +218,6 @@ class RunHooks:
         return checkpoint
 
     def _tidy(self) -> None:
-        """Removes the checkpoints that are not to stay."""
         if self._log is not None:
             remove_old_checkpoints(self._run_dir, self._config.keep, self._best_step())
 

@@ -262,7 +262,6 @@ class AlternatingTask:
         )
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
-        """Groups of the first task."""
         return self._first.parameter_groups()
 
     def sample_ids(self, batch: PartBatch) -> Sequence[str]:

@@ -100,7 +100,6 @@ class Chance:
         return {name: level for name, level in found.items() if level is not None}
 
     def _region_levels(self) -> dict[str, float | None]:
-        """Levels of the losses of regions."""
         objective, config = self._objective, self._config
         summed = isinstance(config, InterBertConfig) or getattr(config, "feature_reduction", "mean") == "sum"
         spread = self._features.variance(over_width="sum" if summed else "mean")

@@ -63,7 +63,6 @@ class TwoStreamScorer(JointScorer):
 
 
 def pair_scorer(model: Any) -> JointScorer:
-    """Returns the quickest scorer for the model."""
     return TwoStreamScorer(model) if isinstance(model, ViLbertForPreTraining) else JointScorer(model)
 
 
@@ -140,7 +139,6 @@ class AllPairs:
 
 
 def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
-    """Returns a batch of every text with the one image."""
     parts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXT}
     for field in dataclasses.fields(image):
         value = getattr(image, field.name)

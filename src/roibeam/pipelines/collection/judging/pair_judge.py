@@ -75,7 +75,6 @@ class TrainedPairJudge:
 
 
 def open_pair_judge(path: Path, regions: RegionSource, match: MatchScores | None = None) -> TrainedPairJudge:
-    """Opens a trained judge of pairs."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES,))
     try:
         return TrainedPairJudge(model, regions, match)
@@ -139,7 +138,6 @@ class _Gathered:
 
 
 def train_pairs(request: TrainPairsRequest) -> TrainedJudge:
-    """Trains a judge of pairs and writes it."""
     _check(request)
     gathered, names = _Gathered(), None
     for number, (captions, store_path) in enumerate(zip(request.captions, request.stores, strict=True)):

@@ -247,7 +247,6 @@ class TrainedPictureJudge:
 
 
 def open_picture_judge(path: Path, regions: RegionSource | None = None) -> TrainedPictureJudge:
-    """Opens a trained judge of pictures."""
     model = read_boosted_model(path, kind=KIND, features=(NAMES, NAMES_WITH_REGIONS))
     try:
         return TrainedPictureJudge(model, regions)

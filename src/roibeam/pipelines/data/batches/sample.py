@@ -392,7 +392,6 @@ class SharedRows:
         return self._numbers[key]
 
     def row(self, name: str, text: int, image: int, words: np.ndarray | None, labels: np.ndarray | None = None) -> None:
-        """One more row."""
         self.row_texts.append(text)
         self.row_images.append(image)
         self.row_words.append(words)

@@ -208,7 +208,6 @@ def join_sources(
     share: float = 1.0,
     share_seed: int = 0,
 ) -> list[JoinedSource]:
-    """Joins the captions of each source to its store."""
     if not sources:
         raise ValueError("pre-training needs a store with captions")
     check_stores_agree([source.store for source in sources])
@@ -449,7 +448,6 @@ class GivenValidation:
 
 
 def of_file(source: CaptionedStore, file: CaptionFile | CaptionFiles, min_match: float) -> CaptionedStore:
-    """The source with the captions of a file."""
     return replace(
         source,
         captions=file.captions(),

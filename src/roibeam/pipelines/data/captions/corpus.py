@@ -82,7 +82,6 @@ class CaptionTable(Sequence[tuple[str, str]]):
 
     @property
     def captions(self) -> Sequence[str]:
-        """Captions of all rows."""
         return self._captions
 
     def record_id(self, row: int) -> str:
@@ -135,7 +134,6 @@ class CaptionTable(Sequence[tuple[str, str]]):
         return np.flatnonzero(is_kept[self._places])
 
     def _taken(self, rows: np.ndarray) -> Self:
-        """The table of those rows alone."""
         return type(self)(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))
 
 
@@ -185,7 +183,6 @@ class Corpus:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each source."""
         return tuple(len(table) for _, table in self._sources)
 
     def reworded(self, reword: Callable[[str], str]) -> Self:

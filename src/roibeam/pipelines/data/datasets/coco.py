@@ -291,7 +291,6 @@ class _Images:
         return image
 
     def leave_out(self, index: int, error: _BadEntryError, member: str = "annotations") -> None:
-        """Counts a bad entry."""
         self._first_bad.setdefault(member, f"{self._path!r}, {member}[{index}]{error}")
         self.bad[member == "annotations"].add(BadRow(index, error.reason))
 

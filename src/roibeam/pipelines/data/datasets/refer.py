@@ -70,7 +70,6 @@ class ReferInstances(NamedTuple):
 
 
 def refer_image_id(number: int) -> str:
-    """Image id of a number."""
     return f"COCO_train2014_{number:012d}"
 
 

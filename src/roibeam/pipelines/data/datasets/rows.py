@@ -335,8 +335,6 @@ def read_json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]] | BadRow]:
 
 @dataclass(frozen=True)
 class _BadLine(BadRow):
-    """A bad line with the detail of its error."""
-
     detail: str
 
 
@@ -384,7 +382,6 @@ class _Pieces:
         return found
 
     def value(self) -> Any:
-        """Takes the next value."""
         self.next_letter()
         while True:
             try:

@@ -300,7 +300,6 @@ class AnswerRow:
 
 
 def tables_in(folder: Path, splits: Sequence[str] = ("train", "val", "test")) -> list[Path]:
-    """The tables of these splits that there are."""
     return [path for split in splits for kind in TASK_TABLE_KINDS if (path := folder / f"{split}{kind}").is_file()]
 
 

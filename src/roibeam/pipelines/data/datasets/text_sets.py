@@ -117,7 +117,6 @@ class GlueCounts:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def notes(self, split: str) -> list[str]:
-        """Notes for the log."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.left_out.items()))
         return [f"{split}: {plural(self.left_out.total(), 'row')} left out: {reasons}"] if reasons else []
 

@@ -110,7 +110,6 @@ def read_vcr_labels(path: str) -> Iterator[VcrLabels]:
 
 
 def metadata_path(image_path: str) -> str:
-    """Path of an image -> that of its metadata."""
     return image_id_of(image_path) + ".json"
 
 
@@ -361,7 +360,6 @@ def _raw_question(row: dict[str, Any], where: str) -> RawVcrQuestion:
 
 
 def _choices(raw: RawVcrQuestion) -> Iterator[VcrChoice]:
-    """Choices of a question with labels."""
     context = list(raw.question)
     for choices, label in ((raw.answers, raw.answer), (raw.rationales, raw.rationale)):
         assert label is not None

@@ -411,7 +411,6 @@ class Coverage:
 
     @property
     def failed_share(self) -> float:
-        """Share of the rows that failed."""
         return 1 - self.captions / self.rows
 
 
@@ -435,7 +434,6 @@ def write_outputs(out: Path, url_list: UrlList, journal: Journal) -> Coverage:
 
 
 def summary(coverage: Coverage) -> dict[str, object]:
-    """The coverage as json."""
     return {
         "format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "rows": coverage.rows, "captions": coverage.captions,
         "urls": coverage.urls, "images": coverage.images, "bytes": coverage.num_bytes,

@@ -81,7 +81,6 @@ class UrlList:
             raise ValueError(f"{self.path!r}: changed while it was read; run again")
 
     def first_row(self, row: int) -> int:
-        """The first row that has the URL of this one."""
         return int(self._first_row[row])
 
     def _file_state(self) -> tuple[int, int]:

@@ -339,7 +339,6 @@ def _advice(store: StoreLocation, damage: StoreDamage) -> str:
 
 
 def repair_json(store: StoreLocation, summary: RepairSummary) -> dict[str, Any]:
-    """Result of a repair as JSON."""
     return {
         "store": str(store),
         "shards": summary.num_shards,

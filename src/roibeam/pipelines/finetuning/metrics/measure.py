@@ -314,7 +314,6 @@ class OpenTask:
         (self.read_whole or self.read)(results)
 
     def measures(self, results: str) -> Measures:
-        """Scores a result file."""
         return self.score(self.read(results))
 
 

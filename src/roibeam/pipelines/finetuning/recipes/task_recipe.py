@@ -255,7 +255,6 @@ class ModelRow(NamedTuple):
         return f"{recipe}-{self.name}" if recipe and self.name else recipe
 
     def of(self, recipe: TaskRecipe, figures: tuple[PaperFigure, ...], **changes: Any) -> TaskRecipe:
-        """The run of a recipe from the model of this row."""
         return replace(
             recipe,
             summary=f"{recipe.summary}; {self.words}" if self.words else recipe.summary,

@@ -292,7 +292,6 @@ def predicted(
 def _predict_batch(
     model: nn.Module, batches: GroupBatches, groups: Sequence[TaskGroup], form: str, device: torch.device
 ) -> Iterator[Prediction]:
-    """Predictions of one batch."""
     if not groups:
         return
     batch = batches.batch(groups)

@@ -152,7 +152,6 @@ def _image(fold: FoldPairs, place: int) -> int:
 
 
 def _one_per_image(numbers: Sequence[int], image_of: Sequence[int]) -> list[int]:
-    """The first number of each image."""
     return list({image_of[number]: number for number in reversed(numbers)}.values())[::-1]
 
 

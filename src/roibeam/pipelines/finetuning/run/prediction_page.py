@@ -94,7 +94,6 @@ def _choices(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> 
 def _labelled_problem(
     task: DownstreamTask, pairs: Sequence[tuple[TaskGroup, Prediction]], problem: str
 ) -> dict[str, Any]:
-    """Summary of the labelled groups of one problem."""
     known, given = [group for group, _ in pairs], [each for _, each in pairs]
     measures = task.judge(known, given)
     main = _main(measures)
@@ -137,7 +136,6 @@ def _phrases(task: DownstreamTask, group: TaskGroup, prediction: Prediction) -> 
 
 
 def joined_parts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Joins the summaries of all parts to one."""
     found: dict[str, Any] = {**_NOTHING, "rows": {}}
     for part in parts:
         for name in part["measure"].split(_AND):

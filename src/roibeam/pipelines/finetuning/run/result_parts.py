@@ -64,7 +64,6 @@ class ResultParts:
 
     @property
     def arrays(self) -> list[Path]:
-        """The files of the numbers of all parts."""
         return [self._mark(number).with_suffix(".npy") for number in self._numbers]
 
     @contextmanager

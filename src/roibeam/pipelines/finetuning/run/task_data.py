@@ -72,7 +72,6 @@ class JoinedGroups:
         ]
 
     def without(self, image_ids: Iterable[str]) -> JoinedGroups:
-        """Drops the groups with one of these images."""
         dropped = set(image_ids)
         return replace(self, groups=[group for group in self.groups if not dropped & set(group.images)])
 

@@ -106,7 +106,6 @@ class LoadedTaskModel:
         return answers
 
     def _checked_regions(self, texts: Sequence[Any], regions: Sequence[Any]) -> Sequence[Any]:
-        """Regions of each question."""
         if not self.num_images:
             if regions:
                 raise ValueError(f"{self.task} is a task of texts alone and shows no image; leave regions out")

@@ -209,7 +209,6 @@ def _read(folder: Path, split: str, options: EntitiesOptions) -> TaskSplit:
 
 
 def entity_groups(images: Iterable[EntityImage], options: EntitiesOptions) -> Iterator[TaskGroup]:
-    """Groups of the captions with a phrase that counts."""
     for image in images:
         for (name, number), phrases in counted_phrases([image]).items():
             sentence = image.sentences[number]

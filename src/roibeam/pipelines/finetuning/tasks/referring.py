@@ -209,7 +209,6 @@ class ReferringOptions:
             raise ValueError(f"ReferringOptions: max_boxes must not be negative, got {self.max_boxes}")
 
     def target_of(self, split: str) -> str:
-        """The kind of target on a split."""
         return self.target if split == TRAIN else self.judged_target
 
 

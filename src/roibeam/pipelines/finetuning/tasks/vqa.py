@@ -414,7 +414,6 @@ def _questions(files: VqaFiles, options: VqaOptions) -> Iterator[tuple[VqaInput,
 
 
 def _stored_targets(path: str, num_labels: int) -> dict[int, dict[int, float]]:
-    """Targets by question."""
     targets = {}
     for each in read_stored_targets(path):
         if any(number >= num_labels for number in each.scores):

@@ -47,7 +47,6 @@ class NamedPrecisions:
 
 
 def named_precisions(result: AveragePrecisions, names: Sequence[str]) -> NamedPrecisions:
-    """Adds names to the classes of a result."""
     classes = tuple(
         ClassPrecision(name, value if count else None, count)
         for name, value, count in zip(names, result.values.tolist(), result.num_objects.tolist(), strict=True)

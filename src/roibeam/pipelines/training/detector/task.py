@@ -61,8 +61,6 @@ _ORDER, _PHOTO = 3, 4  # first number of a seed: keeps the random streams of one
 
 @dataclass(frozen=True, eq=False)
 class NamedBatch:
-    """A batch and the ids of its photos."""
-
     photos: DetectionBatch
     image_ids: tuple[str, ...]
 
