@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.store import FeatureStore
+from roibeam.messages import plural
 from roibeam.pipelines.common.image_ids import ID_RULES
 from roibeam.pipelines.common.locations import location_exists, parse_location, read_image
 from roibeam.pipelines.common.remote_files import is_url
@@ -83,6 +84,15 @@ class RecordPhotos:
         """Image ids without a photo, each with why: what can be known without reading photos."""
         return dict(self._table.rows("SELECT id, why FROM photos WHERE location IS NULL ORDER BY rowid"))
 
+    @classmethod
+    def of_all(cls, store: FeatureStore, image_ids: Iterable[str], folder: str | None) -> RecordPhotos:
+        """The photos of all these images. Raises ValueError when one is missing."""
+        ids = list(image_ids)
+        photos = cls(store, ids, folder)
+        if missing := photos.missing():
+            raise ValueError(f"{lack_of_photos(missing, len(ids))}; name their folder with --photos")
+        return photos
+
     def place(self, image_id: str, image_hw: tuple[int, int]) -> PhotoLocation:
         """The photo of a record; PhotoError when there is none."""
         found = self._table.rows("SELECT location, why FROM photos WHERE id = ?", (image_id,))
@@ -115,6 +125,12 @@ class RecordPhotos:
             f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {want}; its boxes would "
             f"cut out other things"
         )
+
+
+def lack_of_photos(missing: Mapping[str, str], num_images: int, what: str = "image") -> str:
+    """Number of images without a photo, for errors, with the first of them (id -> why)."""
+    image_id, why = next(iter(missing.items()))
+    return f"{plural(len(missing), what)} of {num_images:,} without a photo, such as {image_id!r}: {why}"
 
 
 def has_photo_locations(store: FeatureStore) -> bool:

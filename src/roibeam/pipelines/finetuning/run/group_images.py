@@ -21,7 +21,6 @@ from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.extraction.region_encoder import RegionEncoder, place_boxes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.messages import plural
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.pipelines.common.locations import parse_location
@@ -258,13 +257,7 @@ class GroupPhotos:
         outlines: Outlines | None = None,
     ) -> None:
         ids = list(image_ids)
-        self._store, self._photos = store, RecordPhotos(store, ids, folder)
-        if missing := self._photos.missing():
-            image_id, why = next(iter(missing.items()))
-            raise ValueError(
-                f"{plural(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; name "
-                f"their folder with --photos"
-            )
+        self._store, self._photos = store, RecordPhotos.of_all(store, ids, folder)
         # Looked up at once: processes that make batches ahead cannot share the table.
         self._locations = {image_id: self._photos.place(image_id, (0, 0)).location for image_id in ids}
         self._config, self._conventions, self._mask_cells = encoder.config, encoder.conventions, encoder.mask_cells
