@@ -298,7 +298,14 @@ class _Unpacker:
         if code in _FORMS:
             return self._number(_FORMS[code])
         if code < 0x90 or code in _MAPS:
-            return self._map(self._count(code & 0x0F, _MAPS.get(code)), depth)
+            found: dict[str, Any] = {}
+            for _ in range(self._count(code & 0x0F, _MAPS.get(code))):
+                key = self.value(depth + 1)
+                name = self._text(key) if isinstance(key, memoryview) else key
+                if not isinstance(name, str) or name in found:
+                    raise EntryError("decode", "bad msgpack", "has a map with a key that is no name, or comes twice")
+                found[name] = self.value(depth + 1)
+            return found
         if code < 0xA0 or code in _LISTS:
             return [self.value(depth + 1) for _ in range(self._count(code & 0x0F, _LISTS.get(code)))]
         if code < 0xC0 or code in _STRINGS:
@@ -308,16 +315,6 @@ class _Unpacker:
         if code in (0xC0, 0xC2, 0xC3):
             return {0xC0: None, 0xC2: False, 0xC3: True}[code]
         raise EntryError("decode", "bad msgpack", f"has a value of type 0x{code:02x} at byte {self.at - 1}; refused")
-
-    def _map(self, count: int, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for _ in range(count):
-            key = self.value(depth + 1)
-            name = self._text(key) if isinstance(key, memoryview) else key
-            if not isinstance(name, str) or name in found:
-                raise EntryError("decode", "bad msgpack", "has a map with a key that is no name, or comes twice")
-            found[name] = self.value(depth + 1)
-        return found
 
     def _count(self, fixed: int, width: int | None) -> int:
         return fixed if width is None else self._number(_SIZES[width])

@@ -57,7 +57,10 @@ class StrictConfig(ConfigFields, PretrainedConfig):
                 f"roibeam.load_joint reads"
             )
         if refused:
-            raise ValueError(f"{type(self).__name__}: " + "; ".join(_describe(name, known) for name in refused))
+            raise ValueError(
+                f"{type(self).__name__}: "
+                + "; ".join(f"unknown field {name!r}; {name_hint(name, sorted(known))}" for name in refused)
+            )
         values = {name: getattr(self, name) for name in known}
         self.check_values(values)
         for name, value in values.items():
@@ -72,10 +75,6 @@ class StrictConfig(ConfigFields, PretrainedConfig):
     def _fields(cls) -> list[dataclasses.Field[Any]]:
         """The fields without those of Hugging Face's base class."""
         return [field for field in dataclasses.fields(cls) if field.name not in _INHERITED]
-
-
-def _describe(name: str, known: list[str]) -> str:
-    return f"unknown field {name!r}; {name_hint(name, sorted(known))}"
 
 
 class BertSizes(BertFields, StrictConfig):

@@ -56,7 +56,11 @@ class RecordPhotos:
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
         plan = read_plan(LocalFolder(store.path)) if folder is None else None
         if folder is None and plan is None and (recorded := _folder_of_written_store(store)) is not None:
-            folder = _checked_folder(recorded, store)
+            if not os.path.isdir(recorded):
+                raise ValueError(
+                    f"{recorded}: the photos of {store.path} were here when it was written; name where they are now"
+                )
+            folder = recorded
         if folder is None:
             if plan is None:
                 raise ValueError(
@@ -74,7 +78,9 @@ class RecordPhotos:
         else:
             listing = list_folder(folder)
             self.root = listing.root
-            rows = _found_in(listing, image_ids, _id_rule_of(store))
+            source = store.manifest.config.get("source")
+            rule = source.get("id_rule") if isinstance(source, dict) else None
+            rows = _found_in(listing, image_ids, rule if rule in ID_RULES else ID_RULES[0])
         conventions = store.manifest.config.get("detector", {}).get("conventions", {})
         self._orientation: str | None = conventions.get("exif_orientation")
         self._table = ScratchDatabase("CREATE TABLE photos (id TEXT PRIMARY KEY, location TEXT, why TEXT)")
@@ -144,19 +150,6 @@ def _folder_of_written_store(store: FeatureStore) -> str | None:
     source = config.get("source")
     root = source.get("image_root") if "write" in config and isinstance(source, dict) else None
     return root if isinstance(root, str) else None
-
-
-def _id_rule_of(store: FeatureStore) -> str:
-    """Rule by which the store's ids were made; the usual one if unknown."""
-    source = store.manifest.config.get("source")
-    rule = source.get("id_rule") if isinstance(source, dict) else None
-    return rule if rule in ID_RULES else ID_RULES[0]
-
-
-def _checked_folder(folder: str, store: FeatureStore) -> str:
-    if not os.path.isdir(folder):
-        raise ValueError(f"{folder}: the photos of {store.path} were here when it was written; name where they are now")
-    return folder
 
 
 def _found_in(listing: Listing, image_ids: Iterable[str], id_rule: str) -> Iterator[tuple[str, str | None, str]]:

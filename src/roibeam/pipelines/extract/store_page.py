@@ -189,7 +189,10 @@ def page_html(
 ) -> Iterator[str]:
     """Yields the page, part by part. `regions_per_photo` and `attribute_score` are limits that it states."""
     yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
-    yield from _header(facts)
+    yield f'<header><h1>{escaped(facts.store_name, 200)}</h1>\n<dl class="details">'
+    for name, value in facts.details:
+        yield f"<div><dt>{escaped(name, 60)}</dt><dd>{escaped(value)}</dd></div>"
+    yield "</dl></header>\n<main>\n"
     yield from _notes(facts)
     yield _counts(facts, figures)
     if figures.num_records:
@@ -197,13 +200,6 @@ def page_html(
     yield from _failures(failures, facts.num_failures)
     yield from _photos(photos, facts, regions_per_photo)
     yield PAGE_END
-
-
-def _header(facts: ReportFacts) -> Iterator[str]:
-    yield f'<header><h1>{escaped(facts.store_name, 200)}</h1>\n<dl class="details">'
-    for name, value in facts.details:
-        yield f"<div><dt>{escaped(name, 60)}</dt><dd>{escaped(value)}</dd></div>"
-    yield "</dl></header>\n<main>\n"
 
 
 def _notes(facts: ReportFacts) -> Iterator[str]:

@@ -82,7 +82,11 @@ class _Writer:
         kind = _KIND_NAMES[self._stream.weighted(_KIND_WEIGHTS)]
         opening = OPENINGS[self._stream.weighted(_OPENING_WEIGHTS)]
         if kind == "number":
-            return self._number(plural_opening(opening))
+            if not self._groups:
+                return None
+            colour, category, numbers = self._stream.pick(self._groups)
+            words = [NUMBERS[len(numbers)], colour, plural(category)]
+            return SceneCaption(plural_opening(opening) + " ".join(word for word in words if word), "number", numbers)
         things = [self._stream.pick(self._clear)]
         text = self._noun_phrase(things[0])
         if kind == "relation" or kind == "two relations":
@@ -107,13 +111,6 @@ class _Writer:
         elif kind == "ground":
             text += f" {GROUND_PHRASES[self._scene.ground]}"
         return SceneCaption(opening + text, kind, tuple(thing.number for thing in things))
-
-    def _number(self, opening: str) -> SceneCaption | None:
-        if not self._groups:
-            return None
-        colour, category, numbers = self._stream.pick(self._groups)
-        words = [NUMBERS[len(numbers)], colour, plural(category)]
-        return SceneCaption(opening + " ".join(word for word in words if word), "number", numbers)
 
     def _related(self, relation: Relation, *, verb: bool) -> tuple[str, list[SceneObject]]:
         ends = [self._scene.objects[relation.subject], self._scene.objects[relation.target]]

@@ -261,6 +261,7 @@ def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
     regions, width = [len(image.boxes) for image in images], images[0].features.shape[1]
     shape = (len(images), max(regions))
     global_features = [image.global_feature for image in images if image.global_feature is not None]
+    given = [each.region_classes for each in images if each.region_classes is not None]
     return {
         "region_features": _padded_tensors([image.features for image in images], (*shape, width)),
         "region_boxes": _padded([image.boxes for image in images], regions, (*shape, 4), np.float32),
@@ -270,7 +271,7 @@ def image_fields(images: Sequence[ImageSide]) -> dict[str, Any]:
         "whole_image_features": _whole_images(images, width),
         "global_features": torch.stack(global_features) if global_features else None,
         "region_images": _padded_if_any([image.region_images for image in images], regions, shape),
-        "region_classes": _region_classes(images, regions, shape),
+        "region_classes": _padded(given, regions, shape, np.int64) if len(given) == len(images) else None,
     }
 
 
@@ -311,12 +312,6 @@ def _targets(samples: Sequence[PretrainSample], predicted: Tensor) -> Tensor:
         return _padded_tensors(of_all, (*predicted.shape, of_all[0].shape[1]))
     given = [sample.targets_of_predicted() for sample in samples]
     return torch.cat([rows for rows in given if rows is not None])
-
-
-def _region_classes(images: Sequence[ImageSide], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
-    """(I, R) int64; None where no image has them."""
-    given = [each.region_classes for each in images if each.region_classes is not None]
-    return _padded(given, lengths, shape, np.int64) if len(given) == len(images) else None
 
 
 def aligned_words(given: Sequence[np.ndarray | None], most_regions: int) -> Tensor | None:

@@ -130,7 +130,17 @@ class CaptionFile:
                 yield Caption(text, image_id)
             self._bad += found.bad
         elif self.kind == "karpathy":
-            yield from self._captions_of_splits()
+            num_left_out, bad = 0, karpathy.bad_entries(self.location)
+            for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN, bad=bad):
+                if image.split in self._splits:
+                    for text in image.captions(bad):
+                        yield Caption(text, image.image_id)
+                else:
+                    num_left_out += len(image.sentences)
+                    self.other_splits.append(image.image_id)
+            if self._splits == karpathy.TRAINING_SPLITS:
+                self.notes += karpathy.evaluation_note(num_left_out)
+            self._bad.append(bad)
         else:
             yield from self._rows()
 
@@ -155,19 +165,6 @@ class CaptionFile:
                 yield from (Caption(text, row.image_id) for text in row.captions)
                 for _ in range(row.empty_captions):
                     bad.add(BadRow(row.line, EMPTY_CAPTION))
-        self._bad.append(bad)
-
-    def _captions_of_splits(self) -> Iterator[Caption]:
-        num_left_out, bad = 0, karpathy.bad_entries(self.location)
-        for image in karpathy.read_karpathy(self.location, id_rule=_AS_WRITTEN, bad=bad):
-            if image.split in self._splits:
-                for text in image.captions(bad):
-                    yield Caption(text, image.image_id)
-            else:
-                num_left_out += len(image.sentences)
-                self.other_splits.append(image.image_id)
-        if self._splits == karpathy.TRAINING_SPLITS:
-            self.notes += karpathy.evaluation_note(num_left_out)
         self._bad.append(bad)
 
 

@@ -107,7 +107,10 @@ class ImageFiles:
             data = path.read_bytes()
             kind = check_encoded(data, max_pixels=self._max_pixels)
             if self._min_side:
-                self._check_sides(data)
+                width, height = image_sides(data)
+                if min(width, height) < self._min_side:
+                    detail = f"{width} x {height} pixels, each side must have {self._min_side} (--min-side)"
+                    raise DownloadError("decode", "too small", detail)
             name = image_id(row) + _EXTENSIONS[kind]
             place = self.folder / name
             with path.open("rb") as file:
@@ -125,12 +128,6 @@ class ImageFiles:
         except OSError as error:
             raise _local_fault(error) from error
         return StoredImage(name, len(data), hashlib.sha256(data).hexdigest())
-
-    def _check_sides(self, data: bytes) -> None:
-        width, height = image_sides(data)
-        if min(width, height) < self._min_side:
-            detail = f"{width} x {height} pixels, each side must have {self._min_side} (--min-side)"
-            raise DownloadError("decode", "too small", detail)
 
     def sync(self) -> None:
         """Makes the names of all images kept so far durable."""

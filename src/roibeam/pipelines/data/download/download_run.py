@@ -193,7 +193,10 @@ def run_download(
     """
     rule = options.address_rule()
     url_list = UrlList(rows, options.columns)
-    _check_folder(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: is a file; name a folder to download into")
+    if out.is_dir() and not (out / JOURNAL_NAME).exists() and any(path.name != ".lock" for path in out.iterdir()):
+        raise ValueError(f"{out}: is not empty and holds no download; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
     _allow_open_files(options.limits)
     with store_lock(out):
@@ -303,14 +306,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error to report: tasks fail together when a disk is full."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _check_folder(out: Path) -> None:
-    """Refuses a folder that holds something else."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out}: is a file; name a folder to download into")
-    if out.is_dir() and not (out / JOURNAL_NAME).exists() and any(path.name != ".lock" for path in out.iterdir()):
-        raise ValueError(f"{out}: is not empty and holds no download; name a new folder")
 
 
 def _allow_open_files(limits: DownloadLimits) -> None:

@@ -270,7 +270,15 @@ def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str
         flags: all Beam options of the run.
     """
     if runner == "local":
-        return _local_slots(workers, device, gpus)
+        words = plural(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
+        if not device.startswith("cuda"):
+            return Slots(workers, workers, words)
+        there = 1 if ":" in device else max(gpus, 1)
+        if workers < there:
+            words += f" on {workers} of {there} GPUs; --workers {there} takes all"
+        else:
+            words += f" {'that share' if workers > there else 'on'} {plural(there, 'GPU')}"
+        return Slots(workers, min(workers, there), words)
     number, words = _cluster_slots(runner, flags)
     return Slots(number, number, words)
 
@@ -299,18 +307,6 @@ def _cluster_slots(runner: str, flags: Sequence[str]) -> tuple[int | None, str]:
         return machines, f"{plural(machines, 'machine')} ({name}), one process on each"
     workers = _number("--direct_num_workers", flags)
     return workers, f"{workers} (--direct_num_workers)" if workers else f"as many as {runner} takes"
-
-
-def _local_slots(workers: int, device: str, gpus: int) -> Slots:
-    words = plural(workers, "process", "processes") + (" (--workers)" if workers > 1 else "")
-    if not device.startswith("cuda"):
-        return Slots(workers, workers, words)
-    there = 1 if ":" in device else max(gpus, 1)
-    if workers < there:
-        words += f" on {workers} of {there} GPUs; --workers {there} takes all"
-    else:
-        words += f" {'that share' if workers > there else 'on'} {plural(there, 'GPU')}"
-    return Slots(workers, min(workers, there), words)
 
 
 def _number(name: str, flags: Sequence[str]) -> int | None:

@@ -303,7 +303,10 @@ class GroupPhotos:
         """Starts reading a photo in a thread, whose regions are cut out."""
         record = image.record
         place = PhotoLocation(record.image_id, self._locations[record.image_id], (record.height, record.width))
-        return self._threads().submit(self._cut, place, image)
+        if self._pool is None:  # a process starts its threads with the first photo
+            self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        return self._pool.submit(self._cut, place, image)
 
     def collated(self, photos: Sequence[Future[PhotoInput]]) -> tuple[ImageBatch, Tensor]:
         """Pads photos to one batch; also (I, R, 4) boxes in pixels of the photos, or of their mirror images: clipped,
@@ -352,10 +355,3 @@ class GroupPhotos:
                 f"--set photos.outlines=false"
             )
         return self._outlines(location, image.record, self._mask_cells)[image.regions]
-
-    def _threads(self) -> ThreadPoolExecutor:
-        """Threads of this process, started with the first photo."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._options.read_ahead, thread_name_prefix="photos")
-            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
-        return self._pool

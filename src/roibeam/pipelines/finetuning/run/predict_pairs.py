@@ -198,7 +198,10 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
     """Scores every caption of a split with every image, and writes the file. Raises ValueError for a request that does
     not fit; the message names the command's option and what to do."""
     check_predict(request)
-    _check_pair_request(request)
+    if request.permute_images:
+        raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
+    if request.run_2 is not None:
+        raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
     store_path = request.store
     if store_path is None:
         raise ValueError(STORE_MISSING)
@@ -248,14 +251,6 @@ def run_pair_prediction(request: PredictRequest) -> PredictResult:
 def _image_name(group: TaskGroup) -> str:
     """The data set's name of a group's image."""
     return str(group.facts["called"])
-
-
-def _check_pair_request(request: PredictRequest) -> None:
-    """Raises ValueError for options that pairs do not have."""
-    if request.permute_images:
-        raise ValueError("--permute-images: retrieval scores every caption with every image already; leave it out")
-    if request.run_2 is not None:
-        raise ValueError("RUN_2: one run predicts the whole file of this task; leave it out")
 
 
 def _joined(
