@@ -95,7 +95,7 @@ def test_batch_and_rate_do_not_depend_on_the_processes() -> None:
     assert alone.steps == eight.steps == 128_907 and alone.warmup_steps == 8000
     assert (recipe.at_once(1), recipe.at_once(16), recipe.at_once(3)) == (32, 16, 32)
     assert recipe_named("imagebert-cc").at_once(1) == 24
-    with pytest.raises(ValueError, match="256 captions is no multiple of 100 on 1 processes"):
+    with pytest.raises(ValueError, match="256 is no multiple of 100 on 1 processes"):
         recipe.train_config(3_300_000, micro_batch=100, processes=1)
 
 
