@@ -45,7 +45,7 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     with computing_padding():
         padded = model.encode(batch)
     outputs, losses = batch_outputs(arrays, model, batch, output, padded, padded.text_states)
-    if any(name.startswith("attention_single_stream.") for name in arrays.names("out/")):
+    if any(name.startswith("attention_single_stream.") for name in arrays.below("out/")):
         with torch.no_grad(), computing_padding():
             maps = model.encode(batch, with_attention=True).attention
         assert maps is not None
@@ -77,7 +77,7 @@ def build_interbert(
 
 def _group_checks(arrays: ModelArrays) -> Iterator[Check]:
     """Regions hidden in groups by the release's rule."""
-    for prefix in sorted({name.split(".", 1)[0] for name in arrays.names("in/")}):
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.below("in/")}):
         _check_padding(arrays, prefix)
     yield from mask_checks(arrays, "boxes_pixel", _mask_groups)
 
@@ -100,13 +100,13 @@ def _mask_groups(
 def _check_padding(arrays: ModelArrays, prefix: str) -> None:
     """A file says the same thing twice: boxes in pixels, and normalised with zeros after them. Refuses one that
     differs."""
-    boxes = arrays.arrays.take_finite(f"in/{prefix}.boxes_pixel", None, 4)
+    boxes = arrays.take_finite(f"in/{prefix}.boxes_pixel", None, 4)
     slots = len(arrays.floats(f"in/{prefix}.features", None, None))
     count = int(arrays.whole(f"in/{prefix}.num_boxes", 0, slots + 1))
     if count != len(boxes):
         raise ArrayError(f"in/{prefix}.num_boxes", f"is {count}, but there are {len(boxes)} boxes")
-    width, height = arrays.arrays.take_finite(f"in/{prefix}.width_height", 2)
-    locations = arrays.arrays.take_finite(f"in/{prefix}.image_loc", slots, 5)
+    width, height = arrays.take_finite(f"in/{prefix}.width_height", 2)
+    locations = arrays.take_finite(f"in/{prefix}.image_loc", slots, 5)
     if min(width, height) <= 0 or not np.allclose(
         locations[:count, :4] * [width, height, width, height], boxes, rtol=1e-4, atol=1e-3
     ):

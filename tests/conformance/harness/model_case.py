@@ -28,7 +28,7 @@ Outputs = dict[str, Callable[[], Tensor]]  # by official name, computed when ask
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
-class ModelArrays:
+class ModelArrays(Arrays):
     """The arrays of one case, as tensors, with their ranges checked: torch would crash on a wrong index.
 
     Args:
@@ -36,26 +36,21 @@ class ModelArrays:
     """
 
     def __init__(self, path: Path, config: str = CONFIG) -> None:
-        self.arrays = Arrays(path)
-        self.options = self.arrays.take_json_object(config)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.arrays
-
-    def names(self, folder: str) -> list[str]:
-        """Names below "out/" and the like, without it."""
-        return [name.removeprefix(folder) for name in self.arrays.names if name.startswith(folder)]
+        super().__init__(path)
+        self.options: dict[str, Any] = self.json(config)
+        if not isinstance(self.options, dict):
+            raise ArrayError(config, f"holds a {type(self.options).__name__}, expected an object of names and values")
 
     def parameters(self) -> dict[str, Tensor]:
         """float32, by official name."""
-        return {name: self.floats(f"param/{name}") for name in self.names("param/")}
+        return {name: self.floats(f"param/{name}") for name in self.below("param/")}
 
     def floats(self, name: str, *shape: int | None) -> Tensor:
-        return torch.from_numpy(np.array(self.arrays.take_finite(name, *shape), dtype=np.float32))
+        return torch.from_numpy(np.array(self.take_finite(name, *shape), dtype=np.float32))
 
     def whole(self, name: str, low: int, high: int, *shape: int | None) -> Tensor:
         """int64, low <= number < high."""
-        array = self.arrays.take(name, *shape)
+        array = self.take(name, *shape)
         if array.dtype.kind not in "biu" or (array.size and (array.min() < low or array.max() >= high)):
             raise ArrayError(name, f"must hold whole numbers from {low} to {high - 1}")
         return torch.from_numpy(array.astype(np.int64))
@@ -92,11 +87,11 @@ def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
 
 def output_checks(arrays: ModelArrays, outputs: Outputs) -> Iterator[Check]:
     """Every "out/" array but the gradient norm against the output of that name."""
-    for name in arrays.names("out/"):
+    for name in arrays.below("out/"):
         full = f"out/{name}"
         if full == GRADIENT_NORM:
             continue
-        want = arrays.arrays.take(full)
+        want = arrays.take(full)
         if name not in outputs:
             yield failed(full, "unknown output: nothing was compared with it")
             continue
@@ -107,14 +102,14 @@ def gradient_checks(
     arrays: ModelArrays, model: nn.Module, total: Callable[[], Tensor], our_name: Callable[[str], str]
 ) -> Iterator[Check]:
     """Every "grad/" array, and the norm of all gradients, of the loss `total`."""
-    names = arrays.names("grad/")
+    names = arrays.below("grad/")
     if not names and GRADIENT_NORM not in arrays:
         return
     model.zero_grad()
     total().backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     for name in names:
-        want = arrays.arrays.take(f"grad/{name}")
+        want = arrays.take(f"grad/{name}")
         gradient = gradients.get(our_name(name))
         if gradient is None:
             yield failed(f"grad/{name}", "no gradient of ours reaches this parameter")
@@ -123,7 +118,7 @@ def gradient_checks(
             f"grad/{name}", numpy_of(gradient[:GRADIENT_ROWS] if gradient.ndim > 1 else gradient), want, MODELS.values
         )
     if GRADIENT_NORM in arrays:
-        norm = float(arrays.arrays.take_finite(GRADIENT_NORM))
+        norm = float(arrays.take_finite(GRADIENT_NORM))
         ours = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
         yield within(GRADIENT_NORM, abs(ours - norm) / abs(norm or 1.0), MODELS.gradient_norm, "relative")
 
@@ -142,7 +137,7 @@ def model_family(
     def checks(path: Path) -> Iterator[Check]:
         arrays = ModelArrays(path, config)
         yield from run(arrays)
-        yield from unread(arrays.arrays)
+        yield from unread(arrays)
 
     return npz_family(name, checks, lambda names: any(each.startswith(marks) for each in names))
 

@@ -91,7 +91,7 @@ def with_img(whole: Tensor | None, regions: Tensor | None) -> Tensor:
 
 def choice_loss(arrays: ModelArrays, scores_B: Tensor) -> Tensor:
     """Cross-entropy of "in/choice_target" (questions,) with the scores of each question's rows."""
-    rows, questions = len(scores_B), len(arrays.arrays.take("in/choice_target", None))
+    rows, questions = len(scores_B), len(arrays.take("in/choice_target", None))
     if not questions or rows % questions:
         raise ValueError(f"in/choice_target has {questions} questions for {rows} rows of choices")
     return F.cross_entropy(
@@ -165,14 +165,14 @@ def mask_checks(arrays: ModelArrays, boxes_name: str, rule: MaskRule) -> Iterato
     if not isinstance(threshold, float) or not 0 <= threshold <= 1:
         yield failed("config", f"threshold is {threshold!r}; expected a number from 0 to 1")
         return
-    for prefix in sorted({name.split(".", 1)[0] for name in arrays.names("in/")}):
-        boxes = arrays.arrays.take_finite(f"in/{prefix}.{boxes_name}", None, 4)
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.below("in/")}):
+        boxes = arrays.take_finite(f"in/{prefix}.{boxes_name}", None, 4)
         anchors = np.zeros(len(boxes), bool)
         anchors[arrays.whole(f"in/{prefix}.anchors", 0, len(boxes), None).numpy()] = True
         features = arrays.floats(f"in/{prefix}.features", None, None)
         values, marks = rule(boxes, anchors, features, threshold)
         for name, got in {"iou": overlaps_with_inclusive_sides(boxes), **values}.items():
-            yield close(f"out/{prefix}.{name}", got, arrays.arrays.take(f"out/{prefix}.{name}"), MODELS.values)
+            yield close(f"out/{prefix}.{name}", got, arrays.take(f"out/{prefix}.{name}"), MODELS.values)
         for name, found in marks.items():
-            want = arrays.arrays.take(f"out/{prefix}.{name}")
+            want = arrays.take(f"out/{prefix}.{name}")
             yield equal(f"out/{prefix}.{name}", found.astype(np.int64), want)

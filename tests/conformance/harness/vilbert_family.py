@@ -43,7 +43,7 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     )
     config = model.config
     if "in/co_attention_mask" in arrays:
-        arrays.arrays.take("in/co_attention_mask")  # the releases take it and never apply it
+        arrays.take("in/co_attention_mask")  # the releases take it and never apply it
     batch = read_batch(arrays, config, num_task_tokens=config.num_task_tokens)
     output = _encode(arrays, model, batch)
     with computing_padding():
@@ -54,7 +54,7 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     outputs, losses = batch_outputs(arrays, model, batch, output, padded, words)
     log_odds = model.match_log_odds(output)
     outputs["match_score"] = constant(None if log_odds is None else log_odds.sigmoid())
-    if any(name.startswith(("attention_", "co_attention.")) for name in arrays.names("out/")):
+    if any(name.startswith(("attention_", "co_attention.")) for name in arrays.below("out/")):
         outputs |= _maps(model, batch)
     if isinstance(model, ViLbertWithScores) and "in/refer_target" in arrays:
         rows, regions = batch.region_mask.shape
@@ -103,7 +103,7 @@ def build_vilbert(
 
 def _encode(arrays: ModelArrays, model: ViLbertForPreTraining, batch: VLBatch) -> VLOutput:
     """The captions of the file, one of them in a case of fast mode, and its images."""
-    captions = len(arrays.arrays.take("in/input_ids"))
+    captions = len(arrays.take("in/input_ids"))
     tensors: dict[str, Any] = {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
     texts = VLBatch(**{name: value[:captions] for name, value in tensors.items()})
     return model.vilbert.fuse(model.vilbert.read_text(texts), model.vilbert.read_images(batch))

@@ -119,7 +119,7 @@ def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, b
         "pooled_output": constant(output.pooled),
         "embedding_output": lambda: _embedded(model, batch),
     }
-    if any(name.startswith("attention.") for name in arrays.names("out/")):
+    if any(name.startswith("attention.") for name in arrays.below("out/")):
         with torch.no_grad(), computing_padding():
             maps = model.visualbert(batch, with_attention=True).attention
         assert maps is not None
@@ -131,8 +131,8 @@ def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, b
 def _label_outputs(arrays: ModelArrays, model: VisualBertForLabels, batch: VLBatch) -> Outputs:
     """Told apart by the labels: a distribution over answers, a class of a row, or a choice among rows."""
     output = model.visualbert(batch)
-    choices = arrays.arrays.take("in/input_ids")
-    labels = arrays.arrays.take("in/labels")
+    choices = arrays.take("in/input_ids")
+    labels = arrays.take("in/labels")
     if labels.ndim == 2:
         logits = model.from_mask_piece(batch, output)
         targets = arrays.floats("in/labels", *logits.shape)

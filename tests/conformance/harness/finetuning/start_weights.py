@@ -52,17 +52,17 @@ def start_weight_checks(arrays: ModelArrays) -> Iterator[Check]:
     wrong = [name for name, source in sources.items() if not _is_from(found[name], source, checkpoint)]
     note = f"{wrong[0]} is not from {sources[wrong[0]]}" if wrong else ""
     yield within("source_of", len(wrong), 0, "parameters from elsewhere", note)
-    for name in arrays.names("out/"):
+    for name in arrays.below("out/"):
         own = arrays.floats(f"param/{name}")  # before; what is computed does not depend on it
         got = _answer_rows(arrays, checkpoint[_WORDS], own) if name == _ANSWERS else found.get(name)
         if got is None or sources.get(name) != COMPUTED:
             raise ArrayError(f"out/{name}", "is a parameter that nothing is computed for")
-        yield near(f"out/{name}", got, arrays.arrays.take(f"out/{name}"), FINETUNING.start)
+        yield near(f"out/{name}", got, arrays.take(f"out/{name}"), FINETUNING.start)
 
 
 def _checkpoint(arrays: ModelArrays, names: list[str]) -> dict[str, Tensor]:
     """Numbers of the file where it has them, else one for each name; what is one tensor there is one here."""
-    given = {name: arrays.floats(f"checkpoint/{name}") for name in arrays.names("checkpoint/")}
+    given = {name: arrays.floats(f"checkpoint/{name}") for name in arrays.below("checkpoint/")}
     checkpoint: dict[str, Tensor] = {}
     for number, name in enumerate(names):
         first = _WORDS if name == _WORDS_AGAIN else _once(name)

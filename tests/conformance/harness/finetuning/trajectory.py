@@ -258,12 +258,12 @@ def _run(run: Trajectory, order: Sequence[int], epoch: int) -> _Done:
 
 def _micro_step_checks(arrays: ModelArrays, log: Sequence[Terms]) -> Iterator[Check]:
     got = np.array([sum(float(term.mean) for term in terms.losses.values()) for terms in log])
-    yield near(LOSSES, got, arrays.arrays.take(LOSSES), FINETUNING.relative)
+    yield near(LOSSES, got, arrays.take(LOSSES), FINETUNING.relative)
     names = {name for terms in log for name in terms.others}
     for name in sorted(names):
         if f"out/{name}" in arrays:
             values = np.array([float(terms.others[name]) for terms in log])
-            yield near(f"out/{name}", values, arrays.arrays.take(f"out/{name}"), FINETUNING.relative)
+            yield near(f"out/{name}", values, arrays.take(f"out/{name}"), FINETUNING.relative)
 
 
 def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> Iterator[Check]:
@@ -273,9 +273,9 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
     # What the releases leave out of the optimizer has gradients too, which they do not count.
     applied = [{name: norm for name, norm in each.items() if name in grouped} for each in watched.gradients]
     total = np.array([np.sqrt(sum(norm**2 for norm in each.values())) for each in applied])
-    want = arrays.arrays.take("out/grad_norm_per_update")
+    want = arrays.take("out/grad_norm_per_update")
     yield near("out/grad_norm_per_update", total, want, FINETUNING.relative)
-    want = arrays.arrays.take(RATES, None, len(options["groups"]))
+    want = arrays.take(RATES, None, len(options["groups"]))
     rates = np.zeros((len(watched.rates), want.shape[1]))
     asking = {name for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     for column, group in enumerate(options["groups"]):
@@ -287,7 +287,7 @@ def _update_checks(arrays: ModelArrays, run: Trajectory, watched: _Watched) -> I
     yield near(RATES, rates, want, FINETUNING.relative)
     for name, by_update in (("param_grad_norm", applied), ("param_change_norm", watched.changes)):
         norms = np.array([[each.get(parameter or "", 0.0) for each in by_update] for parameter in trainable])
-        yield near(f"out/{name}", norms, arrays.arrays.take(f"out/{name}"), FINETUNING.parameters)
+        yield near(f"out/{name}", norms, arrays.take(f"out/{name}"), FINETUNING.parameters)
     official = {name for group in options["groups"] for name in group["params"]}
     strangers = grouped - {run.our_name(name) for name in official}
     note = f"{', '.join(sorted(strangers)[:3])} are trained here only" if strangers else ""
@@ -298,7 +298,7 @@ def _weight_checks(
     arrays: ModelArrays, run: Trajectory, weights: Mapping[str, Tensor], kind: str, start: Mapping[str, Tensor]
 ) -> Iterator[Check]:
     for part in ("", "_sub", "_sum"):
-        for name in arrays.names(f"{kind}{part}/"):
+        for name in arrays.below(f"{kind}{part}/"):
             yield _weight(arrays, weights, run.our_name(name), f"{kind}{part}/{name}", part)
     for name in arrays.options.get(f"{kind}_unchanged", ()):
         ours = run.our_name(name)
@@ -307,7 +307,7 @@ def _weight_checks(
 
 
 def _weight(arrays: ModelArrays, weights: Mapping[str, Tensor], ours: str | None, array: str, part: str) -> Check:
-    want = arrays.arrays.take(array)
+    want = arrays.take(array)
     if ours is None or ours not in weights:
         return failed(array, f"our model has no {ours}")
     flat = weights[ours].detach().double()

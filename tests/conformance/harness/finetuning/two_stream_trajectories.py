@@ -209,7 +209,7 @@ def _rows(arrays: ModelArrays, number: int, model: Any, kind: str) -> _Rows:
         whole_image_features=features[:, 0],
         task_ids=tasks,
     )
-    target = torch.from_numpy(arrays.arrays.take_finite(f"{folder}target").copy())
+    target = torch.from_numpy(arrays.take_finite(f"{folder}target").copy())
     return _Rows(batch, locations, target.double() if target.is_floating_point() else target.long(), questions)
 
 

@@ -115,7 +115,7 @@ def _rows(arrays: ModelArrays, number: int, config: Any) -> _Rows:
         longest = config.max_position_embeddings
         fields["aligned_words"] = arrays.whole(f"{folder}image_text_alignment", -1, longest, *lead, regions, None)
     batch = batch_of(fields)
-    label = torch.from_numpy(arrays.arrays.take_finite(f"{folder}label").copy())
+    label = torch.from_numpy(arrays.take_finite(f"{folder}label").copy())
     position = f"{folder}flickr_position"
     return _Rows(
         batch,

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from harness.case_files import Arrays
 from harness.checks import Check
 from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_dropout
 from harness.model_case import ModelArrays
@@ -49,39 +48,32 @@ class _Whole(nn.Module):
 class _MicroBatchArrays(ModelArrays):
     """The arrays of micro-batch i by the names of a case with one batch, in float64."""
 
-    def __init__(self, whole: Arrays, number: int, options: Mapping[str, Any]) -> None:
-        self.arrays: Any = _Renamed(whole, number)
-        self.options = {name: options[name] for name in _CASE_OPTIONS if name in options}
-
-    def floats(self, name: str, *shape: int | None) -> Tensor:
-        return super().floats(name, *shape).double()
-
-
-class _Renamed:
-    def __init__(self, whole: Arrays, number: int) -> None:
-        self._whole, self._folder = whole, f"in/{number}."
+    def __init__(self, whole: ModelArrays, number: int) -> None:
+        vars(self).update(vars(whole))  # what is read here was read of the whole
+        self.options = {name: whole.options[name] for name in _CASE_OPTIONS if name in whole.options}
+        self._folder = f"in/{number}."
 
     def _name(self, name: str) -> str:
         return self._folder + name.removeprefix("in/") if name.startswith("in/") else name
 
     def __contains__(self, name: str) -> bool:
-        return self._name(name) in self._whole
+        return super().__contains__(self._name(name))
 
     @property
     def names(self) -> list[str]:
-        return [each.replace(self._folder, "in/", 1) for each in self._whole.names]
+        return [each.replace(self._folder, "in/", 1) for each in super().names]
 
     def take(self, name: str, *shape: int | None) -> np.ndarray:
-        return self._whole.take(self._name(name), *shape)
+        return super().take(self._name(name), *shape)
 
-    def take_finite(self, name: str, *shape: int | None) -> np.ndarray:
-        return self._whole.take_finite(self._name(name), *shape)
+    def floats(self, name: str, *shape: int | None) -> Tensor:
+        return super().floats(name, *shape).double()
 
 
 def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
     """The run of a case of `train_net`."""
     options = arrays.options
-    first = _MicroBatchArrays(arrays.arrays, 0, options)
+    first = _MicroBatchArrays(arrays, 0)
     kind = "vcr" if "in/answer_choices" in first else "refcoco" if "in/expression" in first else "vqa"
     case = open_case(first, kind)
     task = build_model(lambda: _FINE_TUNED[kind](case.config), as_double(state_from_official(case.official)))
@@ -99,10 +91,10 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
         return f"encoder.{name}" if inside else f"task.{name}"
 
     def batch(number: int) -> VLBertCase:
-        return replace(case, arrays=_MicroBatchArrays(arrays.arrays, number, options), encoder=encoder)
+        return replace(case, arrays=_MicroBatchArrays(arrays, number), encoder=encoder)
 
     def inputs() -> Iterator[Check]:
-        boxes = [name.removesuffix(".gt_box") for name in arrays.names("in/") if name.endswith(".gt_box")]
+        boxes = [name.removesuffix(".gt_box") for name in arrays.below("in/") if name.endswith(".gt_box")]
         for number in map(int, boxes):
             one = batch(number)
             shown = one.elements()

@@ -123,7 +123,7 @@ class VLBertCase:
     def real(self, name: str, got: Tensor | None, where: Tensor | None = None) -> Iterator[Check]:
         """One output, where it means something; nothing when the file has no such array."""
         if f"out/{name}" in self.arrays:
-            want = self.arrays.arrays.take(f"out/{name}")
+            want = self.arrays.take(f"out/{name}")
             if got is None:
                 yield failed(f"out/{name}", "this model gives no such output")
             else:
@@ -132,7 +132,7 @@ class VLBertCase:
 
     def exact(self, name: str, got: Tensor) -> Iterator[Check]:
         if f"out/{name}" in self.arrays:
-            yield equal(f"out/{name}", got.long(), self.arrays.arrays.take(f"out/{name}"))
+            yield equal(f"out/{name}", got.long(), self.arrays.take(f"out/{name}"))
 
     def loss(self, name: str, got: Tensor) -> Iterator[Check]:
         if f"out/{name}" in self.arrays:
@@ -152,7 +152,7 @@ class VLBertCase:
 
     def gradient_checks(self, model: nn.Module, loss: Tensor) -> Iterator[Check]:
         """Slices and norms of gradients, and which parameters got one."""
-        slices, norms = self.arrays.names("grad/"), self.arrays.names("gradnorm/")
+        slices, norms = self.arrays.below("grad/"), self.arrays.below("gradnorm/")
         if not slices and not norms:
             return
         loss.backward()
@@ -160,7 +160,7 @@ class VLBertCase:
         gradients = {name: p.grad for part in parts for name, p in part.named_parameters() if p.grad is not None}
         for name in [*(f"grad/{official}" for official in slices), *(f"gradnorm/{official}" for official in norms)]:
             kind, _, official = name.partition("/")
-            want, gradient = self.arrays.arrays.take(name), gradients.get(self.our_name(official))
+            want, gradient = self.arrays.take(name), gradients.get(self.our_name(official))
             if gradient is None:
                 yield failed(name, "no gradient of ours reaches this parameter")
             elif _is_noise(official):
@@ -186,7 +186,7 @@ class VLBertCase:
 
 
 def loss_check(arrays: ModelArrays, name: str, got: Tensor) -> Check:
-    want = arrays.arrays.take(name)
+    want = arrays.take(name)
     allowed = max(VLBERT.loss, VLBERT.loss_relative * float(np.abs(want).max(initial=0.0)))
     return apart(name, numpy_of(got), want, allowed)
 
@@ -218,7 +218,7 @@ def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
     official, encoder_weights = split_official(official)
     encoder, features = None, 8  # `core` starts behind the features
     if encoder_weights:
-        edges = [int(arrays.arrays.take(f"in/{name}")) for name in ("min_size", "max_size") if f"in/{name}" in arrays]
+        edges = [int(arrays.take(f"in/{name}")) for name in ("min_size", "max_size") if f"in/{name}" in arrays]
         encoder = build_region_encoder(encoder_weights, network, (edges[0], edges[1]) if len(edges) == 2 else (1, 1))
         features = encoder.feature_dim
     elif kind != "core":

@@ -55,7 +55,7 @@ def _item_checks(arrays: ModelArrays) -> Iterator[Check]:
     if not isinstance(words, list) or not isinstance(limits, list):
         raise ValueError("config: caption_words and seq_lens must be lists")
     pieces = [[int(number) for number in _WORD.findall(str(word))] for word in words]
-    samples = [name.removesuffix("_text") for name in arrays.names("out/") if name.endswith("_text")]
+    samples = [name.removesuffix("_text") for name in arrays.below("out/") if name.endswith("_text")]
     if len(samples) != len(limits) or not all(pieces):
         raise ValueError(f"config: {len(limits)} seq_lens for {len(samples)} samples, or a word without a number")
     record = _record(arrays)
@@ -84,7 +84,7 @@ def _sample_checks(
 ) -> Iterator[Check]:
     boxes = arrays.floats(f"{prefix}_boxes_and_features", None, None)
     kept = len(boxes) - 1
-    classes = arrays.arrays.take("in/class_scores").shape[1]
+    classes = arrays.take("in/class_scores").shape[1]
     targets = arrays.floats(f"{prefix}_mvrc_labels", kept + 1, classes).numpy()
     ops = arrays.mask(f"{prefix}_mvrc_ops", kept + 1).numpy()
     count = len(record.boxes)
@@ -127,8 +127,8 @@ def _sample_checks(
 def _word_checks(arrays: ModelArrays, prefix: str, sample: PretrainSample, pieces: list[list[int]]) -> Iterator[Check]:
     """Whole words are labelled, with their own pieces; only labelled pieces changed."""
     original = sample.text_ids
-    labels = arrays.arrays.take(f"{prefix}_mlm_labels", len(original))
-    text = arrays.arrays.take(f"{prefix}_text", len(original))
+    labels = arrays.take(f"{prefix}_mlm_labels", len(original))
+    text = arrays.take(f"{prefix}_text", len(original))
     words = np.array([-1, *(number for number, word in enumerate(pieces) for _ in word)])[: len(original) - 1]
     words = np.append(words, -1)
     chosen = np.isin(words, words[(labels != -1) & (words >= 0)])
@@ -161,12 +161,12 @@ def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from _optimiser_checks(arrays, _group(arrays, "adamw"), _group(arrays, "triangle"))
     rise, fall = _group(arrays, "triangle"), _group(arrays, "step")
     name = "out/triangle_schedule_lr_after_k_scheduler_steps"
-    want = arrays.arrays.take(name, None)
+    want = arrays.take(name, None)
     yield apart(name, _rates(_train_config(rise, 1.0), len(want)), want, VLBERT.optimiser)
     if fall.get("warmup_factor", 0.0) != 0.0:
         raise ValueError(f"config: step.warmup_factor is {fall['warmup_factor']!r}; here a rate rises from 0")
     name = "out/step_schedule_lr_after_k_scheduler_steps"
-    want = arrays.arrays.take(name, None)
+    want = arrays.take(name, None)
     steps = TrainConfig(
         steps=MAX_STEPS,
         learning_rate=1.0,
@@ -179,12 +179,12 @@ def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from _loss_checks(arrays)
     yield from _answer_checks(arrays)
     boxes = arrays.floats("in/coord_boxes", None, 6)
-    want = arrays.arrays.take("out/coord_embed", len(boxes), 4, None)
+    want = arrays.take("out/coord_embed", len(boxes), 4, None)
     made = embed_coordinates(boxes[:, None, :4], boxes[:, 4:].flip(-1), 4 * want.shape[2])
     yield apart("out/coord_embed", made.view(want.shape), want, VLBERT.values)
     moved = boxes[:2, :4] + MOVED_PX
     yield apart(
-        "out/iou", overlaps(boxes[:, :4], moved, inclusive_sides=True), arrays.arrays.take("out/iou"), VLBERT.optimiser
+        "out/iou", overlaps(boxes[:, :4], moved, inclusive_sides=True), arrays.take("out/iou"), VLBERT.optimiser
     )
 
 
@@ -229,7 +229,7 @@ def _optimiser_checks(arrays: ModelArrays, options: Mapping[str, Any], rise: Map
         for name, value in zip(made, (parameter.detach().clone().numpy(), rate, float(norm)), strict=True):
             made[name].append(value)
     for name, values in made.items():
-        yield apart(f"out/{name}", np.array(values), arrays.arrays.take(f"out/{name}"), VLBERT.optimiser)
+        yield apart(f"out/{name}", np.array(values), arrays.take(f"out/{name}"), VLBERT.optimiser)
 
 
 def _loss_checks(arrays: ModelArrays) -> Iterator[Check]:
@@ -256,5 +256,5 @@ def _answer_checks(arrays: ModelArrays) -> Iterator[Check]:
         raise ValueError("config: vqa_answer_vocab and vqa_answers must be lists")
     scores = [vlbert_soft_target(given, vocabulary) for given in answers]
     rows = [[each.get(place, 0.0) if place else 0.0 for place in range(len(vocabulary))] for each in scores]
-    want = arrays.arrays.take("out/vqa_soft_targets")
+    want = arrays.take("out/vqa_soft_targets")
     yield apart("out/vqa_soft_targets", np.array(rows), want, VLBERT.optimiser)

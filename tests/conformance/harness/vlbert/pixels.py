@@ -146,9 +146,9 @@ def photo_checks(arrays: ModelArrays, network: Mapping[str, Any], kind: str) -> 
         if name not in arrays:
             continue
         batch = _prepared(arrays, config, conventions, hide=hide)
-        yield apart(name, batch.pixels, arrays.arrays.take(name), VLBERT.grey_levels)
+        yield apart(name, batch.pixels, arrays.take(name), VLBERT.grey_levels)
         if name == "in/image":
-            yield apart("in/boxes", batch.boxes, arrays.arrays.take("in/boxes"), VLBERT.values)
+            yield apart("in/boxes", batch.boxes, arrays.take("in/boxes"), VLBERT.values)
             info = arrays.floats("in/im_info", len(batch.boxes), None).numpy()
             sizes = torch.cat([batch.input_hw.flip(-1), batch.scale_xy], dim=1)
             yield apart("in/im_info", sizes, info[:, :4], VLBERT.values)
@@ -162,7 +162,7 @@ def _prepared(arrays: ModelArrays, config: DetectorConfig, conventions: Conventi
     masked = arrays.mask("in/mvrc_ops", rows, most).numpy()
     photos = []
     for row, count in enumerate(counts.tolist()):
-        image = arrays.arrays.take(f"in/raw_image_{row}", None, None, 3)
+        image = arrays.take(f"in/raw_image_{row}", None, None, 3)
         if image.dtype != np.uint8:
             raise ValueError(f"in/raw_image_{row} holds {image.dtype}, expected bytes")
         photos.append(

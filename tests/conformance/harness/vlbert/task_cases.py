@@ -59,7 +59,7 @@ def _one_text(
 def vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]:
     """And the elements of each question, and how many choices it has."""
     arrays, config = case.arrays, case.config
-    shape = arrays.arrays.take("in/boxes", None, None, 6).shape
+    shape = arrays.take("in/boxes", None, None, 6).shape
     shown = case.elements(valid_column=3, cell_weights=arrays.floats("in/masks", *shape[:2], None, None))
     questions, count = shown.mask.shape
     answers = arrays.whole("in/answer_choices", -2, max(config.vocab_size, count), questions, None, None, 3)
