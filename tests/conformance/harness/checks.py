@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -208,10 +209,10 @@ def unread(arrays: Arrays, inputs: tuple[str, ...] = ()) -> Iterator[Check]:
             yield failed(name, "unknown array: nothing was compared with it")
 
 
-def guarded(array: str, checks: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+def guarded(array: str, checks: Callable[..., Iterable[Check]], *given: Any) -> Iterator[Check]:
     """The checks of one group; what cannot be read or computed becomes a miss named `array`, and other groups run."""
     try:
-        yield from checks()
+        yield from checks(*given)
     except (ValueError, OSError) as error:
         yield failed(error.array if isinstance(error, ArrayError) else array, str(error))
 

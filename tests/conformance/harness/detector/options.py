@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.case_files import read_case_json
-from harness.tolerances import DETECTOR, Closeness, DetectorTolerances
+from harness.tolerances import DETECTOR, Closeness
 from roibeam.extraction.network.config import POOLED_CELLS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 
@@ -39,6 +39,7 @@ class DetectorSet:
         name: of the set, such as "small".
         salt: seed of its random weights.
         selection: the port's own rule, with the config's thresholds and minimum; its maximum is in the arrays' names.
+        values: the table's tolerance; a folder may ask for a closer one, never for a looser one.
     """
 
     name: str
@@ -46,6 +47,7 @@ class DetectorSet:
     config: DetectorConfig
     conventions: Conventions
     selection: SelectionPolicy
+    values: Closeness
 
     @property
     def is_reduced(self) -> bool:
@@ -62,14 +64,14 @@ class CaseOptions:
         photos: names of the photos, without ".png".
         batch_order: photos of the batch case, in order.
         sets: name of each set -> name of its config file.
-        tolerances: the table's; a folder may ask for closer values, never for looser ones.
+        values: as of a set.
     """
 
     salt: int
     photos: tuple[str, ...]
     batch_order: tuple[str, ...]
     sets: Mapping[str, str]
-    tolerances: DetectorTolerances
+    values: Closeness
 
 
 def read_case_options(path: Path) -> CaseOptions:
@@ -88,19 +90,17 @@ def read_case_options(path: Path) -> CaseOptions:
     if not isinstance(sets, dict) or not sets:
         raise ValueError(f"{path}: sets is {sets!r}, expected an object of set name -> config file")
     named = {_file_name(name, path): _file_name(file, path) for name, file in sets.items()}
-    return CaseOptions(salt, photos, batch_order, named, _tolerances(content.get("tolerance"), path))
+    return CaseOptions(salt, photos, batch_order, named, _values(content.get("tolerance"), path))
 
 
-def _tolerances(asked: object, path: Path) -> DetectorTolerances:
+def _values(asked: object, path: Path) -> Closeness:
+    values = DETECTOR.values
     if asked is None:
-        return DETECTOR
+        return values
     numbers = asked if isinstance(asked, dict) and set(asked) == {"max_rel", "rtol"} else {}
     if not numbers or not all(_is_number(value) and value > 0 for value in numbers.values()):
         raise ValueError(f"{path}: tolerance is {asked!r}, expected positive numbers max_rel and rtol")
-    values = DETECTOR.values
-    return replace(
-        DETECTOR, values=Closeness(min(values.max_rel, numbers["max_rel"]), min(values.rtol, numbers["rtol"]))
-    )
+    return Closeness(min(values.max_rel, numbers["max_rel"]), min(values.rtol, numbers["rtol"]))
 
 
 def _listed(content: Mapping[str, Any], name: str, path: Path, default: tuple[str, ...] | None = None) -> list[Any]:
@@ -117,7 +117,7 @@ def _file_name(value: object, path: Path) -> str:
     return value
 
 
-def read_detector_set(name: str, path: Path, salt: int) -> DetectorSet:
+def read_detector_set(name: str, path: Path, salt: int, values: Closeness) -> DetectorSet:
     """The network that a config file describes.
 
     Raises:
@@ -169,7 +169,7 @@ def read_detector_set(name: str, path: Path, salt: int) -> DetectorSet:
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     options.refuse_unread()
-    return DetectorSet(name, salt, config, conventions, selection)
+    return DetectorSet(name, salt, config, conventions, selection, values)
 
 
 # What our detector computes in one way only; another value cannot be expressed.
