@@ -116,13 +116,8 @@ def near(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Che
 
     The error shown is max |ours - theirs| / max |theirs|; it may pass `max_rel` where `rtol` allows it.
     """
-
-    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        largest, distance = float(np.abs(theirs).max()), np.abs(ours - theirs)
-        fits = distance <= closeness.max_rel * largest + closeness.rtol * np.abs(theirs)
-        return distance / (largest or 1.0), fits
-
-    check = _by_element(array, got, want, measure, closeness.max_rel, "of max|reference|")
+    unit = np.abs(_numbers(want)).max(initial=0.0)
+    check = _by_element(array, got, want, unit, closeness.max_rel, "of max|reference|", rtol=closeness.rtol)
     if check.passed and check.error > closeness.max_rel:
         return dataclasses.replace(check, note=f"within the relative {closeness.rtol:g}")
     return check
@@ -133,12 +128,7 @@ def close(array: str, got: object, want: np.ndarray, closeness: Allclose) -> Che
 
     The error shown is the largest |ours - theirs| / (1 + |theirs|).
     """
-
-    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        error = np.abs(ours - theirs) / (1 + np.abs(theirs))
-        return error, error <= closeness.allowed
-
-    return _by_element(array, got, want, measure, closeness.allowed, "of 1 + |reference|")
+    return _by_element(array, got, want, 1 + np.abs(_numbers(want)), closeness.allowed, "of 1 + |reference|")
 
 
 def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.ndarray | None = None) -> Check:
@@ -147,27 +137,25 @@ def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.n
     Args:
         where: of the first axes of both, True where the numbers mean something; None for everywhere.
     """
-
-    def measure(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        distance = np.abs(ours - theirs)
-        return distance, distance <= allowed
-
-    return _by_element(array, got, want, measure, allowed, "absolute", where)
-
-
-# Ours and theirs, float64 -> the error of each element, and whether it fits; a NaN on either side does not.
-Measure = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    return _by_element(array, got, want, 1.0, allowed, "absolute", where=where)
 
 
 def _by_element(
     array: str,
     got: object,
     want: np.ndarray,
-    measure: Measure,
+    unit: Any,
     tolerance: float,
     rule: str,
+    *,
+    rtol: float = 0.0,
     where: np.ndarray | None = None,
 ) -> Check:
+    """|ours - theirs| <= tolerance * unit + rtol * |theirs|, in float64; a NaN on either side is a miss.
+
+    Args:
+        unit: of the error shown; one number, or one for each element; where it is 0, the error is absolute.
+    """
     ours, theirs = _numbers(got), _numbers(want)
     if ours.shape != theirs.shape:
         return failed(array, _shapes(ours, theirs))
@@ -177,8 +165,9 @@ def _by_element(
         ours, theirs = ours[where], theirs[where]
     if not ours.size:
         return within(array, 0.0, tolerance, rule, "no element")
-    errors, fits = measure(ours, theirs)
-    misses, note = ~fits, ""
+    distance = np.abs(ours - theirs)
+    errors, misses = distance / np.where(unit, unit, 1.0), ~(distance <= tolerance * unit + rtol * np.abs(theirs))
+    note = ""
     if misses.any():
         note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
     return Check(array, float(errors.max()), tolerance, rule, not misses.any(), note)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,16 +91,8 @@ def _plain(result: CaseResult) -> dict[str, Any]:
         "passed": result.passed,
         "seconds": round(result.seconds, 3),
         "not_run": result.not_run,
+        # JSON knows no infinity; null means that nothing could be compared.
         "checks": [
-            {
-                "array": check.array,
-                # JSON knows no infinity; null means that nothing could be compared.
-                "error": check.error if math.isfinite(check.error) else None,
-                "tolerance": check.tolerance,
-                "rule": check.rule,
-                "passed": check.passed,
-                "note": check.note,
-            }
-            for check in result.checks
+            asdict(check) | {"error": check.error if math.isfinite(check.error) else None} for check in result.checks
         ],
     }

@@ -27,22 +27,8 @@ from roibeam.pipelines.data.datasets.vcr import (
     read_vcr_metadata,
 )
 from roibeam.pipelines.finetuning.rows import PartPieces, PieceCoder, TaskGroup
+from roibeam.pipelines.finetuning.tasks import vcr_rules
 from roibeam.pipelines.finetuning.tasks.vcr import ANSWER, RATIONALE, VcrOptions, group_pieces, vcr_groups
-from roibeam.pipelines.finetuning.tasks.vcr_rules import (
-    CHOICE_END,
-    CHOICE_FRONT,
-    DETECTED,
-    DRAWN,
-    IN_TURN,
-    NAMED,
-    RESTARTED,
-    RUNNING,
-    SHARED,
-    SHOWN,
-    NamesDrawn,
-    join_regions,
-    name_rule,
-)
 
 PROBLEMS = {"Q2A": ANSWER, "QA": ANSWER, "answer": ANSWER, "QA2R": RATIONALE, "QAR": RATIONALE, "rationale": RATIONALE}
 TEST, NAMES_DRAWN = "test", "names_drawn"
@@ -90,14 +76,14 @@ class _PhotoItems:
         self._case, self._flip = case, _FLIPPED in how
         self._options = VcrOptions(
             problem=PROBLEMS[problem],
-            names=IN_TURN,
+            names=vcr_rules.IN_TURN,
             joining="and",
-            truncation=SHARED,
+            truncation=vcr_rules.SHARED,
             max_pieces=case.size("seq_len", 1),
             cut_untold=False,
-            object_loss=SHOWN,
+            object_loss=vcr_rules.SHOWN,
         )
-        names = name_rule(self._options.names, _cycle(case))
+        names = vcr_rules.name_rule(self._options.names, _cycle(case))
         self._groups = list(vcr_groups(questions, self._options, names, labelled=TEST not in how))
 
     def __call__(self, number: str) -> Item:
@@ -157,7 +143,7 @@ class _PhotoItems:
         names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]
         # The release predicts the class of the whole image too, which is 0.
         classes = np.concatenate([[0], object_classes(names, image)])
-        classes = classes if self._options.object_loss == SHOWN else np.full(len(classes), IGNORE_INDEX)
+        classes = classes if self._options.object_loss == vcr_rules.SHOWN else np.full(len(classes), IGNORE_INDEX)
         boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
         return photo, boxes.astype(np.float32)
 
@@ -192,15 +178,15 @@ class _StoredItems:
         # How it counts: [CLS] and both [SEP] of a row are not cut, the one between question and answer is.
         self._options = VcrOptions(
             problem=PROBLEMS[problem],
-            names=DRAWN,
-            truncation=RUNNING if case.is_first else CHOICE_END,
+            names=vcr_rules.DRAWN,
+            truncation=vcr_rules.RUNNING if case.is_first else vcr_rules.CHOICE_END,
             max_pieces=self._pieces - 3,
             pieces_twice=not case.is_first,
-            boxes=DETECTED,
+            boxes=vcr_rules.DETECTED,
             max_boxes=self._regions,
         )
         self._mode = f"{problem}_{TEST}" if is_test else problem
-        groups = list(vcr_groups(questions, self._options, NamesDrawn(self._drawn()), labelled=not is_test))
+        groups = list(vcr_groups(questions, self._options, vcr_rules.NamesDrawn(self._drawn()), labelled=not is_test))
         self._entries = [(group, place) for group in groups for place in range(len(group.rows) // NUM_CHOICES)]
 
     def __call__(self, number: str) -> Item:
@@ -241,7 +227,7 @@ class _StoredItems:
         if f"image/{name}.boxes" not in self._case:  # the first release knows an image by its number
             name = group.facts["img_id"].rpartition("-")[2]
         (detected, first), (annotated, last) = (self._store(f"{kind}/{name}") for kind in ("image", "gt_image"))
-        found = join_regions(detected, annotated, self._options.max_boxes)
+        found = vcr_rules.join_regions(detected, annotated, self._options.max_boxes)
         sizes = [first] * found.num_detected + [last] * (len(found.boxes) - found.num_detected)
         wide_high = torch.tensor(np.array(sizes), dtype=torch.float32).reshape(-1, 2)
         boxes, real = torch.from_numpy(found.boxes)[:, None], torch.ones(len(found.boxes), 1, dtype=torch.bool)
@@ -266,12 +252,13 @@ class _TextItems:
         self._case = case
         self._options = VcrOptions(
             problem=PROBLEMS[problem],
-            names=RESTARTED,
-            truncation=CHOICE_FRONT,
+            names=vcr_rules.RESTARTED,
+            truncation=vcr_rules.CHOICE_FRONT,
             max_pieces=case.size("max_seq_length", 4) - 3,
-            boxes=NAMED,
+            boxes=vcr_rules.NAMED,
         )
-        self._groups = list(vcr_groups(questions, self._options, name_rule(RESTARTED, _cycle(case))))
+        names = vcr_rules.name_rule(vcr_rules.RESTARTED, _cycle(case))
+        self._groups = list(vcr_groups(questions, self._options, names))
 
     def __call__(self, number: str) -> Item:
         question, _, choice = number.partition(".")

@@ -19,22 +19,16 @@ from harness.finetuning.trajectory import Terms, Trajectory, as_double, without_
 from harness.model_case import ModelArrays
 from harness.vlbert.case import VLBertCase, open_case
 from harness.vlbert.pixels import PREFIX
-from harness.vlbert.task_cases import loss_weight, refcoco_inputs, target_checks, vcr_inputs, vcr_losses, vqa_inputs
+from harness.vlbert.task_cases import TASKS, target_checks
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.losses import SumCount
 from roibeam.model.vlbert.checkpoint import LAST_STAGE, LAST_STAGE_AGAIN, state_from_official
-from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.step_policies import release_settings
 from roibeam.pipelines.training.train_config import TrainConfig
 
 _CASE_OPTIONS = ("NETWORK", "VLBERT", "token_ids", "ANSWER_VOCAB_SIZE")
-_FINE_TUNED: Mapping[str, Callable[[Any], nn.Module]] = {
-    "vqa": VLBertForVqa,
-    "vcr": VLBertForVcr,
-    "refcoco": VLBertForReferring,
-}
 
 
 class _Whole(nn.Module):
@@ -76,7 +70,8 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
     first = _MicroBatchArrays(arrays, 0)
     kind = "vcr" if "in/answer_choices" in first else "refcoco" if "in/expression" in first else "vqa"
     case = open_case(first, kind)
-    task = build_model(lambda: _FINE_TUNED[kind](case.config), as_double(state_from_official(case.official)))
+    make, run_task = TASKS[kind]
+    task: Any = build_model(lambda: make(case.config), as_double(state_from_official(case.official)))
     without_dropout(task)
     encoder = None if case.encoder is None else _pooling_in_float32(copy.deepcopy(case.encoder).double())
     whole = _Whole(task, encoder)
@@ -101,14 +96,23 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
             targets = one.arrays.floats("in/label", *shown.mask.shape)
             yield from target_checks(one.arrays, shown.boxes, shown.mask, targets)
 
+    def terms(running: Any, one: VLBertCase) -> Terms:
+        run = run_task(running.task, one)
+        weighted = {n: SumCount(term.total * run.weights.get(n, 1.0), term.count) for n, term in run.losses.items()}
+        return Terms(weighted, {name: term.mean.detach() for name, term in run.losses.items()})
+
+    losses = ["cls_loss" if kind == "refcoco" else "ans_loss"]
+    if kind == "vcr" and task.object_head is not None:
+        losses.append("cnn_regularization_loss")
+
     return Trajectory(
         model=whole,
         inputs=inputs,
         config=_train_config(options),
         batch=batch,
-        terms=lambda running, one: _TERMS[kind](running.task, one),
+        terms=terms,
         our_name=our_name,
-        losses=("answer", "objects") if kind == "vcr" and _has_object_loss(task) else ("answer",),
+        losses=losses,
         groups=_groups(whole, options["trainable"], our_name, options["TRAIN"]),
     )
 
@@ -118,10 +122,6 @@ def _pooling_in_float32(encoder: RegionEncoder) -> RegionEncoder:
     encoder.backbone.register_forward_hook(lambda _module, _inputs, feature_map: feature_map.float())
     encoder.roi_heads["res5"].register_forward_pre_hook(lambda _module, inputs: (inputs[0].double(),))
     return encoder
-
-
-def _has_object_loss(task: nn.Module) -> bool:
-    return getattr(task, "object_head", None) is not None
 
 
 def _train_config(options: Mapping[str, Any]) -> TrainConfig:
@@ -170,42 +170,3 @@ def _groups(
             raise ValueError(f"config: LR_MULT names {ours[name]} twice")
         groups.setdefault(fitting[0] if fitting else 1.0, []).append(parameter)
     return [{"params": parameters, "learning_rate_scale": scale} for scale, parameters in groups.items()]
-
-
-# --- one micro-batch ---
-
-
-def _vqa_terms(model: Any, case: VLBertCase) -> Terms:
-    _, elements, batch = vqa_inputs(case)
-    logits = model.answers(batch, model.vlbert.encode(batch, elements))
-    loss = model.loss(logits, case.arrays.floats("in/label", *logits.shape))
-    return Terms({"answer": loss}, {"ans_loss": loss.mean.detach()})
-
-
-def _vcr_terms(model: Any, case: VLBertCase) -> Terms:
-    (_, elements, batch), shown, _ = vcr_inputs(case)
-    answer, objects = vcr_losses(model, case, batch, model.vlbert.encode(batch, elements), shown)
-    losses = {"answer": _weighted(answer, loss_weight(case, "ANS_LOSS_WEIGHT"))}
-    others = {"ans_loss": answer.mean.detach()}
-    if objects is not None:
-        losses["objects"] = _weighted(objects, loss_weight(case, "CNN_LOSS_WEIGHT"))
-        others["cnn_regularization_loss"] = objects.mean.detach()
-    return Terms(losses, others)
-
-
-def _refcoco_terms(model: Any, case: VLBertCase) -> Terms:
-    _, elements, batch = refcoco_inputs(case)
-    scores = model.score_regions(batch, model.vlbert.encode(batch, elements))
-    loss = model.loss(batch, scores, case.arrays.floats("in/label", *scores.shape))
-    return Terms({"answer": loss}, {"cls_loss": loss.mean.detach()})
-
-
-_TERMS: Mapping[str, Callable[[Any, VLBertCase], Terms]] = {
-    "vqa": _vqa_terms,
-    "vcr": _vcr_terms,
-    "refcoco": _refcoco_terms,
-}
-
-
-def _weighted(term: SumCount, weight: float) -> SumCount:
-    return SumCount(term.total * weight, term.count)

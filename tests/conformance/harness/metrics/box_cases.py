@@ -10,13 +10,7 @@ from typing import Any
 from harness.metrics.metric_case import MetricCase, Ours, caught, metric_family
 from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.refer import ReferringSentence, read_refer
-from roibeam.pipelines.finetuning.metrics.referring import (
-    BOX_RULES,
-    Box,
-    corner_iou,
-    corner_iou_float32,
-    pixel_iou,
-)
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES, Box, corner_iou, corner_iou_float32, pixel_iou
 from roibeam.pipelines.finetuning.metrics.vcr import best_choice
 
 

@@ -12,11 +12,7 @@ from harness.tolerances import METRICS
 from roibeam.pipelines.data.datasets.nlvr2 import read_nlvr2
 from roibeam.pipelines.data.datasets.vcr import VcrLabels, read_vcr_labels
 from roibeam.pipelines.finetuning.metrics.measure import OFFICIAL, Measure, rows_by_id
-from roibeam.pipelines.finetuning.metrics.nlvr2 import (
-    judged_statements,
-    nlvr2_measures,
-    predictions_of,
-)
+from roibeam.pipelines.finetuning.metrics.nlvr2 import judged_statements, nlvr2_measures, predictions_of
 from roibeam.pipelines.finetuning.metrics.vcr import (
     ChosenRow,
     VcrScores,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -15,7 +16,7 @@ from harness.model_case import ModelArrays, model_family
 from harness.vlbert.case import VLBertCase, batch_of, element_states, open_case
 from harness.vlbert.data import data_checks
 from harness.vlbert.pixels import photo_checks
-from harness.vlbert.task_cases import refcoco_checks, vcr_checks, vqa_checks
+from harness.vlbert.task_cases import TASKS, task_checks
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.checkpoint import state_from_official
 from roibeam.model.vlbert.embeddings import VLBertImageElements, embed_coordinates
@@ -169,11 +170,9 @@ def _whole_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 CLASSES: dict[str, Callable[[ModelArrays], Iterator[Check]]] = {
     "VisualLinguisticBertForPretraining": _core_checks,
-    "ResNetVLBERTForPretraining": lambda arrays: _pretraining_checks(arrays, "pretrain"),
-    "ResNetVLBERTForPretrainingMultitask": lambda arrays: _pretraining_checks(arrays, "pretrain-multitask"),
-    "vqa ResNetVLBERT": vqa_checks,
-    "vcr ResNetVLBERT": vcr_checks,
-    "refcoco ResNetVLBERT": refcoco_checks,
+    "ResNetVLBERTForPretraining": partial(_pretraining_checks, kind="pretrain"),
+    "ResNetVLBERTForPretrainingMultitask": partial(_pretraining_checks, kind="pretrain-multitask"),
+    **{f"{kind} ResNetVLBERT": partial(task_checks, kind=kind) for kind in TASKS},
 }
 
 
