@@ -23,70 +23,42 @@ _STEPS = (1, 4, 16, 64, 128)  # strides at which reference arrays are thinned ou
 
 @dataclass(frozen=True)
 class Check:
-    """What one array of a case says.
+    """What one array of a case says."""
 
-    Attributes:
-        array: its name in the file.
-        error: largest error, in the unit of the tolerance; infinity where nothing could be compared.
-        tolerance: largest error allowed.
-        rule: what error and tolerance mean, a few words.
-        passed: the verdict. Not always `error <= tolerance`: see `near`.
-        note: what a person needs to understand a miss, or "".
-    """
-
-    array: str
-    error: float
-    tolerance: float
-    rule: str
-    passed: bool
-    note: str = ""
+    array: str  # its name in the file
+    error: float  # largest error, in the unit of the tolerance; infinity where nothing could be compared
+    tolerance: float  # largest error allowed
+    rule: str  # what error and tolerance mean, a few words
+    passed: bool  # the verdict. Not always `error <= tolerance`: see `near`.
+    note: str = ""  # what a person needs to understand a miss, or ""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One file of a family's folder that holds something to reproduce.
+    """One file of a family's folder that holds something to reproduce."""
 
-    Attributes:
-        file: its name in the folder.
-        run: computes and compares; raises ValueError or OSError when the file cannot be used.
-        lacks: what it needs and this machine does not have, two words such as "photo missing"; it cannot be run then.
-    """
-
-    file: str
+    file: str  # its name in the folder
+    # Computes and compares; raises ValueError or OSError when the file cannot be used
     run: Callable[[], Iterable[Check]]
+    # What it needs and this machine does not have, two words such as "photo missing"; it cannot be run then
     lacks: str = ""
-
-    @property
-    def name(self) -> str:
-        """The file name without its extension: the kind of case."""
-        return Path(self.file).stem
 
 
 @dataclass(frozen=True)
 class OpenFolder:
-    """What a family made of its folder.
+    """What a family made of its folder."""
 
-    Attributes:
-        cases: in the order they are best run in.
-        inputs: names of the files that cases read (photos, options). Any other file is an unknown case.
-    """
-
-    cases: tuple[Case, ...]
-    inputs: frozenset[str]
+    cases: tuple[Case, ...]  # in the order they are best run in
+    inputs: frozenset[str]  # names of the files that cases read (photos, options). Any other file is an unknown case.
 
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of reference folder; each lives in a module of its own.
+    """One kind of reference folder; each lives in a module of its own."""
 
-    Attributes:
-        name: of the folder.
-        recognises: whether a folder of another name is laid out like this family's.
-        open_folder: reads the options and lists the cases; raises ValueError or OSError when they make no sense.
-    """
-
-    name: str
-    recognises: Callable[[Path], bool]
+    name: str  # of the folder
+    recognises: Callable[[Path], bool]  # whether a folder of another name is laid out like this family's
+    # Reads the options and lists the cases; raises ValueError or OSError when they make no sense
     open_folder: Callable[[Path], OpenFolder]
 
 

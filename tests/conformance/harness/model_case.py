@@ -24,7 +24,8 @@ GRADIENT_NORM = "out/grad_norm_total"
 GRADIENT_ROWS = 4  # what a reference keeps of a matrix
 MAX_OPTION = 1 << 24  # no size in a case's options passes it; a model this wide could not be held
 
-Outputs = dict[str, Callable[[], Tensor]]  # by official name, computed when asked for
+Output = Tensor | None | Callable[[], Tensor]  # there already, not given by this model, or computed when asked for
+Outputs = dict[str, Output]  # by official name
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
@@ -60,15 +61,12 @@ class ModelArrays(Arrays):
         return self.whole(name, 0, 2, *shape).bool()
 
 
-def constant(tensor: Tensor | None) -> Callable[[], Tensor]:
-    """An output that is there already; asking for one that the model does not give is an error."""
-
-    def output() -> Tensor:
-        if tensor is None:
-            raise ValueError("this model gives no such output")
-        return tensor
-
-    return output
+def computed(output: Output) -> Tensor:
+    """Raises ValueError for one that the model does not give."""
+    tensor = output() if callable(output) else output
+    if tensor is None:
+        raise ValueError("this model gives no such output")
+    return tensor
 
 
 def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
@@ -95,18 +93,18 @@ def output_checks(arrays: ModelArrays, outputs: Outputs) -> Iterator[Check]:
         if name not in outputs:
             yield failed(full, "unknown output: nothing was compared with it")
             continue
-        yield close(full, numpy_of(outputs[name]()), want, MODELS.values)
+        yield close(full, numpy_of(computed(outputs[name])), want, MODELS.values)
 
 
 def gradient_checks(
-    arrays: ModelArrays, model: nn.Module, total: Callable[[], Tensor], our_name: Callable[[str], str]
+    arrays: ModelArrays, model: nn.Module, total: Output, our_name: Callable[[str], str]
 ) -> Iterator[Check]:
     """Every "grad/" array, and the norm of all gradients, of the loss `total`."""
     names = arrays.below("grad/")
     if not names and GRADIENT_NORM not in arrays:
         return
     model.zero_grad()
-    total().backward()
+    computed(total).backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     for name in names:
         want = arrays.take(f"grad/{name}")

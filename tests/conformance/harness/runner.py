@@ -11,7 +11,7 @@ whose photos are not on this machine is listed as not run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -48,20 +48,13 @@ FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case and what its arrays said.
+    """One case and what its arrays said."""
 
-    Attributes:
-        name: <family>/<case>.
-        known: whether a family knows the file; an unknown one has one failed check that says so.
-        seconds: it took.
-        not_run: why it could not be run here, such as "photo missing"; then it has no checks and did not pass.
-    """
-
-    name: str
-    known: bool
+    name: str  # <family>/<case>
+    known: bool  # whether a family knows the file; an unknown one has one failed check that says so
     checks: tuple[Check, ...]
-    seconds: float
-    not_run: str = ""
+    seconds: float  # it took
+    not_run: str = ""  # why it could not be run here, such as "photo missing"; then it has no checks and did not pass
 
     @property
     def passed(self) -> bool:
@@ -166,17 +159,9 @@ def _run(planned: PlannedCase) -> CaseResult:
         checks.append(failed(planned.file, f"unknown case: {planned.why}"))
     else:
         try:
-            checks.extend(_nonempty(planned.case.run(), planned.file))
+            checks.extend(planned.case.run())
+            if not checks:  # a case that compares nothing proves nothing
+                checks.append(failed(planned.file, "nothing in it was compared"))
         except (ValueError, OSError) as error:
             checks.append(failed(planned.file, str(error)))
     return CaseResult(planned.name, planned.case is not None, tuple(checks), time.monotonic() - started)
-
-
-def _nonempty(checks: Iterable[Check], file: str) -> Iterator[Check]:
-    """A case that compares nothing proves nothing."""
-    compared = False
-    for check in checks:
-        compared = True
-        yield check
-    if not compared:
-        yield failed(file, "nothing in it was compared")

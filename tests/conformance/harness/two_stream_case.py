@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.checks import Check, close, equal, failed
-from harness.model_case import ModelArrays, Outputs, constant, gradient_checks, output_checks
+from harness.model_case import ModelArrays, Outputs, computed, gradient_checks, output_checks
 from harness.tolerances import MODELS
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
@@ -114,31 +114,31 @@ def batch_outputs(
         words: states of the text in `padded`, as the reference has them.
     """
     logits = model.logits(padded)
-    regions = constant(with_img(logits.whole_image, logits.regions))
-    word_logits = constant(model.word_logits(words))
+    regions = with_img(logits.whole_image, logits.regions)
+    word_logits = model.word_logits(words)
     outputs: Outputs = {
-        "sequence_output_t": constant(words),
-        "sequence_output_v": constant(with_img(padded.whole_image_state, padded.region_states)),
-        "pooled_output_t": constant(output.pooled_text),
-        "pooled_output_v": constant(output.pooled_image),
+        "sequence_output_t": words,
+        "sequence_output_v": with_img(padded.whole_image_state, padded.region_states),
+        "pooled_output_t": output.pooled_text,
+        "pooled_output_v": output.pooled_image,
         "prediction_scores_t": word_logits,
         "linguisic_prediction": word_logits,
         "prediction_scores_v": regions,
         "vision_prediction": regions,
-        "seq_relationship_score": constant(logits.match),
-        "vil_binary_prediction": constant(logits.match),
+        "seq_relationship_score": logits.match,
+        "vil_binary_prediction": logits.match,
     }
     losses: Outputs = {}
     if any(f"out/{name}" in arrays for name in PRETRAINING_LOSSES):
         scored = model.score(batch, output).losses
-        losses = {name: constant(scored[internal].mean) for name, internal in PRETRAINING_LOSSES.items()}
-        outputs["total_loss"] = constant(torch.stack([term.mean for term in scored.values()]).sum())
+        losses = {name: scored[internal].mean for name, internal in PRETRAINING_LOSSES.items()}
+        outputs["total_loss"] = torch.stack([term.mean for term in scored.values()]).sum()
     if isinstance(model, InterBertForTasks | ViLbertWithScores):
         pairs = model.score_pairs(output)
         outputs |= {
-            "vil_logit": constant(pairs[:, None]),
-            "vision_logit": constant(model.score_regions(batch, padded)[..., None]),
-            "linguisic_logit": constant(model.score_words(words)[..., None]),
+            "vil_logit": pairs[:, None],
+            "vision_logit": model.score_regions(batch, padded)[..., None],
+            "linguisic_logit": model.score_words(words)[..., None],
         }
         if "in/choice_target" in arrays:
             losses["choice_loss"] = lambda: choice_loss(arrays, pairs)
@@ -156,7 +156,9 @@ def batch_checks(
     yield from output_checks(arrays, outputs | losses)
     wanted = [loss for name, loss in losses.items() if f"out/{name}" in arrays]
     if wanted:
-        yield from gradient_checks(arrays, model, lambda: torch.stack([loss() for loss in wanted]).sum(), our_name)
+        yield from gradient_checks(
+            arrays, model, lambda: torch.stack([computed(loss) for loss in wanted]).sum(), our_name
+        )
 
 
 def mask_checks(arrays: ModelArrays, boxes_name: str, rule: MaskRule) -> Iterator[Check]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.checks import Check
-from harness.model_case import ModelArrays, Outputs, check_sizes, constant, model_family
+from harness.model_case import ModelArrays, Outputs, check_sizes, model_family
 from harness.two_stream_case import batch_checks, batch_outputs, mask_checks, read_batch
 from roibeam.model.common.masking import mask_overlapping_regions
 from roibeam.model.common.regions import mean_feature
@@ -53,7 +53,7 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
         words = torch.cat([words[:, :1], padded.task_state[:, None], words[:, 1:]], dim=1)
     outputs, losses = batch_outputs(arrays, model, batch, output, padded, words)
     log_odds = model.match_log_odds(output)
-    outputs["match_score"] = constant(None if log_odds is None else log_odds.sigmoid())
+    outputs["match_score"] = None if log_odds is None else log_odds.sigmoid()
     if any(name.startswith(("attention_", "co_attention.")) for name in arrays.below("out/")):
         outputs |= _maps(model, batch)
     if isinstance(model, ViLbertWithScores) and "in/refer_target" in arrays:
@@ -61,12 +61,12 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
         target = arrays.floats("in/refer_target", rows, regions + 1, 1)[..., 0]
         real = torch.cat([batch.region_mask.new_ones(rows, 1), batch.region_mask], dim=1)
         scores = model.score_regions(batch, output)
-        losses["refer_loss"] = constant(region_bce(scores, target, real, per="rows").mean)
+        losses["refer_loss"] = region_bce(scores, target, real, per="rows").mean
     if isinstance(model, ViLbertForTasks):
         outputs["vil_prediction"] = lambda: model.answers(output)
         if "in/vqa_target" in arrays:
             answered = arrays.floats("in/vqa_target", batch.batch_size, config.num_answers)
-            losses["vqa_loss"] = constant(answer_bce(model.answers(output), answered).mean)
+            losses["vqa_loss"] = answer_bce(model.answers(output), answered).mean
     if isinstance(model, ViLbertForMultiTask):
         outputs |= {
             "vil_binary_prediction": lambda: model.image_pairs(output),
@@ -119,9 +119,7 @@ def _maps(model: ViLbertForPreTraining, batch: VLBatch) -> Outputs:
         "co_attention.{}.text_to_image": maps.text_to_image,
         "co_attention.{}.image_to_text": maps.image_to_text,
     }
-    return {
-        name.format(number): constant(weights) for name, found in named.items() for number, weights in enumerate(found)
-    }
+    return {name.format(number): weights for name, found in named.items() for number, weights in enumerate(found)}
 
 
 def _mask_overlaps(

@@ -33,21 +33,15 @@ MOST = {
 
 @dataclass(frozen=True)
 class DetectorSet:
-    """One network of a folder.
+    """One network of a folder."""
 
-    Attributes:
-        name: of the set, such as "small".
-        salt: seed of its random weights.
-        selection: the port's own rule, with the config's thresholds and minimum; its maximum is in the arrays' names.
-        values: the table's tolerance; a folder may ask for a closer one, never for a looser one.
-    """
-
-    name: str
-    salt: int
+    name: str  # of the set, such as "small"
+    salt: int  # seed of its random weights
     config: DetectorConfig
     conventions: Conventions
+    # The port's own rule, with the config's thresholds and minimum; its maximum is in the arrays' names
     selection: SelectionPolicy
-    values: Closeness
+    values: Closeness  # the table's tolerance; a folder may ask for a closer one, never for a looser one
 
     @property
     def is_reduced(self) -> bool:
@@ -57,21 +51,13 @@ class DetectorSet:
 
 @dataclass(frozen=True)
 class CaseOptions:
-    """What case.json says.
+    """What case.json says."""
 
-    Attributes:
-        salt: seed of the random weights.
-        photos: names of the photos, without ".png".
-        batch_order: photos of the batch case, in order.
-        sets: name of each set -> name of its config file.
-        values: as of a set.
-    """
-
-    salt: int
-    photos: tuple[str, ...]
-    batch_order: tuple[str, ...]
-    sets: Mapping[str, str]
-    values: Closeness
+    salt: int  # seed of the random weights
+    photos: tuple[str, ...]  # names of the photos, without ".png"
+    batch_order: tuple[str, ...]  # photos of the batch case, in order
+    sets: Mapping[str, str]  # name of each set -> name of its config file
+    values: Closeness  # as of a set
 
 
 def read_case_options(path: Path) -> CaseOptions:
@@ -189,25 +175,12 @@ _FIXED: Mapping[str, tuple[object, ...]] = {
     "roi_box_head.attr": (True,),
 }
 # Training, the device, and a score threshold that the port reads and never uses: nothing the arrays depend on.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "backbone.freeze_at",
-        "model.device",
-        "rpn.batch_size_per_image",
-        "rpn.positive_fraction",
-        "rpn.smooth_l1_beta",
-        "rpn.loss_weight",
-        "rpn.pre_nms_topk_train",
-        "rpn.post_nms_topk_train",
-        "rpn.boundary_thresh",
-        "rpn.iou_thresholds",
-        "rpn.iou_labels",
-        "roi_heads.positive_fraction",
-        "roi_heads.proposal_append_gt",
-        "roi_heads.score_thresh_test",
-        "roi_box_head.smooth_l1_beta",
-    }
-)
+_WITHOUT_EFFECT = {
+    "backbone.freeze_at", "model.device", "rpn.batch_size_per_image", "rpn.positive_fraction", "rpn.smooth_l1_beta",
+    "rpn.loss_weight", "rpn.pre_nms_topk_train", "rpn.post_nms_topk_train", "rpn.boundary_thresh",
+    "rpn.iou_thresholds", "rpn.iou_labels", "roi_heads.positive_fraction", "roi_heads.proposal_append_gt",
+    "roi_heads.score_thresh_test", "roi_box_head.smooth_l1_beta",
+}  # fmt: skip
 
 
 class _Options:
@@ -215,12 +188,9 @@ class _Options:
 
     def __init__(self, content: Mapping[str, Any], path: Path) -> None:
         self._path = path
-        self._values: dict[str, Any] = {}
-        for key, value in content.items():
-            if isinstance(value, dict):
-                self._values.update({f"{key}.{name}": inner for name, inner in value.items()})
-            else:
-                self._values[key] = value
+        sections = {key: section for key, section in content.items() if isinstance(section, dict)}
+        self._values = {key: value for key, value in content.items() if key not in sections}
+        self._values |= {f"{key}.{name}": value for key, inner in sections.items() for name, value in inner.items()}
         self._unread = set(self._values) - _WITHOUT_EFFECT
 
     def require(self, key: str, fits: Callable[[Any], bool], expected: str) -> Any:

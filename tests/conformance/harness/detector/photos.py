@@ -32,32 +32,21 @@ MAX_GIVEN_BOXES = 4096  # a file from anybody must not keep the machine for days
 _MAX_COORDINATE = 1e6
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Another published way to resize a photo: conventions, short edge, limit of the long edge."""
-
-    conventions: str
-    edges: tuple[int, int]
-
-
+# Other published ways to resize a photo: conventions, and (short edge, limit of the long edge), pixels.
 RECIPES = {
-    "caffe600": Recipe("caffe", PUBLISHED_EDGES["caffe"][0]),
-    "d2_800": Recipe("d2", PUBLISHED_EDGES["d2"][0]),
-    "d2_600": Recipe("d2", PUBLISHED_EDGES["d2"][1]),
+    "caffe600": ("caffe", PUBLISHED_EDGES["caffe"][0]),
+    "d2_800": ("d2", PUBLISHED_EDGES["d2"][0]),
+    "d2_600": ("d2", PUBLISHED_EDGES["d2"][1]),
 }
 
 
 @dataclass(frozen=True)
 class PhotoCase:
-    """A reference file with what it was made from.
-
-    Attributes:
-        photos: image files, in the order of the batch; one of them is a case of a single photo.
-    """
+    """A reference file with what it was made from."""
 
     network: DetectorSet
     arrays: Arrays
-    photos: Sequence[Path]
+    photos: Sequence[Path]  # image files, in the order of the batch; one of them is a case of a single photo
 
     @property
     def count(self) -> int:
@@ -114,8 +103,8 @@ def photo_checks(network: DetectorSet, arrays: Arrays, photos: Sequence[Path]) -
     maps = torch.cat([one.feature_map for one in outputs])
     yield from guarded("input_shape", _input_checks, case, outputs)
     if case.count == 1:
-        for name, recipe in RECIPES.items():
-            yield from guarded(f"{name}_shape", _recipe_checks, case, name, recipe, images[0])
+        for name in RECIPES:
+            yield from guarded(f"{name}_shape", _recipe_checks, case, name, images[0])
     yield from guarded("res4_shape", _map_checks, case, maps)
     yield from guarded("rpn_shape", _rpn_checks, case, detector, maps)
     yield from guarded("given_boxes", _given_checks, case, detector, outputs)
@@ -150,16 +139,17 @@ def checksum_checks(prefix: str, pixels: Tensor, arrays: Arrays) -> Iterator[Che
         yield within(name, float(error.max()), DETECTOR.input_sum, "of the sum of |values|")
 
 
-def _recipe_checks(case: PhotoCase, name: str, recipe: Recipe, image: np.ndarray) -> Iterator[Check]:
+def _recipe_checks(case: PhotoCase, name: str, image: np.ndarray) -> Iterator[Check]:
+    kind, (short_edge, long_edge) = RECIPES[name]
     own = case.network.conventions
-    conventions = replace(CONVENTIONS[recipe.conventions], pixel_mean=own.pixel_mean, pixel_std=own.pixel_std)
-    config = replace(case.network.config, short_edge=recipe.edges[0], long_edge=recipe.edges[1])
+    conventions = replace(CONVENTIONS[kind], pixel_mean=own.pixel_mean, pixel_std=own.pixel_std)
+    config = replace(case.network.config, short_edge=short_edge, long_edge=long_edge)
     got = preprocess(image, config, conventions)
     arrays, pixels = case.arrays, got.pixels[0]
     yield equal(f"{name}_shape", list(pixels.shape), arrays.take(f"{name}_shape"))
     yield from checksum_checks(name, pixels, arrays)
     yield near(f"{name}_crop", pixels[:, *CROP], arrays.take(f"{name}_crop"), case.network.values)
-    if recipe.conventions == "caffe":
+    if kind == "caffe":
         want = float(arrays.take(f"{name}_scale"))
         yield within(f"{name}_scale", abs(got.factor - want) / want, 1e-12, "relative, in float64")
 

@@ -31,22 +31,15 @@ _NO_ID = -1
 
 @dataclass(frozen=True, eq=False)
 class ImagePart:
-    """One photo: what our detector says, and where the reference's proposals are among ours.
+    """One photo: what our detector says, and where the reference's proposals are among ours."""
 
-    Attributes:
-        outputs: ours.
-        boxes, logits: (R, 4), (R,): the reference's proposals, network-input pixels, and their objectness.
-        index: (R,) row of ours that is nearest.
-        distance: (R,) largest coordinate difference to it, pixels.
-        found: (R,) bool: near enough to be the same.
-    """
-
-    outputs: HeadOutputs
+    outputs: HeadOutputs  # ours
+    # boxes, logits: (R, 4), (R,): the reference's proposals, network-input pixels, and their objectness
     boxes: np.ndarray
     logits: np.ndarray
-    index: np.ndarray
-    distance: np.ndarray
-    found: np.ndarray
+    index: np.ndarray  # (R,) row of ours that is nearest
+    distance: np.ndarray  # (R,) largest coordinate difference to it, pixels
+    found: np.ndarray  # (R,) bool: near enough to be the same
 
     @classmethod
     def match(cls, outputs: HeadOutputs, boxes: np.ndarray, logits: np.ndarray) -> ImagePart:
@@ -295,20 +288,14 @@ class Selections:
 
 @dataclass(frozen=True, eq=False)
 class _Matches:
-    """The reference's detections of one image among ours.
+    """The reference's J detections of one image among ours: for each that which agrees in most of class, box and
+    score."""
 
-    For each the one of ours that agrees in most of class, box and score.
-
-    Attributes:
-        index: (J,) ours; pixels, scores: (J,) how far box and score are; same_class: (J,) bool.
-        found: (J,) bool: all three agree.
-    """
-
-    index: np.ndarray
-    pixels: np.ndarray
-    scores: np.ndarray
-    same_class: np.ndarray
-    found: np.ndarray
+    index: np.ndarray  # (J,) of ours
+    pixels: np.ndarray  # (J,) how far the box is
+    scores: np.ndarray  # (J,) how far the score is
+    same_class: np.ndarray  # (J,) bool
+    found: np.ndarray  # (J,) bool: all three agree
 
 
 def _match(got: Regions, boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray) -> _Matches:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,44 +39,28 @@ _SCORE = "score"
 
 @dataclass(frozen=True)
 class Terms:
-    """What one micro-batch gave.
+    """What one micro-batch gave."""
 
-    Attributes:
-        losses: by name; they add up to the loss.
-        others: by the names that the file has for parts of the loss and scores.
-    """
-
-    losses: Mapping[str, SumCount]
+    losses: Mapping[str, SumCount]  # by name; they add up to the loss
+    # By the names that the file has for parts of the loss and scores
     others: Mapping[str, Tensor | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """What a system makes of a case.
+    """What a system makes of a case."""
 
-    Attributes:
-        model: with the weights of the case, in float64.
-        config: of the run.
-        batch: micro-batch i of the file.
-        terms: what the model gives for one.
-        losses: names of those that `terms` has.
-        our_name: of an official parameter; None for one that the official model has and never reads.
-        groups: parameter groups of the case's own, where no named rule has them.
-        scores: what the official evaluation said after each epoch, for a schedule that goes by it.
-        inputs: what else there is to compare, of the micro-batches themselves.
-        joint: of tasks that alternate: what the loss of each is multiplied by; () for a single one.
-    """
-
-    model: nn.Module
-    config: TrainConfig
-    batch: Callable[[int], Any]
-    terms: Callable[[nn.Module, Any], Terms]
+    model: nn.Module  # with the weights of the case, in float64
+    config: TrainConfig  # of the run
+    batch: Callable[[int], Any]  # micro-batch i of the file
+    terms: Callable[[nn.Module, Any], Terms]  # what the model gives for one
+    # Of an official parameter; None for one that the official model has and never reads
     our_name: Callable[[str], str | None]
-    losses: Sequence[str] = ("loss",)
-    groups: Sequence[ParameterGroup] = ()
-    scores: Sequence[float] = ()
-    inputs: Callable[[], Iterable[Check]] = tuple
-    joint: Sequence[float] = ()
+    losses: Sequence[str] = ("loss",)  # names of those that `terms` has
+    groups: Sequence[ParameterGroup] = ()  # parameter groups of the case's own, where no named rule has them
+    scores: Sequence[float] = ()  # what the official evaluation said after each epoch, for a schedule that goes by it
+    inputs: Callable[[], Iterable[Check]] = tuple  # what else there is to compare, of the micro-batches themselves
+    joint: Sequence[float] = ()  # of tasks that alternate: what the loss of each is multiplied by; () for a single one
 
 
 def as_double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,7 +119,7 @@ class _Task:
     def losses(self, model: nn.Module, batch: _MicroBatch) -> Any:
         terms = self.run.terms(model, batch.content)
         self.log.append(Terms({name: term.detach() for name, term in terms.losses.items()}, terms.others))
-        return _Output(terms.losses)
+        return SimpleNamespace(losses=terms.losses, metrics={})
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
         return self.run.groups
@@ -147,12 +132,6 @@ class _Task:
 
     def evaluate(self) -> dict[str, float | None]:
         return {_SCORE: next(self.scores)}
-
-
-@dataclass(frozen=True, eq=False)
-class _Output:
-    losses: Mapping[str, SumCount]
-    metrics: Mapping[str, SumCount] = field(default_factory=dict)
 
 
 class _Watched:
@@ -206,16 +185,6 @@ class _Watched:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Done:
-    """A run: what its micro-batches gave and its updates did, its weights at the end, and their average."""
-
-    log: list[Terms]
-    watched: _Watched
-    weights: Mapping[str, Tensor]
-    average: Mapping[str, Tensor] | None
-
-
 def trajectory_checks(arrays: ModelArrays, run: Trajectory) -> Iterator[Check]:
     """The whole run, and everything the file says of it."""
     order = arrays.whole(ORDER, 0, 1 << 20, None).tolist()
@@ -224,16 +193,19 @@ def trajectory_checks(arrays: ModelArrays, run: Trajectory) -> Iterator[Check]:
     start = {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
     tied, of_table = arrays.options.get("tied", {}), run.our_name
     run = dataclasses.replace(run, our_name=lambda name: of_table(tied.get(name, name)))
-    done = _run(run, order, int(arrays.options["micro_batches_per_epoch"]))
+    log, watched, weights = _run(run, order, int(arrays.options["micro_batches_per_epoch"]))
     yield from run.inputs()
-    yield from _micro_step_checks(arrays, done.log)
-    yield from _update_checks(arrays, run, done.watched)
-    yield from _weight_checks(arrays, run, done.weights, "final", start)
-    if done.average is not None:
-        yield from _weight_checks(arrays, run, done.average, "ema", start)
+    yield from _micro_step_checks(arrays, log)
+    yield from _update_checks(arrays, run, watched)
+    for kind, state in weights.items():
+        yield from _weight_checks(arrays, run, state, kind, start)
 
 
-def _run(run: Trajectory, order: Sequence[int], epoch: int) -> _Done:
+def _run(
+    run: Trajectory, order: Sequence[int], epoch: int
+) -> tuple[list[Terms], _Watched, dict[str, Mapping[str, Tensor]]]:
+    """What its micro-batches gave and its updates did; the weights at the end ("final"), and their average ("ema")
+    where there is one."""
     log: list[Terms] = []
     read: dict[int, _MicroBatch] = {}
     scores = iter((0.0, *run.scores))  # the loop evaluates the start too, which no schedule counts
@@ -249,11 +221,13 @@ def _run(run: Trajectory, order: Sequence[int], epoch: int) -> _Done:
         with tempfile.TemporaryDirectory() as folder, _Watched(run.model) as watched:
             result = train(task, run.config, Path(folder) / "run", description={})
             trained = result.checkpoint / "trained.safetensors"
-            average = dict(run.model.state_dict()) if run.config.average_rate else None
-            weights = load_file(trained) if trained.exists() else dict(run.model.state_dict())
+            weights: dict[str, Mapping[str, Tensor]] = {}
+            weights["final"] = load_file(trained) if trained.exists() else dict(run.model.state_dict())
+            if run.config.average_rate:
+                weights["ema"] = dict(run.model.state_dict())
     finally:
         torch.set_num_threads(threads)
-    return _Done(log, watched, weights, average)
+    return log, watched, weights
 
 
 def _micro_step_checks(arrays: ModelArrays, log: Sequence[Terms]) -> Iterator[Check]:

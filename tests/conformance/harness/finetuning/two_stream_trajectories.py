@@ -37,14 +37,10 @@ RIGHT_REGION = 0.5
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """One micro-batch as rows of our batch.
-
-    Attributes:
-        locations: (rows, E, 5) as the file has them.
-    """
+    """One micro-batch as rows of our batch."""
 
     batch: VLBatch
-    locations: Tensor
+    locations: Tensor  # (rows, E, 5) as the file has them
     target: Tensor
     questions: int
 

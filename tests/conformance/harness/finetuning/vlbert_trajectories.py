@@ -31,14 +31,6 @@ from roibeam.pipelines.training.train_config import TrainConfig
 _CASE_OPTIONS = ("NETWORK", "VLBERT", "token_ids", "ANSWER_VOCAB_SIZE")
 
 
-class _Whole(nn.Module):
-    """The model of a task and, from pixels, what encodes its regions: what one optimizer trains."""
-
-    def __init__(self, task: nn.Module, encoder: nn.Module | None) -> None:
-        super().__init__()
-        self.task, self.encoder = task, encoder
-
-
 class _MicroBatchArrays(ModelArrays):
     """The arrays of micro-batch i by the names of a case with one batch, in float64."""
 
@@ -74,7 +66,7 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
     task: Any = build_model(lambda: make(case.config), as_double(state_from_official(case.official)))
     without_dropout(task)
     encoder = None if case.encoder is None else _pooling_in_float32(copy.deepcopy(case.encoder).double())
-    whole = _Whole(task, encoder)
+    whole = nn.ModuleDict({"task": task} | ({} if encoder is None else {"encoder": encoder}))
 
     def our_name(official: str) -> str | None:
         if official.startswith(LAST_STAGE_AGAIN):
@@ -97,7 +89,7 @@ def vlbert_trajectory(arrays: ModelArrays) -> Trajectory:
             yield from target_checks(one.arrays, shown.boxes, shown.mask, targets)
 
     def terms(running: Any, one: VLBertCase) -> Terms:
-        run = run_task(running.task, one)
+        run = run_task(running["task"], one)
         weighted = {n: SumCount(term.total * run.weights.get(n, 1.0), term.count) for n, term in run.losses.items()}
         return Terms(weighted, {name: term.mean.detach() for name, term in run.losses.items()})
 

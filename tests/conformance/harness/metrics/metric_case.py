@@ -56,15 +56,11 @@ class WrittenNumber(float):
 
 @dataclass(frozen=True)
 class MetricCase:
-    """One case, its files found through `inputs`.
+    """One case, its files found through `inputs`."""
 
-    Attributes:
-        path: of the case.
-        options, expected: as it has them.
-    """
-
-    path: Path
+    path: Path  # of the case
     inputs: Mapping[str, str]
+    # options, expected: as it has them
     options: Mapping[str, Any]
     expected: Mapping[str, Any]
 
@@ -115,14 +111,10 @@ def caught(compute: Callable[[], Any]) -> Any:
 
 @dataclass
 class _Group:
-    """What was found below one name of `expected`.
+    """What was found below one name of `expected`."""
 
-    Attributes:
-        share: of the reference, by which a number of ours may differ.
-        unit: one of the last decimal that is printed, by half of which it may differ too; 0 for what is not printed.
-    """
-
-    share: float
+    share: float  # of the reference, by which a number of ours may differ
+    # One of the last decimal that is printed, by half of which it may differ too; 0 for what is not printed
     unit: float
     leaves: int = 0
     largest: float = 0.0

@@ -44,21 +44,15 @@ _KNOWN = {"NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed",
 
 @dataclass
 class VLBertCase:
-    """One file, opened.
-
-    Attributes:
-        network: NETWORK of its config.
-        official: all parameters but those of the image network, by their official names.
-        encoder: of an end-to-end case.
-        states: outputs of the embedding and of each layer, by the reference's names, once the model has run.
-    """
+    """One file, opened."""
 
     arrays: ModelArrays
     kind: str
-    network: Mapping[str, Any]
+    network: Mapping[str, Any]  # NETWORK of its config
     config: VLBertConfig
-    official: dict[str, Tensor]
-    encoder: RegionEncoder | None
+    official: dict[str, Tensor]  # all parameters but those of the image network, by their official names
+    encoder: RegionEncoder | None  # of an end-to-end case
+    # Outputs of the embedding and of each layer, by the reference's names, once the model has run
     states: dict[str, Tensor] = field(default_factory=dict)
 
     def build(self, make: Callable[[Any], nn.Module]) -> Any:

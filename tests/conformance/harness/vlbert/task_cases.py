@@ -22,31 +22,21 @@ from roibeam.model.vlbert.tasks import JoinedText, VLBertForReferring, VLBertFor
 
 
 class TaskInputs(NamedTuple):
-    """What a task's model reads of a case: a row for each question, or for each of its choices.
-
-    Attributes:
-        elements: of each row of the batch.
-    """
+    """What a task's model reads of a case: a row for each question, or for each of its choices."""
 
     text: JoinedText
-    elements: VLBertImageElements
+    elements: VLBertImageElements  # of each row of the batch
     batch: VLBatch
 
 
 class TaskRun(NamedTuple):
-    """What a task's model makes of a case.
-
-    Attributes:
-        shown: elements of each question; those of `inputs` where a question has no rows for choices.
-        losses: by their names in the file.
-        weights: what a loss is multiplied by, where that is not 1.
-    """
+    """What a task's model makes of a case."""
 
     inputs: TaskInputs
-    shown: VLBertImageElements
+    shown: VLBertImageElements  # elements of each question; those of `inputs` where a question has no rows for choices
     scores: Tensor
-    losses: dict[str, SumCount]
-    weights: dict[str, float]
+    losses: dict[str, SumCount]  # by their names in the file
+    weights: dict[str, float]  # what a loss is multiplied by, where that is not 1
 
     def total(self) -> Tensor:
         return torch.stack([self.weights.get(name, 1.0) * term.mean for name, term in self.losses.items()]).sum()
