@@ -19,8 +19,7 @@ from harness.checks import Check, equal, guarded, near, near_thinned
 from harness.detector.options import DetectorSet
 from harness.detector.photos import CROP, MAX_GIVEN_BOXES, checksum_checks
 from harness.tolerances import DETECTOR, Closeness
-from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.state import random_tensor
 from roibeam.extraction.photos.decode import decode_image
@@ -41,12 +40,13 @@ PROJECTION_KEY, PROJECTION_GAIN = "vl.1", 1.4  # the same README, "Weights"
 
 @dataclass(frozen=True, eq=False)
 class _EndToEnd:
+    network: DetectorSet  # with the config and the conventions of this extractor
     arrays: Arrays
-    config: DetectorConfig
-    conventions: Conventions
-    salt: int
     batch: RegionBatch
-    values: Closeness
+
+    @property
+    def values(self) -> Closeness:
+        return self.network.values
 
 
 def end_to_end_checks(network: DetectorSet, arrays: Arrays, photos: Sequence[Path]) -> Iterator[Check]:
@@ -69,7 +69,7 @@ def end_to_end_checks(network: DetectorSet, arrays: Arrays, photos: Sequence[Pat
             raise ValueError(f"raw_boxes_{row} has {len(boxes)} boxes, mvrc_ops only {masked.shape[1]} columns")
         image = decode_image(path.read_bytes(), exif_orientation=conventions.exif_orientation)
         prepared.append(prepare_photo(image, boxes, config, conventions, masked=masked[row, : len(boxes)]))
-    case = _EndToEnd(arrays, config, conventions, network.salt, collate_photos(prepared), network.values)
+    case = _EndToEnd(replace(network, config=config, conventions=conventions), arrays, collate_photos(prepared))
     yield from guarded("input_shape", _input_checks, case)
     yield from guarded("coord_embed", _coordinate_checks, case)
     yield from guarded("c4_shape", _network_checks, case)
@@ -98,12 +98,12 @@ def _coordinate_checks(case: _EndToEnd) -> Iterator[Check]:
 @torch.inference_mode()
 def _network(case: _EndToEnd) -> tuple[Tensor, Tensor, Tensor]:
     """The map, the pooled regions and the features (B, R, D)."""
-    encoder = RegionEncoder(case.config, case.conventions).eval()
-    load_encoder_weights(f"random:{case.salt}", encoder)
+    encoder = RegionEncoder(case.network.config, case.network.conventions).eval()
+    load_encoder_weights(f"random:{case.network.salt}", encoder)
     batch = case.batch
     maps = encoder.backbone(batch.pixels)
     real = [rows[mask] for rows, mask in zip(batch.boxes, batch.region_mask, strict=True)]
-    pooled = pool_regions(maps, real, case.conventions)
+    pooled = pool_regions(maps, real, case.network.conventions)
     return maps, pooled, encoder(batch.pixels, batch.boxes, batch.region_mask)
 
 
@@ -141,6 +141,6 @@ def _project(case: _EndToEnd, features: Tensor, width: int) -> Tensor:
     projection = RegionProjection(sizes).eval()
     for name, gain in (("weight", PROJECTION_GAIN), ("bias", 1.0)):
         parameter = getattr(projection.linear, name)
-        drawn = random_tensor(f"{PROJECTION_KEY}.{name}", tuple(parameter.shape), case.salt)
+        drawn = random_tensor(f"{PROJECTION_KEY}.{name}", tuple(parameter.shape), case.network.salt)
         parameter.copy_(gain * torch.from_numpy(drawn))
     return projection(features, batch.boxes, batch.input_hw) * batch.region_mask[..., None]

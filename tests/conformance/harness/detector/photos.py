@@ -48,10 +48,6 @@ class PhotoCase:
     arrays: Arrays
     photos: Sequence[Path]  # image files, in the order of the batch; one of them is a case of a single photo
 
-    @property
-    def count(self) -> int:
-        return len(self.photos)
-
 
 @torch.inference_mode()
 def run_photos(detector: Detector, images: Sequence[np.ndarray]) -> list[HeadOutputs]:
@@ -102,7 +98,7 @@ def photo_checks(network: DetectorSet, arrays: Arrays, photos: Sequence[Path]) -
     outputs = run_photos(detector, images)
     maps = torch.cat([one.feature_map for one in outputs])
     yield from guarded("input_shape", _input_checks, case, outputs)
-    if case.count == 1:
+    if len(case.photos) == 1:
         for name in RECIPES:
             yield from guarded(f"{name}_shape", _recipe_checks, case, name, images[0])
     yield from guarded("res4_shape", _map_checks, case, maps)
@@ -172,7 +168,7 @@ def _rpn_checks(case: PhotoCase, detector: Detector, maps: Tensor) -> Iterator[C
 
 def _given_checks(case: PhotoCase, detector: Detector, outputs: Sequence[HeadOutputs]) -> Iterator[Check]:
     arrays, values = case.arrays, case.network.values
-    boxes = arrays.take_finite("given_boxes", case.count, None, 4)
+    boxes = arrays.take_finite("given_boxes", len(case.photos), None, 4)
     if boxes.shape[1] > MAX_GIVEN_BOXES:
         raise ArrayError("given_boxes", f"has {boxes.shape[1]} boxes for each photo; at most {MAX_GIVEN_BOXES}")
     if np.abs(boxes).max(initial=0) > _MAX_COORDINATE or (boxes[..., 2:] < boxes[..., :2]).any():
@@ -219,7 +215,7 @@ def class_decided(logits: np.ndarray, values: Closeness) -> np.ndarray:
 def image_parts(case: PhotoCase, outputs: Sequence[HeadOutputs]) -> list[ImagePart]:
     """The proposals of each photo with those of the reference, which are concatenated in its file."""
     arrays = case.arrays
-    counts = arrays.take("proposal_count", case.count).astype(int)
+    counts = arrays.take("proposal_count", len(case.photos)).astype(int)
     total = int(counts.sum())
     boxes = arrays.take("proposal_boxes", None, 4)
     logits = arrays.take("proposal_logits", len(boxes))

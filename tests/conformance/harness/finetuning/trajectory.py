@@ -215,11 +215,12 @@ def _run(
     if run.joint:
         scales = {str(place): scale for place, scale in enumerate(run.joint)}
         task = AlternatingTask(dict(zip(scales, parts, strict=True)), loss_scales=scales, updates="task")
+    config = dataclasses.replace(run.config, device="cpu", checkpoint_every=0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder, _Watched(run.model) as watched:
-            result = train(task, run.config, Path(folder) / "run", description={})
+            result = train(task, config, Path(folder) / "run", description={})
             trained = result.checkpoint / "trained.safetensors"
             weights: dict[str, Mapping[str, Tensor]] = {}
             weights["final"] = load_file(trained) if trained.exists() else dict(run.model.state_dict())

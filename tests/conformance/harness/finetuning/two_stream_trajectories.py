@@ -116,8 +116,6 @@ def _train_config(options: Mapping[str, Any], release: str) -> TrainConfig:
         "learning_rate": float(argv.get("learning_rate", min(task["lr"] for task in tasks))),
         "warmup_steps": float(argv["warmup_proportion"]) * once,
         "accumulation": accumulation,
-        "device": "cpu",
-        "checkpoint_every": 0,
     }
     if argv.get("vision_scratch") is not None:
         settings["parameter_groups"] = "vilbert-release-mt-vision-scratch"

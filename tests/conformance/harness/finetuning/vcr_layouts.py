@@ -17,11 +17,9 @@ from harness.finetuning.item_files import BATCH, Item, ItemCase, at, padded, reg
 from harness.finetuning.prepared_photos import VcrPhoto, prepare_vcr_photo
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.model.common.regions import WHOLE_IMAGE_LOCATION, region_locations
-from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.data.datasets.vcr import (
     NUM_CHOICES,
     RawVcrQuestion,
-    VcrMetadata,
     metadata_path,
     object_classes,
     read_vcr_metadata,
@@ -102,9 +100,7 @@ class _PhotoItems:
         }
         rows = group_pieces(group, _coder(self._case), self._options)
         contexts = [_columns(rows[first][:-1]) for first in range(0, len(rows), NUM_CHOICES)]
-        if len(contexts) == 1:
-            found["question"] = contexts[0]
-        found |= {f"question.{place}": context for place, context in enumerate(contexts) if len(contexts) > 1}
+        found |= {f"question.{n}" if len(contexts) > 1 else "question": each for n, each in enumerate(contexts)}
         problem = self._options.problem
         found |= {f"{problem}_choices.{place}": _columns([row[-1]]) for place, row in enumerate(rows[:NUM_CHOICES])}
         if group.target is not None:
@@ -131,7 +127,7 @@ class _PhotoItems:
     def _photo(self, group: TaskGroup) -> tuple[VcrPhoto, np.ndarray]:
         """The photo, and its (R, 6) boxes with score and class."""
         image = group.facts["image"]
-        metadata = self._metadata(image)
+        metadata = read_vcr_metadata(self._case.written(f"/{metadata_path(image)}"))
         photo = prepare_vcr_photo(
             self._case.pixels(group.images[0]),
             metadata,
@@ -143,13 +139,8 @@ class _PhotoItems:
         names = [group.facts["objects"][number] for number in group.facts["input_boxes"]]
         # The release predicts the class of the whole image too, which is 0.
         classes = np.concatenate([[0], object_classes(names, image)])
-        classes = classes if self._options.object_loss == vcr_rules.SHOWN else np.full(len(classes), IGNORE_INDEX)
         boxes = np.concatenate([photo.photo.boxes.numpy(), photo.scores[:, None].numpy(), classes[:, None]], axis=1)
         return photo, boxes.astype(np.float32)
-
-    def _metadata(self, image: str) -> VcrMetadata:
-        """Of an image, as its file below the folder of images is read."""
-        return read_vcr_metadata(self._case.written(f"/{metadata_path(image)}"))
 
 
 def _columns(parts: Sequence[PartPieces]) -> np.ndarray:

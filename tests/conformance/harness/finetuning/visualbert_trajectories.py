@@ -97,8 +97,6 @@ def _train_config(options: dict[str, Any]) -> TrainConfig:
             "learning_rate": float(given["learning_rate"]),
             "warmup_steps": float(given["warmup_proportion"]) * steps,
             "accumulation": int(given["gradient_accumulation_steps"]),
-            "device": "cpu",
-            "checkpoint_every": 0,
         }
     )
 

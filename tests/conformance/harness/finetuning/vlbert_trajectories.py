@@ -131,8 +131,6 @@ def _train_config(options: Mapping[str, Any]) -> TrainConfig:
         "clip_norm": max(float(given["CLIP_GRAD_NORM"]), 0.0),
         "accumulation": accumulation,
         "parameter_groups": "task",
-        "device": "cpu",
-        "checkpoint_every": 0,
     }
     if given["OPTIMIZER"] == "SGD":
         settings["optimizer"] = "sgd"

@@ -70,13 +70,9 @@ _THRESHOLDS = {
 _CODES = ("mattnet", "uniter", "vlbert", "vilbert")
 
 
-def _pairs(case: MetricCase) -> list[tuple[Box, Box]]:
-    boxes = case.content("boxes")
-    return list(zip(boxes["a_xywh"], boxes["b_xywh"], strict=True))
-
-
 def _overlaps_and_hits(case: MetricCase) -> Ours:
-    pairs = _pairs(case)
+    boxes = case.content("boxes")
+    pairs = list(zip(boxes["a_xywh"], boxes["b_xywh"], strict=True))
     overlaps = {n: [caught(functools.partial(iou, *pair)) for pair in pairs] for n, iou in _OVERLAPS.items()}
     hits = {name: [BOX_RULES[rule].hits(*pair) for pair in pairs] for name, rule in _THRESHOLDS.items()}
     return {**overlaps, **hits, "accuracy": {name: sum(each) / len(each) for name, each in hits.items()}}

@@ -24,12 +24,8 @@ def _read(case: MetricCase) -> tuple[np.ndarray, np.ndarray]:
     if "ids" in case.inputs:
         ids = case.content("ids")
         number = {name: place for place, name in enumerate(ids["image_ids"])}
-        return scores, np.array([number[name] for name in _images_of_texts(ids)])
+        return scores, np.array([number[name.rpartition("#")[0]] for name in ids["text_ids"]])
     return np.ascontiguousarray(scores.T), np.repeat(np.arange(len(scores)), _CAPTIONS)
-
-
-def _images_of_texts(ids: dict[str, Any]) -> list[str]:
-    return [name.rpartition("#")[0] for name in ids["text_ids"]]
 
 
 def _ranks(scores_CI: np.ndarray, image_of_caption: np.ndarray, *, ties_count: bool = True) -> Ranks:

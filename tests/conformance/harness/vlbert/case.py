@@ -36,10 +36,10 @@ from roibeam.model.vlbert.model import VLBertModel
 from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 COORDINATE_NUMBERS = 2048  # of the embedded box, hard-coded in the release (common/fast_rcnn.py)
-_KNOWN = {"NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec"} | {
-    "weights_check",
-    "ANSWER_VOCAB_SIZE",
-}
+_KNOWN = {
+    "NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec",
+    "weights_check", "ANSWER_VOCAB_SIZE",
+}  # fmt: skip
 
 
 @dataclass
@@ -157,7 +157,8 @@ class VLBertCase:
             want, gradient = self.arrays.take(name), gradients.get(self.our_name(official))
             if gradient is None:
                 yield failed(name, "no gradient of ours reaches this parameter")
-            elif _is_noise(official):
+            elif official.endswith("attention.self.key.bias"):
+                # These cancel in the softmax: their gradient is rounding noise, which the README says to ignore.
                 continue
             elif kind == "grad":
                 step = max(1, -(-gradient.numel() // 256))
@@ -183,11 +184,6 @@ def loss_check(arrays: ModelArrays, name: str, got: Tensor) -> Check:
     want = arrays.take(name)
     allowed = max(VLBERT.loss, VLBERT.loss_relative * float(np.abs(want).max(initial=0.0)))
     return apart(name, numpy_of(got), want, allowed)
-
-
-def _is_noise(official: str) -> bool:
-    """Key biases cancel in the softmax: their gradient is rounding noise, which the README says to ignore."""
-    return official.endswith("attention.self.key.bias")
 
 
 def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:

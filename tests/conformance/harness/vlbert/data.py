@@ -105,18 +105,15 @@ def _sample_checks(
         max_text=len(text),
     )
     assert sample.whole_image is not None and sample.targets is not None
-    (height, width), _ = input_size((record.height, record.width), *_edges(), CONVENTIONS["vlbert-e2e"])
+    (edges,) = PUBLISHED_EDGES["vlbert-e2e"]
+    (height, width), _ = input_size((record.height, record.width), *edges, CONVENTIONS["vlbert-e2e"])
     scale = np.array([width / record.width, height / record.height])
     corners = np.concatenate([[[0, 0, record.width - 1, record.height - 1]], sample.boxes]) * np.tile(scale, 2)
     corners = np.clip(corners, 0, [width - 1, height - 1] * 2)
     made = np.concatenate([corners, np.concatenate([sample.whole_image[None], sample.features])], axis=1)
     yield apart(f"{prefix}_boxes_and_features", made, boxes.numpy(), VLBERT.values)
-    yield apart(
-        f"{prefix}_im_info",
-        np.array([width, height, *scale, 0.0]),
-        arrays.floats(f"{prefix}_im_info", 5).numpy(),
-        VLBERT.values,
-    )
+    info, want = np.array([width, height, *scale, 0.0]), arrays.floats(f"{prefix}_im_info", 5).numpy()
+    yield apart(f"{prefix}_im_info", info, want, VLBERT.values)
     yield equal(f"{prefix}_mvrc_ops", np.append(False, sample.masked & sample.predicted), ops)
     want = np.concatenate([np.zeros((1, classes)), sample.targets.numpy()])
     # Stores hold distributions as float16, whose smallest steps are 6e-8.
@@ -149,11 +146,6 @@ def _find_masked(record: RegionRecord, masked: np.ndarray, kept: int, whole: np.
             return
 
 
-def _edges() -> tuple[int, int]:
-    (edges,) = PUBLISHED_EDGES["vlbert-e2e"]
-    return edges
-
-
 # --- optim_and_losses ---
 
 
@@ -182,10 +174,8 @@ def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
     want = arrays.take("out/coord_embed", len(boxes), 4, None)
     made = embed_coordinates(boxes[:, None, :4], boxes[:, 4:].flip(-1), 4 * want.shape[2])
     yield apart("out/coord_embed", made.view(want.shape), want, VLBERT.values)
-    moved = boxes[:2, :4] + MOVED_PX
-    yield apart(
-        "out/iou", overlaps(boxes[:, :4], moved, inclusive_sides=True), arrays.take("out/iou"), VLBERT.optimiser
-    )
+    iou = overlaps(boxes[:, :4], boxes[:2, :4] + MOVED_PX, inclusive_sides=True)
+    yield apart("out/iou", iou, arrays.take("out/iou"), VLBERT.optimiser)
 
 
 def _group(arrays: ModelArrays, name: str) -> Mapping[str, Any]:
@@ -238,14 +228,9 @@ def _loss_checks(arrays: ModelArrays) -> Iterator[Check]:
     targets = arrays.floats("in/soft_target", *logits.shape)
     valid = (targets.sum(dim=-1) - 1).abs() < 0.1
     term = soft_cross_entropy(logits, targets, valid)
-    each = [
-        soft_cross_entropy(*(part[row : row + 1] for part in (logits, targets, valid))) for row in range(len(valid))
-    ]
-    for name, got in (
-        ("mean", term.mean),
-        ("sum", term.total),
-        ("none", torch.stack([row.total for row in each])),
-    ):
+    each = [soft_cross_entropy(*(part[row, None] for part in (logits, targets, valid))) for row in range(len(valid))]
+    losses = {"mean": term.mean, "sum": term.total, "none": torch.stack([row.total for row in each])}
+    for name, got in losses.items():
         yield loss_check(arrays, f"out/soft_ce_{name}", got)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from torch.nn.functional import pad
 
 from harness.case_files import ArrayError
 from harness.checks import Check
@@ -91,15 +92,12 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
         aux = arrays.whole("in/aux_text", 0, config.vocab_size, None, None)
         aux_labels = arrays.whole("in/aux_mlm_labels", -1, config.vocab_size, *aux.shape)
         longest = max(text.shape[1], aux.shape[1])
-        text, aux = _widened(text, longest, 0), _widened(aux, longest, 0)
-        labels = torch.cat([_widened(labels, longest, -1), _widened(aux_labels, longest, -1)])
-        text = torch.cat([text, aux])
-        elements = VLBertImageElements(
-            *(torch.cat([part, part.new_zeros(len(aux), *part.shape[1:])]) for part in elements)
-        )
+        text = torch.cat([pad(part, (0, longest - part.shape[1])) for part in (text, aux)])
+        labels = torch.cat([pad(part, (0, longest - part.shape[1]), value=-1) for part in (labels, aux_labels)])
+        elements = VLBertImageElements(*(_with_rows(part, len(text)) for part in elements))
         hw = torch.cat([hw, torch.ones(len(aux), 2)])
     rows = len(text)
-    targets = _whole_rows(arrays.floats("in/mvrc_labels", images, count, config.num_region_labels), rows)
+    targets = _with_rows(arrays.floats("in/mvrc_labels", images, count, config.num_region_labels), rows)
     predicted = (targets.sum(dim=-1) - 1).abs() < 0.1  # common/utils/misc.py, soft_cross_entropy
     if bool(predicted[:, 0].any()):
         raise ArrayError("in/mvrc_labels", "has a target for the whole image; here only regions are predicted")
@@ -160,11 +158,7 @@ def _visual_checks(
             yield from case.real("body4", maps[:, :64])
 
 
-def _widened(ids: torch.Tensor, length: int, value: int) -> torch.Tensor:
-    return torch.cat([ids, ids.new_full((len(ids), length - ids.shape[1]), value)], dim=1)
-
-
-def _whole_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+def _with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat([tensor, tensor.new_zeros(rows - len(tensor), *tensor.shape[1:])])
 
 

@@ -83,6 +83,9 @@ def build_region_encoder(
         ValueError: when the parameters are not those of such a network.
     """
     conventions = _conventions(network)
+    frozen = network.get("IMAGE_FROZEN_BACKBONE_STAGES", [1, 2])
+    if not isinstance(frozen, list) or set(frozen) - set(STAGES):
+        raise ValueError(f"config: IMAGE_FROZEN_BACKBONE_STAGES is {frozen!r}; expected numbers from 1 to 5")
     blocks = {"backbone.layer1": 0, "backbone.layer2": 0, "backbone.layer3": 0, "roi_head_feature_extractor": 0}
     for name in official:
         if found := _BLOCK.match(name):
@@ -98,7 +101,7 @@ def build_region_encoder(
         backbone.res2 = build_stage(blocks["backbone.layer1"], len(stem), base, conventions)
         backbone.res3 = build_stage(blocks["backbone.layer2"], 4 * base, 2 * base, conventions, stride=2)
         backbone.res4 = build_stage(blocks["backbone.layer3"], 8 * base, 4 * base, conventions, stride=2)
-        encoder = RegionEncoder(config, conventions, backbone=backbone, frozen_stages=_frozen(network))
+        encoder = RegionEncoder(config, conventions, backbone=backbone, frozen_stages=frozen)
     named = name_weights(dict(official), "param/").tensors
     encoder.load_state_dict(check_state(named, encoder.state_dict(), "param/"), assign=True)
     return encoder.eval()
@@ -108,13 +111,6 @@ def encoder_name(official: str) -> str:
     """Our name of an official parameter of the image network."""
     name = official.removeprefix(PREFIX)
     return name_tables()["vlbert-checkpoint"].get(name, name)
-
-
-def _frozen(network: Mapping[str, Any]) -> list[int]:
-    frozen = network.get("IMAGE_FROZEN_BACKBONE_STAGES", [1, 2])
-    if not isinstance(frozen, list) or set(frozen) - set(STAGES):
-        raise ValueError(f"config: IMAGE_FROZEN_BACKBONE_STAGES is {frozen!r}; expected numbers from 1 to 5")
-    return frozen
 
 
 def _conventions(network: Mapping[str, Any]) -> Conventions:
