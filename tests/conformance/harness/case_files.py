@@ -142,5 +142,10 @@ def read_case_json(path: Path, *, parse_float: Callable[[str], float] = float) -
     return read_json_object(path, max_bytes=MAX_JSON_BYTES, parse_float=parse_float)
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a JSON text is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{result.name}: {_verdict(result)}")
     passed = all(result.passed or result.not_run for result in results)
     if words.json:
-        print(json_line({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
+        print(json_line({"folder": str(folder), "passed": passed, "cases": list(map(_plain, results))}))
     else:
         print(_summary(folder, results))
     return 0 if passed else 1

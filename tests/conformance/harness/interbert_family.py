@@ -26,7 +26,11 @@ from roibeam.pipelines.training.model_files.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:
-    return _group_checks(arrays) if "rule" in arrays.options else _model_checks(arrays)
+    if "rule" not in arrays.options:
+        return _model_checks(arrays)
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.below("in/")}):
+        _check_padding(arrays, prefix)
+    return mask_checks(arrays, "boxes_pixel", _mask_groups)
 
 
 INTERBERT_FAMILY = model_family("interbert", ("in/multimodal_mask", "out/0.masked_set"), _run)
@@ -75,17 +79,10 @@ def build_interbert(
     return build_model(lambda: make(config), cast(state)), table.internal
 
 
-def _group_checks(arrays: ModelArrays) -> Iterator[Check]:
-    """Regions hidden in groups by the release's rule."""
-    for prefix in sorted({name.split(".", 1)[0] for name in arrays.below("in/")}):
-        _check_padding(arrays, prefix)
-    yield from mask_checks(arrays, "boxes_pixel", _mask_groups)
-
-
 def _mask_groups(
     boxes: np.ndarray, anchors: np.ndarray, features: Tensor, threshold: float
 ) -> tuple[Mapping[str, Tensor], Mapping[str, np.ndarray]]:
-    """`features`: padded."""
+    """Regions hidden in groups by the release's rule; `features` are padded."""
     count = len(boxes)
     masked = regions_around(boxes, anchors, threshold=threshold, at_threshold=True)
     predicted = masked | ~features[:count].numpy().any(axis=1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from harness.case_files import ArrayError, Arrays
 from harness.checks import Case, Check, Family, OpenFolder, close, failed, numpy_of, unread, within
 from harness.tolerances import MODELS
+from roibeam.model.inputs import VLBatch
 
 CONFIG = "config"
 GRADIENT_NORM = "out/grad_norm_total"
@@ -70,11 +71,8 @@ def computed(output: Output) -> Tensor:
 
 
 def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
-    """Refuses options that would fill the memory before any parameter is looked at.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Refuses options that would fill the memory before any parameter is looked at. Raises ValueError naming the
+    option."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int):
             continue
@@ -119,6 +117,28 @@ def gradient_checks(
         norm = float(arrays.take_finite(GRADIENT_NORM))
         ours = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
         yield within(GRADIENT_NORM, abs(ours - norm) / abs(norm or 1.0), MODELS.gradient_norm, "relative")
+
+
+def batch_of(text: tuple[Tensor, ...], image: tuple[Tensor, ...], image_hw: Tensor, **more: Any) -> VLBatch:
+    """A batch whose regions stand behind the whole image, none of them masked.
+
+    Args:
+        text: ids, mask and segments.
+        image: features, boxes (more columns are left out) and mask of all elements.
+        more: further fields.
+    """
+    (ids, text_mask, segments), (features, boxes, mask) = text, image
+    return VLBatch(
+        text_ids=ids,
+        text_mask=text_mask,
+        text_segments=segments,
+        region_features=features[:, 1:],
+        region_boxes=boxes[:, 1:, :4],
+        region_mask=mask[:, 1:],
+        image_hw=image_hw,
+        whole_image_features=features[:, 0],
+        **{"masked_regions": torch.zeros_like(mask[:, 1:]), **more},
+    )
 
 
 def model_family(

@@ -31,8 +31,6 @@ from harness.visualbert_family import VISUALBERT_FAMILY
 from harness.vlbert.family import VLBERT_FAMILY
 from roibeam.pipelines.common.console.progress import Progress, Unit
 
-CASES = Unit("case", "cases")
-
 # A new family is one module and one line here.
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
     {
@@ -93,7 +91,7 @@ def run_conformance(folder: Path, only: str | None = None) -> Iterator[CaseResul
             if planned
             else f"{folder} holds no case; expected <family>/<case>.npz, families: {', '.join(FAMILIES)}"
         )
-    with Progress("comparing", len(chosen), CASES) as progress:
+    with Progress("comparing", len(chosen), Unit("case", "cases")) as progress:
         for case in chosen:
             progress.note(case.name)
             result = _run(case)
@@ -113,7 +111,9 @@ def plan_cases(folder: Path) -> list[PlannedCase]:
     for inner in _visible(folder):
         if inner.is_dir():
             known = FAMILIES.get(inner.name)
-            planned.extend(_plan_family(inner, known) if known else _unknown_family(inner))
+            why = f"no family {inner.name!r}; known: {', '.join(FAMILIES)}"
+            unknown = (PlannedCase(inner.name, path.name, None, why) for path in _visible(inner))
+            planned.extend(_plan_family(inner, known) if known else unknown)
     return planned
 
 
@@ -138,11 +138,6 @@ def _plan_family(folder: Path, family: Family) -> Iterator[PlannedCase]:
     for path in _visible(folder):
         if path.name not in known:
             yield PlannedCase(family.name, path.name, None, why)
-
-
-def _unknown_family(folder: Path) -> Iterator[PlannedCase]:
-    for path in _visible(folder):
-        yield PlannedCase(folder.name, path.name, None, f"no family {folder.name!r}; known: {', '.join(FAMILIES)}")
 
 
 def _visible(folder: Path) -> list[Path]:

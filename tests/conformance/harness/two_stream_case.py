@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from harness.checks import Check, close, equal, failed
-from harness.model_case import ModelArrays, Outputs, computed, gradient_checks, output_checks
+from harness.model_case import ModelArrays, Outputs, batch_of, computed, gradient_checks, output_checks
 from harness.tolerances import MODELS
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
@@ -67,19 +67,11 @@ def read_batch(arrays: ModelArrays, config: ViLbertConfig | InterBertConfig, *, 
     if "in/next_sentence_label" in arrays:
         random = arrays.whole("in/next_sentence_label", -1, 2, rows)
         labels["match_labels"] = torch.where(random == -1, IGNORE_INDEX, 1 - random)  # 0 = match there
-    return VLBatch(
-        text_ids=ids.expand(rows, -1),
-        text_mask=arrays.mask("in/attention_mask", *captions).expand(rows, -1),
-        text_segments=arrays.whole("in/token_type_ids", 0, config.num_segments, *captions).expand(rows, -1),
-        region_features=features[:, 1:],
-        region_boxes=locations[:, 1:, :4],
-        region_mask=mask[:, 1:],
-        image_hw=torch.ones(rows, 2),
-        masked_regions=torch.zeros_like(mask[:, 1:]),
-        whole_image_features=features[:, 0],
-        task_ids=tasks,
-        **labels,
-    )
+    text_mask = arrays.mask("in/attention_mask", *captions)
+    segments = arrays.whole("in/token_type_ids", 0, config.num_segments, *captions)
+    ids, text_mask, segments = (part.expand(rows, -1) for part in (ids, text_mask, segments))
+    image = features, locations, mask
+    return batch_of((ids, text_mask, segments), image, torch.ones(rows, 2), task_ids=tasks, **labels)
 
 
 def with_img(whole: Tensor | None, regions: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ The model is told from the parameters, the task from the shapes of what goes in.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from harness.model_case import (
     output_checks,
 )
 from roibeam.model.common.transformer import Packing, computing_padding
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.task_losses import answer_kl, grounding_loss
 from roibeam.model.visualbert.checkpoint import TABLE, config_from_official, state_from_official
 from roibeam.model.visualbert.model import (
@@ -114,15 +115,15 @@ def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, b
     labels = arrays.whole("in/labels", IGNORE_INDEX, model.config.vocab_size, rows, None)
     if labels.shape[1] != length + batch.region_mask.shape[1] or not (labels[:, length:] < 0).all():
         raise ArrayError("in/labels", "must cover text and regions, and predict no region")
-    more: dict[str, Tensor] = {"text_labels": labels[:, :length].masked_fill(labels[:, :length] < 0, IGNORE_INDEX)}
+    more: dict[str, Any] = {"text_labels": labels[:, :length].masked_fill(labels[:, :length] < 0, IGNORE_INDEX)}
     if "in/sentence_image_labels" in arrays:
         more["match_labels"] = arrays.whole("in/sentence_image_labels", 0, 2, rows)
     output = model.visualbert(batch)
     with computing_padding():  # the reference has states of padding; losses are those of the usual way
         padded = model.visualbert(batch)
-    scored = VLBatch(**(_fields(batch) | more))
+    scored = dataclasses.replace(batch, **more)
     losses = {name: term.mean for name, term in model.score(scored, output).losses.items()}
-    states = _sequence(padded)
+    states = torch.cat([padded.text_states, padded.region_states], dim=1)
     outputs = {
         "loss": torch.stack(list(losses.values())).sum(),
         "masked_lm_loss": losses["masked_words"],
@@ -174,11 +175,3 @@ def _embedded(model: VisualBertForPreTraining, batch: VLBatch) -> Tensor:
     with computing_padding():
         packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
         return packing.pad(model.visualbert.embeddings(batch, packing))
-
-
-def _sequence(output: VLOutput) -> Tensor:
-    return torch.cat([output.text_states, output.region_states], dim=1)
-
-
-def _fields(batch: VLBatch) -> dict[str, Any]:
-    return {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}

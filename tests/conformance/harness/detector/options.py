@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.case_files import read_case_json
+from harness.case_files import is_number, read_case_json
 from harness.tolerances import DETECTOR, Closeness
 from roibeam.extraction.network.config import POOLED_CELLS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
@@ -84,7 +84,7 @@ def _values(asked: object, path: Path) -> Closeness:
     if asked is None:
         return values
     numbers = asked if isinstance(asked, dict) and set(asked) == {"max_rel", "rtol"} else {}
-    if not numbers or not all(_is_number(value) and value > 0 for value in numbers.values()):
+    if not numbers or not all(is_number(value) and value > 0 for value in numbers.values()):
         raise ValueError(f"{path}: tolerance is {asked!r}, expected positive numbers max_rel and rtol")
     return Closeness(min(values.max_rel, numbers["max_rel"]), min(values.rtol, numbers["rtol"]))
 
@@ -104,11 +104,8 @@ def _file_name(value: object, path: Path) -> str:
 
 
 def read_detector_set(name: str, path: Path, salt: int, values: Closeness) -> DetectorSet:
-    """The network that a config file describes.
-
-    Raises:
-        ValueError: for an option that is unknown, absent or asks for what our detector cannot compute; OSError.
-    """
+    """The network that a config file describes. Raises ValueError for an option that is unknown, absent or asks for
+    what our detector cannot compute; OSError."""
     options = _Options(read_case_json(path), path)
     for key, allowed in _FIXED.items():
         options.require_one(key, allowed)
@@ -211,10 +208,10 @@ class _Options:
         return int(self.require(key, lambda v: type(v) is int and least <= v <= most, fits))
 
     def number(self, key: str) -> float:
-        return float(self.require(key, _is_number, "a number"))
+        return float(self.require(key, is_number, "a number"))
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        values = self.require(key, lambda v: isinstance(v, list) and all(map(_is_number, v)), "a list of numbers")
+        values = self.require(key, lambda v: isinstance(v, list) and all(map(is_number, v)), "a list of numbers")
         return tuple(float(value) for value in values)
 
     def flag(self, key: str) -> bool:
@@ -224,19 +221,15 @@ class _Options:
         """Anchors come as one list for each level of a pyramid; this network has one level."""
         levels = self.require(
             key,
-            lambda v: isinstance(v, list) and len(v) == 1 and isinstance(v[0], list) and all(map(_is_number, v[0])),
+            lambda v: isinstance(v, list) and len(v) == 1 and isinstance(v[0], list) and all(map(is_number, v[0])),
             "one list of numbers in a list",
         )
         return tuple(float(value) for value in levels[0])
 
     def thresholds(self, key: str) -> tuple[float, ...]:
         value = self._values.get(key)
-        return (self.number(key),) if _is_number(value) else self.numbers(key)
+        return (self.number(key),) if is_number(value) else self.numbers(key)
 
     def refuse_unread(self) -> None:
         if self._unread:
             raise ValueError(f"{self._path}: {', '.join(sorted(self._unread))}: options that no check here knows")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -17,9 +17,9 @@ from torch.nn import functional
 from harness.case_files import ArrayError, Arrays
 from harness.checks import Check, equal, failed, guarded, near, near_thinned, numpy_of, within
 from harness.detector.options import DetectorSet
-from harness.detector.selection import ImagePart, Selections
+from harness.detector.selection import ImagePart, Selections, decided
 from harness.detector.weights import built_detector, proposal_generator_of
-from harness.tolerances import DETECTOR, Closeness
+from harness.tolerances import DETECTOR
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES
 from roibeam.extraction.network.precision import plain_float32
@@ -186,7 +186,7 @@ def _given_checks(case: PhotoCase, detector: Detector, outputs: Sequence[HeadOut
     logits = arrays.take("given_cls_logits", *boxes.shape[:2], None)
     yield near("given_cls_logits", *_rows(stable, got["class_logits"], logits), values)
     attributes = arrays.take("given_attr_logits")
-    sure = stable & class_decided(logits, values)
+    sure = stable & decided(logits, values)
     yield near("given_attr_logits", *_rows(sure, got["attribute_logits"], attributes), values)
     deltas = arrays.take("given_box_deltas", *boxes.shape[:2], None, 4)
     yield near_thinned("given_box_deltas", *_rows(stable, got["box_deltas"], deltas), values)
@@ -200,16 +200,6 @@ def _rows(keep: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> tuple[np.nd
     if theirs.shape[: keep.ndim] != keep.shape or ours.shape[: keep.ndim] != keep.shape:
         return ours, theirs
     return ours[keep], theirs[keep]
-
-
-def class_decided(logits: np.ndarray, values: Closeness) -> np.ndarray:
-    """(..., C) reference class logits -> (...,) bool: whether the two best are further apart than the tolerance.
-
-    The attribute head sees the embedding of the best class: where two classes tie, either answer is right.
-    """
-    best_two = np.sort(logits, axis=-1)[..., -2:]
-    gap = best_two[..., 1] - best_two[..., 0]
-    return np.asarray(gap > 2 * values.max_rel * np.abs(logits).max(initial=0))
 
 
 def image_parts(case: PhotoCase, outputs: Sequence[HeadOutputs]) -> list[ImagePart]:
@@ -271,7 +261,7 @@ def _proposal_head_checks(case: PhotoCase, parts: Sequence[ImagePart]) -> Iterat
     if case.network.is_reduced or any(name in arrays for name in _EVERY_OUTPUT):
         want_classes, want_attributes, want_deltas = (arrays.take(name, len(found), None) for name in _EVERY_OUTPUT)
         yield near("proposal_cls_logits", regions["class_logits"], want_classes[found], values)
-        sure = class_decided(regions["class_logits"], values)
+        sure = decided(regions["class_logits"], values)
         attributes = want_attributes[found][sure]
         yield near("proposal_attr_logits", regions["attribute_logits"][sure], attributes, values)
         deltas = want_deltas[found]

@@ -19,7 +19,7 @@ from harness.case_files import ArrayError, Arrays
 from harness.checks import Check, failed, guarded, near, near_thinned, numpy_of, within
 from harness.detector.options import DetectorSet
 from harness.detector.ties import ScoreBounds, best_score_bounds
-from harness.tolerances import DETECTOR
+from harness.tolerances import DETECTOR, Closeness
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.regions import Regions, classwise_max
@@ -186,10 +186,13 @@ class Selections:
         if not names:
             yield failed(f"{prefix}_features", f"absent from {arrays.path.name}, as is {prefix}_features_sub")
         # Where two classes tie, the attribute head may see another embedding; where two attributes tie, either is best.
-        each = zip(self.parts, got, matches, strict=True)
-        sure = [self._decided(part, one.proposal_ids[m.index]) for part, one, m in each]
-        class_sure = np.concatenate([classes for classes, _ in sure])[found]
-        attribute_sure = np.concatenate([attributes for _, attributes in sure])[found]
+        sure: dict[str, list[np.ndarray]] = {"class_logits": [], "attribute_logits": []}
+        for part, one, m in zip(self.parts, got, matches, strict=True):
+            for name, rows_of in sure.items():
+                logits = numpy_of(getattr(part.outputs.regions, name))
+                foreground = logits if name == "class_logits" else logits[:, :-1]
+                rows_of.append(decided(foreground, values)[one.proposal_ids[m.index]])
+        class_sure, attribute_sure = (np.concatenate(rows_of)[found] for rows_of in sure.values())
         scores = arrays.take(f"{prefix}_attr_scores", total)[found]
         yield near(f"{prefix}_attr_scores", ours("attribute_scores")[class_sure], scores[class_sure], values)
         ids = arrays.take(f"{prefix}_attr_ids", total)[found]
@@ -201,19 +204,6 @@ class Selections:
             theirs = part.groups(part.ours(proposals[keep], f"{prefix}_proposal_ids"))[m.found]
             others += int((part.groups(one.proposal_ids[m.index[m.found]]) != theirs).sum())
         yield within(f"{prefix}_proposal_ids", others, 0, "other proposals, twins apart")
-
-    def _decided(self, part: ImagePart, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each proposal whether its best class, and its best attribute, lead by more than the tolerance."""
-        regions, decided = part.outputs.regions, []
-        for logits in (numpy_of(regions.class_logits), numpy_of(regions.attribute_logits)[:, :-1]):
-            if logits.shape[1] < 2 or not len(ids):
-                decided.append(np.ones(len(ids), bool))
-                continue
-            best_two = np.sort(logits, axis=1)[:, -2:]
-            decided.append(
-                (best_two[:, 1] - best_two[:, 0] > 2 * self.network.values.max_rel * np.abs(logits).max())[ids]
-            )
-        return decided[0], decided[1]
 
     def _ladder_checks(self) -> Iterator[Check]:
         """The port's rule with a minimum that the lowest threshold does not leave; single photos."""
@@ -313,6 +303,15 @@ def _match(got: Regions, boxes: np.ndarray, scores: np.ndarray, classes: np.ndar
     index = np.lexsort((pixels, -points), axis=1)[:, 0] if len(boxes) else np.zeros(0, int)
     rows = np.arange(len(boxes))
     return _Matches(index, pixels[rows, index], apart[rows, index], same[rows, index], agree[rows, index])
+
+
+def decided(logits: np.ndarray, values: Closeness) -> np.ndarray:
+    """(..., C) logits -> (...,) bool: whether the best leads by more than the tolerance. Where two tie, either is
+    right, and the attribute head sees the embedding of the best class."""
+    if logits.shape[-1] < 2:
+        return np.ones(logits.shape[:-1], bool)
+    best_two = np.sort(logits, axis=-1)[..., -2:]
+    return np.asarray(best_two[..., 1] - best_two[..., 0] > 2 * values.max_rel * np.abs(logits).max(initial=0))
 
 
 def best_class_scores(part: ImagePart) -> np.ndarray:

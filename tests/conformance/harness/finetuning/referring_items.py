@@ -223,11 +223,7 @@ class _StoredMode:
         self.groups = referring_groups(files, self._split, options)
 
     def __call__(self, number: str) -> Item:
-        """Leaves of one item.
-
-        Raises:
-            ValueError: for an item that the options refuse.
-        """
+        """Leaves of one item. Raises ValueError for an item that the options refuse."""
         case, group = self._case, at(self.groups, int(number))
         image_id, pieces, slots = _image_number(group), case.size("max_seq_length"), self._options.max_boxes
         stored = case.take_finite(f"image/{image_id}.boxes", None, 4)

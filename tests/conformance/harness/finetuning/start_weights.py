@@ -32,6 +32,10 @@ COMPUTED = "computed"
 _WORDS = "vlbert.word_embeddings.weight"
 _WORDS_AGAIN = "vlbert.mlm_head.predictions.decoder.weight"  # tied
 _ANSWERS = "final_mlp.2.weight"
+# Sizes of what the answer classifier does not read.
+_UNUSED = (
+    "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings", "region_feature_size",
+)  # fmt: skip
 
 
 def start_weight_checks(arrays: ModelArrays) -> Iterator[Check]:
@@ -91,18 +95,8 @@ def _answer_rows(arrays: ModelArrays, words: Tensor, own: Tensor) -> Tensor:
         isinstance(piece, int) and 0 <= piece < len(words) for answer in pieces for piece in answer
     ):
         raise ValueError(f"config: answer_token_ids must be lists of numbers below {len(words)}")
-    config = VLBertTaskConfig(
-        vocab_size=len(words),
-        hidden_size=words.shape[1],
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=1,
-        max_position_embeddings=1,
-        region_feature_size=1,
-        num_answers=len(own),
-        answer_head="mlm",
-    )
-    model = VLBertForVqa(config)
+    sizes = dict.fromkeys(_UNUSED, 1) | {"vocab_size": len(words), "num_answers": len(own)}
+    model = VLBertForVqa(VLBertTaskConfig(hidden_size=words.shape[1], answer_head="mlm", **sizes))
     with torch.no_grad():
         model.vlbert.embeddings.words.weight.copy_(words)
         model.answer_head.decoder.weight.copy_(own)

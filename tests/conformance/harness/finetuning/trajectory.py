@@ -135,18 +135,14 @@ class _Task:
 
 
 class _Watched:
-    """What a run does to the parameters of a model, seen at its optimizer's steps.
-
-    Attributes:
-        rates, gradients, changes: for each update, by our name: the rate used, the norm of the gradient before any
-            clipping, the norm of the change.
-    """
+    """What a run does to the parameters of a model, seen at its optimizer's steps."""
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._parameters = dict(model.named_parameters())
         self._norms: dict[str, float] = {}
         self._before: dict[str, Tensor] = {}
+        # For each update, by our name: the rate used, the norm of the gradient before any clipping, that of the change.
         self.rates: list[dict[str, float]] = []
         self.gradients: list[dict[str, float]] = []
         self.changes: list[dict[str, float]] = []

@@ -120,11 +120,8 @@ def _vlbert_checks(case: ItemCase) -> Iterator[Check]:
 
 
 def _check_sizes(case: ItemCase, groups: Sequence[TaskGroup], records: Mapping[str, RegionRecord]) -> None:
-    """The release takes the sizes of photos from COCO's instances; ours are those of the records.
-
-    Raises:
-        ArrayError: when they differ.
-    """
+    """The release takes the sizes of photos from COCO's instances; ours are those of the records. Raises ArrayError
+    when they differ."""
     name = case.one("annotations/instances_train2014.json")
     listed = {each["id"]: (each["height"], each["width"]) for each in case.json(name)["images"]}
     for group in groups:

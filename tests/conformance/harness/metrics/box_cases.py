@@ -25,11 +25,6 @@ def plain_iou(first: Box, second: Box) -> float:
     return float(shared / union)
 
 
-def among_detections(detections: Sequence[Box], scores: Sequence[float]) -> Box | None:
-    """The chosen detection by MAttNet and UNITER; None without detections, which is a miss."""
-    return detections[best_choice(scores)] if len(detections) else None
-
-
 def among_clamped(
     detections: Sequence[Box], scores: Sequence[float], whole_image: float, *, image_hw: tuple[int, int]
 ) -> Box:
@@ -105,7 +100,7 @@ def _detected(case: MetricCase) -> Ours:
 
 def _row(each: ReferringSentence, boxes: Sequence[Box], scores: dict[str, Any], hw: tuple[int, int]) -> dict[str, Any]:
     whole, of_boxes = scores["whole_image"], scores["detections"]
-    detected = among_detections(boxes, of_boxes)
+    detected = boxes[best_choice(of_boxes)] if len(boxes) else None  # by MAttNet and UNITER; None is a miss
     clamped = among_clamped(boxes, of_boxes, whole, image_hw=hw)
     slot, in_slot = among_slots(boxes, of_boxes, whole, image_hw=hw)
     x, y, width, height = clamped

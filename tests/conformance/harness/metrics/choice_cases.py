@@ -132,14 +132,13 @@ _NAMES = {
     glue.ACCURACY: "acc",
 }
 _MNLI = {"MNLI-m": "mnli/acc", "MNLI-mm": "mnli-mm/acc"}
-_ORDINARY = "ordinary"
 
 
 def _prediction_lists(case: MetricCase) -> Ours:
     """The figures of every list, and the averages of those of the kind "ordinary"."""
     lists = case.content("cases")
     figures = [_figures(each) for each in lists]
-    values = {each["task"]: own for each, own in zip(lists, figures, strict=True) if each["kind"] == _ORDINARY}
+    values = {each["task"]: own for each, own in zip(lists, figures, strict=True) if each["kind"] == "ordinary"}
     mismatched, matched = values.pop("MNLI-mm"), values.pop("MNLI-m")
     means = glue.averages({**values, "MNLI": matched}, mismatched)
     heads = {task: own[glue.FIGURES[task][0]] for task, own in values.items()}
@@ -173,11 +172,8 @@ def _named(task: str, figures: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _submission_files(case: MetricCase) -> Ours:
-    """What is read of each file, written anew: the same bytes, so many lines.
-
-    Raises:
-        ValueError: for a file that ours writes otherwise.
-    """
+    """What is read of each file, written anew: the same bytes, so many lines. Raises ValueError for a file that ours
+    writes otherwise."""
     lines = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in case.inputs:

@@ -41,18 +41,14 @@ def _both(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _from_zero(ranks: np.ndarray) -> list[int]:
-    return [int(rank) - 1 for rank in ranks]
-
-
 def _plain(scores_CI: np.ndarray, image_of_caption: np.ndarray) -> Ours:
     ranks = _ranks(scores_CI, image_of_caption)
     figures = rank_figures(ranks.image_to_text), rank_figures(ranks.text_to_image)
     return {
         **_both(ranks),
         "rsum": rsum(*figures),
-        "image_to_text_ranks": _from_zero(ranks.image_to_text),
-        "text_to_image_ranks": _from_zero(ranks.text_to_image),
+        "image_to_text_ranks": (ranks.image_to_text - 1).tolist(),
+        "text_to_image_ranks": (ranks.text_to_image - 1).tolist(),
         "rank_base": 0,
         "uniter_reported_fractions": _uniter(ranks),
         "uniter_without_its_indexing_fault": _fractions(*figures),
@@ -82,8 +78,8 @@ def _ties(scores_CI: np.ndarray, image_of_caption: np.ndarray) -> Ours:
         ranks = _ranks(scores_CI, image_of_caption, ties_count=ties_count)
         found[name] = _both(ranks)
         found[f"ranks_{name}"] = {
-            "image_to_text": _from_zero(ranks.image_to_text),
-            "text_to_image": _from_zero(ranks.text_to_image),
+            "image_to_text": (ranks.image_to_text - 1).tolist(),
+            "text_to_image": (ranks.text_to_image - 1).tolist(),
         }
     return found
 

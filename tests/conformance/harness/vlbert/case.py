@@ -21,7 +21,6 @@ from harness.tolerances import VLBERT
 from harness.vlbert.pixels import PREFIX, build_region_encoder, drawn_weights, encoder_name
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.model.common.transformer import Packing
-from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.vlbert.checkpoint import (
     TABLES,
     config_from_official,
@@ -69,11 +68,7 @@ class VLBertCase:
             module.register_forward_hook(lambda _module, _inputs, output, name=name: self.states.update({name: output}))
 
     def token(self, name: str) -> int:
-        """Id of a special piece.
-
-        Raises:
-            ValueError: when the config names none, or one outside of the vocabulary.
-        """
+        """Id of a special piece. Raises ValueError when the config names none, or one outside of the vocabulary."""
         ids = self.arrays.options.get("token_ids")
         number = ids.get(name) if isinstance(ids, dict) else None
         if not isinstance(number, int) or not 0 <= number < self.config.vocab_size:
@@ -223,32 +218,3 @@ def open_case(arrays: ModelArrays, kind: str) -> VLBertCase:
         overrides["num_object_labels"] = len(official["cnn_loss_reg.2.bias"])
     config = config_from_official(network, vlbert, "pretrain" if kind == "core" else kind, **overrides)
     return VLBertCase(arrays, kind, network, config, official, encoder)
-
-
-def element_states(output: VLOutput) -> Tensor:
-    """(B, E, H): whole image, then regions."""
-    assert output.whole_image_state is not None
-    return torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
-
-
-def batch_of(
-    text_ids: Tensor,
-    text_mask: Tensor,
-    text_segments: Tensor,
-    elements: VLBertImageElements,
-    image_hw: Tensor,
-    **more: Any,
-) -> VLBatch:
-    """A batch whose regions are the elements behind the whole image; `more` are further fields."""
-    return VLBatch(
-        text_ids=text_ids,
-        text_mask=text_mask,
-        text_segments=text_segments,
-        region_features=elements.features[:, 1:],
-        region_boxes=elements.boxes[:, 1:],
-        region_mask=elements.mask[:, 1:],
-        image_hw=image_hw,
-        masked_regions=elements.masked[:, 1:],
-        whole_image_features=elements.features[:, 0],
-        **more,
-    )

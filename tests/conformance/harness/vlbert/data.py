@@ -152,13 +152,8 @@ def _find_masked(record: RegionRecord, masked: np.ndarray, kept: int, whole: np.
 def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
     yield from _optimiser_checks(arrays, _group(arrays, "adamw"), _group(arrays, "triangle"))
     rise, fall = _group(arrays, "triangle"), _group(arrays, "step")
-    name = "out/triangle_schedule_lr_after_k_scheduler_steps"
-    want = arrays.take(name, None)
-    yield apart(name, _rates(_train_config(rise, 1.0), len(want)), want, VLBERT.optimiser)
     if fall.get("warmup_factor", 0.0) != 0.0:
         raise ValueError(f"config: step.warmup_factor is {fall['warmup_factor']!r}; here a rate rises from 0")
-    name = "out/step_schedule_lr_after_k_scheduler_steps"
-    want = arrays.take(name, None)
     steps = TrainConfig(
         steps=MAX_STEPS,
         learning_rate=1.0,
@@ -167,7 +162,11 @@ def _training_checks(arrays: ModelArrays) -> Iterator[Check]:
         decay_steps=tuple(int(milestone) - 1 for milestone in fall["milestones"]),
         decay_factor=float(fall["gamma"]),
     )
-    yield apart(name, _rates(steps, len(want)), want, VLBERT.optimiser)
+    for kind, config in {"triangle": _train_config(rise, 1.0), "step": steps}.items():
+        name = f"out/{kind}_schedule_lr_after_k_scheduler_steps"
+        want = arrays.take(name, None)
+        after = [learning_rate_at(done, config) for done in range(len(want))]  # 0, 1, 2, ... steps of the schedule
+        yield apart(name, np.array(after), want, VLBERT.optimiser)
     yield from _loss_checks(arrays)
     yield from _answer_checks(arrays)
     boxes = arrays.floats("in/coord_boxes", None, 6)
@@ -187,11 +186,6 @@ def _group(arrays: ModelArrays, name: str) -> Mapping[str, Any]:
 
 def _train_config(rise: Mapping[str, Any], rate: float) -> TrainConfig:
     return TrainConfig(steps=int(rise["t_total"]), learning_rate=rate, warmup_steps=int(rise["warmup_steps"]))
-
-
-def _rates(config: TrainConfig, count: int) -> np.ndarray:
-    """After 0, 1, 2, ... steps of the schedule."""
-    return np.array([learning_rate_at(step, config) for step in range(count)])
 
 
 def _optimiser_checks(arrays: ModelArrays, options: Mapping[str, Any], rise: Mapping[str, Any]) -> Iterator[Check]:

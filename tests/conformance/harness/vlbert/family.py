@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 
 from harness.case_files import ArrayError
 from harness.checks import Check
-from harness.model_case import ModelArrays, model_family
-from harness.vlbert.case import VLBertCase, batch_of, element_states, open_case
+from harness.model_case import ModelArrays, batch_of, model_family
+from harness.vlbert.case import VLBertCase, open_case
 from harness.vlbert.data import data_checks
 from harness.vlbert.pixels import photo_checks
 from harness.vlbert.task_cases import TASKS, task_checks
@@ -103,11 +103,10 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
         raise ArrayError("in/mvrc_labels", "has a target for the whole image; here only regions are predicted")
     matching = arrays.whole("in/relationship_label", 0, 2, images)
     batch = batch_of(
-        text,
-        text > 0,
-        torch.zeros_like(text),
-        elements,
+        (text, text > 0, torch.zeros_like(text)),
+        elements[:3],
         hw,
+        masked_regions=elements.masked[:, 1:],
         text_labels=labels.masked_fill(labels == -1, IGNORE_INDEX),
         region_targets=targets[:, 1:],
         region_target_mask=predicted[:, 1:],
@@ -126,7 +125,9 @@ def _pretraining_checks(arrays: ModelArrays, kind: str) -> Iterator[Check]:
             else:
                 yield from case.real("mlm_logits", words, batch.text_mask)
         if config.with_region_head:
-            regions = model.region_logits(element_states(output)[:images])
+            assert output.whole_image_state is not None
+            states = torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
+            regions = model.region_logits(states[:images])
             yield from case.real("mvrc_logits", regions, elements.mask[:images])
         if model.relationship_head is not None:
             yield from case.real("relationship_logits", model.relationship_head(output.pooled)[:images])

@@ -35,11 +35,8 @@ _BLOCK = re.compile(rf"{re.escape(PREFIX)}(backbone\.layer[123]|roi_head_feature
 
 
 def drawn_weights(options: Mapping[str, Any], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that the file does not store, by the recipe of its config; aliases of others are left out.
-
-    Raises:
-        ValueError: for a recipe that is none, or whose sum or first number is not the one the config promises.
-    """
+    """Weights that the file does not store, by the recipe of its config; aliases of others are left out. Raises
+    ValueError for a recipe that is none, or whose sum or first number is not the one the config promises."""
     spec, promised = options.get("weights_spec", {}), options.get("weights_check", {})
     drawn: dict[str, Tensor] = {}
     total = 0

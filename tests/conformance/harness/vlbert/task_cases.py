@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from harness.case_files import ArrayError
 from harness.checks import Check, equal, within
-from harness.model_case import ModelArrays
+from harness.model_case import ModelArrays, batch_of
 from harness.tolerances import VLBERT
-from harness.vlbert.case import VLBertCase, batch_of, open_case
+from harness.vlbert.case import VLBertCase, open_case
 from roibeam.model.common.losses import SumCount
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
 from roibeam.model.inputs import VLBatch
@@ -88,7 +88,7 @@ def _one_text(
 ) -> TaskInputs:
     text = join_question_answer(question, answer, cls_id=case.token("[CLS]"), sep_id=case.token("[SEP]"), order=order)
     hw = case.image_hw(len(question))
-    return TaskInputs(text, elements, batch_of(text.ids, text.mask, text.segments, elements, hw))
+    return TaskInputs(text, elements, batch_of((text.ids, text.mask, text.segments), elements[:3], hw))
 
 
 def _vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]:
@@ -103,10 +103,8 @@ def _vcr_inputs(case: VLBertCase) -> tuple[TaskInputs, VLBertImageElements, int]
     text = _choice_texts(case, question, answers, count)
     elements = VLBertImageElements(*(part.repeat_interleave(choices, dim=0) for part in shown))
     batch = batch_of(
-        text.ids,
-        text.mask,
-        text.segments,
-        elements,
+        (text.ids, text.mask, text.segments),
+        elements[:3],
         case.image_hw(questions).repeat_interleave(choices, dim=0),
         aligned_words=_words_of_regions(text.tags, count - 1),
         region_classes=arrays.floats("in/boxes")[:, 1:, 5].long().repeat_interleave(choices, dim=0),
