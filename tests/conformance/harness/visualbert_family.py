@@ -15,14 +15,7 @@ from torch.nn import functional as F
 
 from harness.case_files import ArrayError
 from harness.checks import Check
-from harness.model_case import (
-    ModelArrays,
-    Outputs,
-    check_sizes,
-    gradient_checks,
-    model_family,
-    output_checks,
-)
+from harness.model_case import ModelArrays, Outputs, check_sizes, gradient_checks, model_family, output_checks
 from roibeam.model.common.transformer import Packing, computing_padding
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.task_losses import answer_kl, grounding_loss

@@ -95,7 +95,7 @@ def _answer_rows(arrays: ModelArrays, words: Tensor, own: Tensor) -> Tensor:
         isinstance(piece, int) and 0 <= piece < len(words) for answer in pieces for piece in answer
     ):
         raise ValueError(f"config: answer_token_ids must be lists of numbers below {len(words)}")
-    sizes = dict.fromkeys(_UNUSED, 1) | {"vocab_size": len(words), "num_answers": len(own)}
+    sizes: dict[str, Any] = dict.fromkeys(_UNUSED, 1) | {"vocab_size": len(words), "num_answers": len(own)}
     model = VLBertForVqa(VLBertTaskConfig(hidden_size=words.shape[1], answer_head="mlm", **sizes))
     with torch.no_grad():
         model.vlbert.embeddings.words.weight.copy_(words)
