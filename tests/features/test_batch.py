@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 from store_examples import make_record, write_store
 
 from roibeam.features.batch import LARGE_FIELDS, BatchBuffers, RegionBatch, RegionFilter, assemble
@@ -136,18 +137,15 @@ def test_the_next_batch_may_be_named_before_it_is_read(store: FeatureStore) -> N
 
 
 def test_what_cannot_be_a_batch(store: FeatureStore) -> None:
-    with pytest.raises(ValueError, match="at least one record"):
-        store.get_batch([])
+    refused("at least one record", store.get_batch, [])
     with pytest.raises(ValueError, match=r"fields \['feature'\] are unknown; there are features, attributes"):
         store.get_batch(["i3"], fields=("feature",))
     bare = [make_record("a", 2), make_record("b", 2)]
-    with pytest.raises(ValueError, match="record 'a' has no attribute ids"):
-        assemble(["a", "b"], bare, fields=("attributes",))
+    refused("record 'a' has no attribute ids", assemble, ["a", "b"], bare, fields=("attributes",))
     with pytest.raises(ValueError, match=r"record 'b' has features \(4,\) float16, record 'a' \(8,\) float16"):
         assemble(["a", "b"], [bare[0], make_record("b", 2, 4)])
     store.close()
-    with pytest.raises(ValueError, match="this store is closed"):
-        store.get_batch(["i3"])
+    refused("this store is closed", store.get_batch, ["i3"])
 
 
 # ---- filters
@@ -195,7 +193,5 @@ def test_a_store_without_class_scores_has_none_to_choose_by(tmp_path: Path) -> N
     write_records(tmp_path / "s", [{"image_id": "a", **arrays}], feature_space="own")
     with FeatureStore(tmp_path / "s") as opened:
         for regions in (RegionFilter(min_score=0.2), RegionFilter(max_regions=1)):
-            with pytest.raises(ValueError, match="no class scores, so RegionFilter"):
-                opened.get_batch(["a"], regions=regions)
-            with pytest.raises(ValueError, match="no class scores, so RegionFilter"):
-                RegionDataset(opened, regions=regions)
+            refused("no class scores, so RegionFilter", opened.get_batch, ["a"], regions=regions)
+            refused("no class scores, so RegionFilter", RegionDataset, opened, regions=regions)

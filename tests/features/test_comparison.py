@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
+from refusals import refused
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
 from roibeam.features import record_pairing, store_comparison
@@ -436,10 +437,8 @@ def test_a_damaged_store_is_an_error(tmp_path: Path) -> None:
 
 
 def test_neither_store_nor_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such store or file"):
-        RecordSource(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match="no feature store here"):
-        RecordSource(tmp_path)
+    refused("no such store or file", RecordSource, tmp_path / "none", error=FileNotFoundError)
+    refused("no feature store here", RecordSource, tmp_path, error=FileNotFoundError)
 
 
 # --- Which images are the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from roibeam.features.reading.batch_order import EpochOrder
 
@@ -68,7 +69,5 @@ def test_a_window_touches_few_shards() -> None:
     ],
 )
 def test_what_has_no_order(sizes: tuple[int, ...], options: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EpochOrder(sizes, **options)
-    with pytest.raises(ValueError, match="numbers start at 0"):
-        EpochOrder((1,)).places(-1, 1)
+    refused(message, EpochOrder, sizes, **options)
+    refused("numbers start at 0", EpochOrder((1,)).places, -1, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -34,29 +33,6 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "features"
     FORMAT.write([measured("a"), measured("b", seed=9)], path)
     return path
-
-
-@pytest.mark.parametrize("layout", FORMAT.layouts)
-@pytest.mark.parametrize("rows", [True, False])
-def test_export_and_import_give_the_fields_that_a_layout_holds(tmp_path: Path, layout: str, rows: bool) -> None:
-    kept = [measured("b", 8, rows=rows), measured("a", 1, rows=rows), measured("train/c", seed=5, rows=rows)]
-    losses = FORMAT.write(kept, tmp_path / "features", layout=layout)
-    without_classes = layout == "vilbert-mt" and not rows
-    assert losses == {"attributes": 3} | ({"classes": 3} if without_classes else {})
-    for found in records(FORMAT, tmp_path / "features"):
-        (want,) = (record for record in kept if record.image_id == found.image_id)
-        want = dataclasses.replace(want, attribute_ids=None, attribute_scores=None)
-        if without_classes:
-            want = dataclasses.replace(want, class_ids=want.class_ids * 0, class_scores=want.class_scores * 0)
-        if layout == "foreground" and rows:  # background is what is missing to 1
-            assert isinstance(found.class_distribution, np.ndarray) and isinstance(want.class_distribution, np.ndarray)
-            np.testing.assert_allclose(found.class_distribution[:, -1], want.class_distribution[:, -1], atol=1e-3)
-            np.testing.assert_array_equal(found.class_distribution[:, :-1], want.class_distribution[:, :-1])
-            want = dataclasses.replace(want, class_distribution=found.class_distribution)
-        assert found.equals(want), found
-    with FORMAT.open(tmp_path / "features") as file:
-        assert file.details["background"] == ("first" if rows and layout != "foreground" else "absent")
-        assert file.details["classes"] == ("absent" if without_classes else "cls_prob" if rows else "objects")
 
 
 def test_the_readers_of_the_format_see_their_fields(tmp_path: Path) -> None:

@@ -43,27 +43,6 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("layout", FORMAT.layouts)
-def test_export_and_import_give_the_fields_that_a_layout_holds(tmp_path: Path, layout: str) -> None:
-    kept = [measured("b", 8), measured("a", 1), measured("train/c.jpg", seed=5), measured("empty", 0)]
-    path = tmp_path / "features"
-    losses = FORMAT.write(kept, path, layout=layout)
-    lost = {"class_distribution": 4} | ({} if layout == "milvlg" else {"classes": 3, "attributes": 4})
-    assert losses == lost and FORMAT.looks_like(path)
-    zeros = {} if layout == "milvlg" else {"class_ids": 0, "class_scores": 0}
-    for found in records(FORMAT, path):
-        (want,) = (record for record in kept if record.image_id == found.image_id)
-        without = dict.fromkeys(("class_distribution", *(("attribute_ids", "attribute_scores") if zeros else ())))
-        want = dataclasses.replace(want, **without, **{name: getattr(want, name) * 0 for name in zeros})
-        if not found.num_regions:
-            want = dataclasses.replace(want, attribute_ids=None, attribute_scores=None)
-        assert found.equals(want), found
-    with FORMAT.open(path) as file:
-        assert file.layout == layout and file.details["feature_dim"] == 8
-        assert file.details["classes"] == ("info.objects_id" if layout == "milvlg" else "absent")
-        assert [*file.ids()] == ["a", "b", "empty", "train/c.jpg"]
-
-
 def test_the_readers_of_the_format_see_their_fields(tmp_path: Path) -> None:
     record = measured("COCO_train2014_000000000009", 4)
     for layout in FORMAT.layouts:

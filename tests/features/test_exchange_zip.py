@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_examples import letters, measured, outcomes, records
+from refusals import refused
 
 from roibeam.features.exchange import vlbert_zip
 from roibeam.features.exchange.vlbert_zip import FORMAT, ZipMembers, ZipOutput
@@ -42,26 +42,6 @@ def write_zip(path: Path, members: dict[str, Any], method: int = zipfile.ZIP_STO
         for name, value in members.items():
             archive.writestr(name, value if isinstance(value, bytes) else json.dumps(value))
     return path
-
-
-@pytest.mark.parametrize("rows", [True, False])
-def test_export_and_import_give_what_the_format_holds(tmp_path: Path, rows: bool) -> None:
-    kept = [measured("b", rows=rows), measured("train/a", 5, seed=3, rows=rows), measured("é", 1, seed=8, rows=rows)]
-    kept[0] = dataclasses.replace(kept[0], image_feature=np.arange(8, dtype=np.float16))
-    path = tmp_path / "some.zip"
-    assert FORMAT.write(kept, path) == ({"attributes": 3} if rows else {"attributes": 3, "classes": 3})
-    assert FORMAT.looks_like(path)
-    for record, original in zip(records(FORMAT, path), kept, strict=True):
-        want = dataclasses.replace(original, attribute_ids=None, attribute_scores=None)
-        if not rows:
-            zeros = np.zeros(want.num_regions, np.uint16)
-            want = dataclasses.replace(want, class_ids=zeros, class_scores=zeros.astype(np.float32))
-        assert record.equals(want)
-    with FORMAT.open(path) as file:
-        assert file.details == {
-            "layout": "frcnn", "boxes": "pixels", "classes": "classes" if rows else "absent", "attributes": "absent",
-            "background": "first" if rows else "absent", "num_classes": 6 if rows else None, "feature_dim": 8,
-        }  # fmt: skip
 
 
 def test_their_reader_sees_their_fields(tmp_path: Path) -> None:
@@ -230,12 +210,9 @@ def test_archives_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="image id 'a' comes twice"):
-        FORMAT.write([measured("a"), measured("a")], tmp_path / "a.zip")
-    with pytest.raises(ValueError, match=r"ends in \.zip"):
-        FORMAT.write([measured("a")], tmp_path / "a")
+    refused("image id 'a' comes twice", FORMAT.write, [measured("a"), measured("a")], tmp_path / "a.zip")
+    refused(r"ends in \.zip", FORMAT.write, [measured("a")], tmp_path / "a")
     assert os.listdir(tmp_path) == []
-    assert FORMAT.write([measured("a"), measured("b", 0)], tmp_path / "a.zip")["records without regions"] == 1
 
 
 def test_zips_of_many_members_and_of_old_names(tmp_path: Path) -> None:

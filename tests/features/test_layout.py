@@ -13,6 +13,7 @@ import xxhash
 from characters import CHARACTERS, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from store_examples import make_record, numbers, write_store
 
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, record_digest
@@ -292,10 +293,8 @@ def test_hostile_regions(regions: bytes, words: str) -> None:
 
 
 def test_values_of_another_record_and_bad_keys_are_refused() -> None:
-    with pytest.raises(ValueError, match="record 'other': region value belongs to another image id"):
-        decode("other", META, REGIONS)
-    with pytest.raises(ValueError, match="not UTF-8"):
-        decode(b"\xff", META, REGIONS)
+    refused("record 'other': region value belongs to another image id", decode, "other", META, REGIONS)
+    refused("not UTF-8", decode, b"\xff", META, REGIONS)
 
 
 def test_checksums_find_every_flipped_bit_that_headers_do_not() -> None:

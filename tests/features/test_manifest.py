@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 from store_examples import DETAILS, FINGERPRINT, make_record, write_shard, write_store
 
 from roibeam.features.folders.durable_files import write_json_atomically
@@ -148,12 +149,10 @@ def test_writing_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("power cut")
 
     monkeypatch.setattr(manifest_module.os, "replace", no_replace)
-    with pytest.raises(OSError, match="power cut"):
-        write_json_atomically(path, {"a": 2})
+    refused("power cut", write_json_atomically, path, {"a": 2}, error=OSError)
     assert json.loads(path.read_text()) == {"a": 1}
     assert [one.name for one in tmp_path.iterdir()] == ["m.json"]
-    with pytest.raises(ValueError, match="Out of range float"):
-        write_json_atomically(path, {"a": float("nan")})
+    refused("Out of range float", write_json_atomically, path, {"a": float("nan")})
 
 
 def test_feature_space_depends_on_content_not_on_spelling() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from refusals import refused
 from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard, write_store
 
 from roibeam.features.folders.local_folder import LocalFolder, output_folder
@@ -121,21 +122,16 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
     path = tmp_path / "s.lmdb"
     with ShardWriter(path, planned_bytes=0) as writer:
         writer.put(make_record("b"))
-        with pytest.raises(ValueError, match="image id 'b' is there already"):
-            writer.put(make_record("b", seed=3))
+        refused("image id 'b' is there already", writer.put, make_record("b", seed=3))
         with pytest.raises(ValueError, match=r"features \(9, 'float16'\), the records before it \(8, 'float16'\)"):
             writer.put(make_record("c", feature_dim=9))
-        with pytest.raises(ValueError, match="one store holds one width and dtype"):
-            writer.put(make_record("c", dtype="bfloat16"))
-        with pytest.raises(ValueError, match="exists already"):
-            ShardWriter(path, planned_bytes=0)
+        refused("one store holds one width and dtype", writer.put, make_record("c", dtype="bfloat16"))
+        refused("exists already", ShardWriter, path, planned_bytes=0)
         writer.put(make_record("a"))
         assert writer.finish().num_records == 2
-        with pytest.raises(ValueError, match="finished or discarded"):
-            writer.put(make_record("d"))
+        refused("finished or discarded", writer.put, make_record("d"))
     assert path.exists()
-    with pytest.raises(ValueError, match="must be positive"):
-        ShardWriter(path, planned_bytes=-1)
+    refused("must be positive", ShardWriter, path, planned_bytes=-1)
 
 
 def test_leaving_without_finish_deletes_the_file(tmp_path: Path) -> None:
@@ -221,16 +217,14 @@ def test_scan_gives_views_in_key_order(shard: tuple[Path, ShardManifest]) -> Non
 def test_close_waits_for_views(shard: tuple[Path, ShardManifest]) -> None:
     reader = ShardReader(*shard)
     record = reader.get("i03", copy=False)
-    with pytest.raises(BufferError, match="copy=False are still alive"):
-        reader.close()
+    refused("copy=False are still alive", reader.close, error=BufferError)
     assert reader.get("i04").image_id == "i04"  # still open
     assert record.equals(make_record("i03", 20, 128, attributes=True, seed=3))
     del record
     reader.close()
     reader.close()
     for use in (lambda: reader.get("i04"), lambda: len(reader), lambda: "i04" in reader, lambda: list(reader.ids())):
-        with pytest.raises(ValueError, match="this reader is closed"):
-            use()
+        refused("this reader is closed", use)
 
 
 @pytest.mark.parametrize("change", [-1, -4096, -100_000, +1, +4096])
@@ -270,17 +264,13 @@ for step in range(11, -1, -1):
 
 def test_a_missing_file_and_a_foreign_manifest(shard: tuple[Path, ShardManifest]) -> None:
     path, manifest = shard
-    with pytest.raises(ValueError, match="which cannot be"):
-        ShardReader(path, replace(manifest, num_pages=manifest.num_pages + 1))
-    with pytest.raises(ValueError, match="which cannot be"):
-        ShardReader(path, replace(manifest, index_bytes=2**40))
-    with pytest.raises(ValueError, match="do not belong together"):
-        ShardReader(path, replace(manifest, num_records=29))
+    refused("which cannot be", ShardReader, path, replace(manifest, num_pages=manifest.num_pages + 1))
+    refused("which cannot be", ShardReader, path, replace(manifest, index_bytes=2**40))
+    refused("do not belong together", ShardReader, path, replace(manifest, num_records=29))
     with pytest.raises(ValueError, match="offset index starts with"):
         ShardReader(path, replace(manifest, index_offset=manifest.index_offset + 8, index_bytes=3000))
     os.remove(path)
-    with pytest.raises(FileNotFoundError, match="data file of shard 0 is missing"):
-        ShardReader(path, manifest)
+    refused("data file of shard 0 is missing", ShardReader, path, manifest, error=FileNotFoundError)
 
 
 def test_flipped_bits_never_crash_and_checked_reads_find_them(shard: tuple[Path, ShardManifest]) -> None:
@@ -333,12 +323,9 @@ def test_a_shard_at_a_url_has_the_records_and_digests_of_the_file(tmp_path: Path
 
     with pytest.raises(ValueError, match=r"its index counts records, .* its manifest"):
         ShardObject(folder, replace(manifest, num_regions=manifest.num_regions + 1))
-    with pytest.raises(ValueError, match=r"\.lmdb: offset index"):
-        ShardObject(folder, replace(manifest, index_offset=manifest.index_offset - 64))
+    refused(r"\.lmdb: offset index", ShardObject, folder, replace(manifest, index_offset=manifest.index_offset - 64))
     path = tmp_path / "s" / manifest.data_file
     path.write_bytes(path.read_bytes()[: manifest.index_offset + 10])
-    with pytest.raises(ValueError, match=f"has 10 bytes from {manifest.index_offset} on"):
-        ShardObject(folder, manifest)
+    refused(f"has 10 bytes from {manifest.index_offset} on", ShardObject, folder, manifest)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=manifest.data_file):
-        ShardObject(folder, manifest)
+    refused(manifest.data_file, ShardObject, folder, manifest, error=FileNotFoundError)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
 from roibeam.features.record.fingerprint import Fingerprint
@@ -91,10 +92,8 @@ def test_close(store: FeatureStore) -> None:
         view = store.get("i003", copy=False)
     assert view.equals(record(3))
     for use in (lambda: store["i003"], lambda: list(store), lambda: "i003" in store):
-        with pytest.raises(ValueError, match="this store is closed"):
-            use()
-    with pytest.raises(ValueError, match="this store is closed"):
-        pickle.loads(pickle.dumps(store))["i003"]
+        refused("this store is closed", use)
+    refused("this store is closed", pickle.loads(pickle.dumps(store)).__getitem__, "i003")
 
 
 def read_in_child(store: FeatureStore, results: multiprocessing.Queue) -> None:
@@ -137,13 +136,10 @@ def test_threads_share_one_store(store: FeatureStore) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no feature store here \(the folder is empty\)"):
-        FeatureStore(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no feature store here"):
-        FeatureStore(tmp_path / "absent")
+    refused(r"no feature store here \(the folder is empty\)", FeatureStore, tmp_path, error=FileNotFoundError)
+    refused("no feature store here", FeatureStore, tmp_path / "absent", error=FileNotFoundError)
     write_shard(tmp_path, 0, [record(1)])
-    with pytest.raises(FileNotFoundError, match=r"has not finished: run the same command again$"):
-        FeatureStore(tmp_path)
+    refused(r"has not finished: run the same command again$", FeatureStore, tmp_path, error=FileNotFoundError)
     (tmp_path / "plan.json").touch()  # of an extraction, which can be watched
     with pytest.raises(FileNotFoundError, match=f"same command again; roibeam progress {tmp_path} tells whether"):
         FeatureStore(tmp_path)
@@ -188,19 +184,14 @@ def test_what_publishing_refuses(tmp_path: Path) -> None:
         publish_store(tmp_path, [0, 1], fingerprint=fingerprint, config={})
 
     write_shard(tmp_path, 0, [record(1), record(2)])
-    with pytest.raises(FileNotFoundError, match=r"part-00001\.json"):
-        publish()
+    refused(r"part-00001\.json", publish, error=FileNotFoundError)
     write_shard(tmp_path, 1, [record(2), record(3)])
-    with pytest.raises(ValueError, match="image id 'i002' is in two shards"):
-        publish()
+    refused("image id 'i002' is in two shards", publish)
     write_shard(tmp_path, 1, [record(3, dtype="float32")], attempt="b")
-    with pytest.raises(ValueError, match="shards differ in feature width and dtype"):
-        publish()
-    with pytest.raises(ValueError, match="features of two detectors or conventions do not mix"):
-        publish(Fingerprint("imported:other"))
+    refused("shards differ in feature width and dtype", publish)
+    refused("features of two detectors or conventions do not mix", publish, Fingerprint("imported:other"))
     (tmp_path / "part-00001.json").write_bytes((tmp_path / "part-00000.json").read_bytes())
-    with pytest.raises(ValueError, match="is the manifest of shard 0, expected 1"):
-        publish()
+    refused("is the manifest of shard 0, expected 1", publish)
     assert not (tmp_path / "manifest.json").exists()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from refusals import refused
 from store_examples import make_record, write_store
 from writer_examples import SPACE, Stop, arrays, error_of, labels, stopped, written
 
@@ -129,12 +130,10 @@ def test_what_was_written_before_an_exception_is_kept_and_there_is_no_store_yet(
     assert not (folder / "manifest.json").exists() and not list(folder.glob(".*"))
     (problem,) = verify_store(folder, deep=True)
     assert problem.file == "manifest.json" and "2 shards of it can be used" in problem.what
-    with pytest.raises(FileNotFoundError, match="has shards but no manifest"):
-        FeatureStore(folder)
+    refused("has shards but no manifest", FeatureStore, folder, error=FileNotFoundError)
     with StoreWriter(folder, **SPACE) as writer:
         assert list(writer.ids()) == ["i0", "i1", "i2"] and len(writer) == 3 and "i3" not in writer
-        with pytest.raises(ValueError, match="has image 'i1' already; ids are unique in a store"):
-            writer.write("i1", **arrays(1))
+        refused("has image 'i1' already; ids are unique in a store", writer.write, "i1", **arrays(1))
         for image_id, given in images.items():
             if image_id not in writer:
                 writer.write(image_id, **given)
@@ -218,15 +217,13 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="is a file"), StoreWriter(tmp_path / "full" / "notes.txt", **SPACE):
         pass
-    with pytest.raises(ValueError, match="written to a folder on a disk"):
-        StoreWriter("s3://bucket/store", **SPACE)
+    refused("written to a folder on a disk", StoreWriter, "s3://bucket/store", **SPACE)
     with StoreWriter(tmp_path / "mine", **SPACE) as writer:
         with pytest.raises(ValueError, match="another run is writing"), StoreWriter(tmp_path / "mine", **SPACE):
             pass
         with pytest.raises(ValueError, match="is open already"), writer:
             pass
-    with pytest.raises(ValueError, match="use it in a with block"):
-        writer.write("a", **arrays())
+    refused("use it in a with block", writer.write, "a", **arrays())
 
 
 def test_a_damaged_shard_is_named_and_written_again(tmp_path: Path) -> None:

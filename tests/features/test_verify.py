@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from store_examples import make_record, write_shard, write_store
 
 from roibeam.features.shard.layout import checksum, encode_meta
@@ -189,13 +190,11 @@ def test_a_record_of_another_dtype_or_size_is_not_read(folder: Path) -> None:
     original = path.read_bytes()
     with FeatureStore(folder) as store:
         overwrite(path, row.region_offset + 6, b"\3")  # as wide as float16
-        with pytest.raises(ValueError, match="record 's0i000' has bfloat16 features, the offset index says float16"):
-            store.get("s0i000")
+        refused("record 's0i000' has bfloat16 features, the offset index says float16", store.get, "s0i000")
         path.write_bytes(original)
         overwrite(path, row.meta_offset + 12, b"\xff" * 4)
         for read in (store.get, store.meta):
-            with pytest.raises(ValueError, match="an image of 640x4294967295 pixels"):
-                read("s0i000")
+            refused("an image of 640x4294967295 pixels", read, "s0i000")
 
 
 def test_a_record_of_another_number_of_regions_is_not_read(folder: Path) -> None:
