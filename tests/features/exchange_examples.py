@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fuzz_child import in_a_child, limit_memory, limited_time, traced_peak, watch
@@ -38,6 +39,16 @@ def measured(
         attribute_scores=numbers(seed + 4, num_regions).astype(np.float32) if attributes else None,
         class_distribution=probabilities.astype(np.float16) if rows else None,
     )
+
+
+class Runs:
+    """Pickles as a call of anything."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
 
 
 # Two images to be hurt: one's id and features do not turn into the other's by a few bytes.

@@ -13,21 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_examples import letters, measured, outcomes, records
+from exchange_examples import Runs, letters, measured, outcomes, records
 
 from roibeam.features.exchange.milvlg_npz import FORMAT
 from roibeam.features.exchange.npy_files import npy_bytes, npz_values
 from roibeam.features.record.region_record import RegionRecord
-
-
-class Runs:
-    """Its pickle makes a folder when it is loaded as pickles are."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (os.fspath(self.path),)
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
@@ -109,7 +99,7 @@ def test_files_without_info_have_no_classes(tmp_path: Path) -> None:
 
 
 def test_no_code_runs(folder: Path) -> None:
-    np.savez(folder / "bad.npz", **arrays(info=np.array(Runs(folder / "made"), dtype=object)))
+    np.savez(folder / "bad.npz", **arrays(info=np.array(Runs(os.mkdir, str(folder / "made")), dtype=object)))
     letter = letters(FORMAT, folder)["bad"]
     assert letter.reason == "refused pickle" and "nothing was run" in letter.detail
     assert not (folder / "made").exists()
@@ -136,12 +126,11 @@ def test_archives_that_are_more_than_they_seem(folder: Path) -> None:
     encrypted = bytearray(packed(x=good, bbox=good))
     encrypted[encrypted.index(b"PK\x01\x02") + 8] |= 1
     files = {
-        "bomb": (bomb, "archive too large"), "liar": (liar, "not an npz file"),
-        "twice": (twice.getvalue(), "holds 'x'"),
+        "bomb": (bomb, "archive too large"), "liar": (liar, "not an npz file"), "cut": (bomb[:-30], "no whole npz"),
+        "twice": (twice.getvalue(), "holds 'x'"), "text": (b"text", "no whole"), "empty": (b"", "no whole npz file"),
         "encrypted": (bytes(encrypted), "encrypted"), "many": (packed(**{f"m{i}": b"" for i in range(70)}), "over 64"),
-        "shape": (packed(x=shape, bbox=good), "needs"), "cut": (bomb[:-30], "no whole npz"),
-        "text": (b"text", "no whole"),
-        "version": (packed(x=b"\x93NUMPY\x09\0", bbox=good), "no npy file"), "empty": (b"", "no whole npz file"),
+        "shape": (packed(x=shape, bbox=good), "needs"),
+        "version": (packed(x=b"\x93NUMPY\x09\0", bbox=good), "no npy file"),
         "nested": (packed(x=b"\x93NUMPY\x01\0\x76\0" + b"(" * 117 + b"\n", bbox=good), "no npy file"),
     }  # fmt: skip
     for name, (data, _) in files.items():
