@@ -11,7 +11,7 @@ import numpy as np
 from fuzz_child import in_a_child, limit_memory, limited_time, traced_peak, watch
 from store_examples import numbers
 
-from roibeam.features.exchange.formats import FeatureFormat
+from roibeam.features.exchange.formats import FeatureFormat, format_named
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.writer import Repeat
@@ -53,6 +53,11 @@ class Runs:
 
 # Two images to be hurt: one's id and features do not turn into the other's by a few bytes.
 PAIR = (measured("first-image"), measured("second-photo", seed=9))
+
+
+def place(folder: Path, name: str, stem: str = "features") -> Path:
+    """A new path that the format takes."""
+    return folder / f"{stem}{(format_named(name).suffixes or ('',))[0]}"
 
 
 def outcomes(found: FeatureFormat, path: Path, dtype: str = "float16") -> list[RegionRecord | DeadLetter | Repeat]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_examples import PAIR, measured, records, survives
+from exchange_examples import PAIR, measured, place, records, survives
 from fuzz_child import soak_seeds
 from refusals import refused
 
@@ -28,12 +28,6 @@ from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.shard.writer import Repeat
 
 NEED_REGIONS = ("mmf-lmdb", "vilbert-lmdb", "uniter-lmdb", "vlbert-zip")
-
-
-def place(tmp_path: Path, name: str) -> Path:
-    """A new path that the format takes."""
-    suffixes = format_named(name).suffixes
-    return tmp_path / f"features{suffixes[0] if suffixes else ''}"
 
 
 @pytest.mark.parametrize("name", FORMATS)
