@@ -46,22 +46,22 @@ def assert_holds(path: Path, summary: ShardSummary, records: list) -> None:
             assert txn.stat(meta)["entries"] == txn.stat(regions)["entries"] == len(records)
             for record in ordered:
                 key = record.image_id.encode()
-                assert (txn.get(key, db=meta), txn.get(key, db=regions)) == (
-                    encode_meta(record),
-                    encode_regions(record),
-                )
+                assert txn.get(key, db=meta) == encode_meta(record)
+                assert txn.get(key, db=regions) == encode_regions(record)
+
+
+def finished(writer: ShardWriter, records: list) -> ShardSummary:
+    for record in records:
+        writer.put(record)
+    return writer.finish()
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_any_order_gives_the_same_shard(tmp_path: Path, order: str) -> None:
     records = [make_record(f"i{i:03}", i % 101, 8, attributes=True, seed=i) for i in range(120)]
-    given = {"ascending": records, "descending": records[::-1], "shuffled": random.Random(1).sample(records, 120)}[
-        order
-    ]
+    orders = {"ascending": records, "descending": records[::-1], "shuffled": random.Random(1).sample(records, 120)}
     with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0, commit_bytes=20_000) as writer:
-        for record in given:
-            writer.put(record)
-        summary = writer.finish()
+        summary = finished(writer, orders[order])
     assert [path.name for path in tmp_path.iterdir()] == ["s.lmdb"]  # no lock file
     assert (tmp_path / "s.lmdb").stat().st_size == summary.data_bytes == summary.page_size * summary.num_pages
     assert (summary.first_id, summary.last_id, summary.num_records) == ("i000", "i119", 120)
@@ -76,9 +76,7 @@ def test_the_map_grows(tmp_path: Path, commit_bytes: int) -> None:
     records = random.Random(2).sample(many(200), 200)  # 8 MiB into a map of 2 MiB
     with ShardWriter(tmp_path / "s.lmdb", planned_bytes=1, commit_bytes=commit_bytes) as writer:
         first = writer._lmdb._map_bytes
-        for record in records:
-            writer.put(record)
-        summary = writer.finish()
+        summary = finished(writer, records)
         assert first < summary.data_bytes <= writer._lmdb._map_bytes <= 8 * summary.data_bytes
     assert_holds(tmp_path / "s.lmdb", summary, records)
 
@@ -112,9 +110,7 @@ def test_a_right_plan_needs_no_growth(tmp_path: Path) -> None:
     planned = sum(len(encode_meta(record)) + len(encode_regions(record)) for record in records)
     with ShardWriter(tmp_path / "s.lmdb", planned_bytes=planned * 2) as writer:
         first = writer._lmdb._map_bytes
-        for record in records:
-            writer.put(record)
-        writer.finish()
+        finished(writer, records)
         assert writer._lmdb._map_bytes == first
 
 
@@ -123,8 +119,8 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
     with ShardWriter(path, planned_bytes=0) as writer:
         writer.put(make_record("b"))
         refused("image id 'b' is there already", writer.put, make_record("b", seed=3))
-        with pytest.raises(ValueError, match=r"features \(9, 'float16'\), the records before it \(8, 'float16'\)"):
-            writer.put(make_record("c", feature_dim=9))
+        words = r"features \(9, 'float16'\), the records before it \(8, 'float16'\)"
+        refused(words, writer.put, make_record("c", feature_dim=9))
         refused("one store holds one width and dtype", writer.put, make_record("c", dtype="bfloat16"))
         refused("exists already", ShardWriter, path, planned_bytes=0)
         writer.put(make_record("a"))
@@ -134,14 +130,10 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
     refused("must be positive", ShardWriter, path, planned_bytes=-1)
 
 
-def test_leaving_without_finish_deletes_the_file(tmp_path: Path) -> None:
+def test_without_finish_or_records_there_is_no_file(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0) as writer:
         writer.put(make_record("a"))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_record_no_file(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0) as writer:
+    with ShardWriter(tmp_path / "t.lmdb", planned_bytes=0) as writer:
         assert writer.finish() == ShardSummary()
     assert list(tmp_path.iterdir()) == []
 
@@ -202,20 +194,12 @@ def test_reading(shard: tuple[Path, ShardManifest]) -> None:
             reader.get("i7")
 
 
-def test_scan_gives_views_in_key_order(shard: tuple[Path, ShardManifest]) -> None:
-    with ShardReader(*shard) as reader:
-        kept = None
-        for row, record in enumerate(reader.scan(copy=False, check=True)):
-            assert record.equals(make_record(f"i{row:02}", 20, 128, attributes=True, seed=row))
-            assert not record.features.flags.writeable
-            kept = record
-        with pytest.raises(BufferError, match="copy=False are still alive"):
-            reader.close()
-        del record, kept
-
-
-def test_close_waits_for_views(shard: tuple[Path, ShardManifest]) -> None:
+def test_scan_gives_views_in_key_order_and_close_waits_for_them(shard: tuple[Path, ShardManifest]) -> None:
     reader = ShardReader(*shard)
+    for row, record in enumerate(reader.scan(copy=False, check=True)):
+        assert record.equals(make_record(f"i{row:02}", 20, 128, attributes=True, seed=row))
+        assert not record.features.flags.writeable
+    refused("copy=False are still alive", reader.close, error=BufferError)
     record = reader.get("i03", copy=False)
     refused("copy=False are still alive", reader.close, error=BufferError)
     assert reader.get("i04").image_id == "i04"  # still open
@@ -267,34 +251,16 @@ def test_a_missing_file_and_a_foreign_manifest(shard: tuple[Path, ShardManifest]
     refused("which cannot be", ShardReader, path, replace(manifest, num_pages=manifest.num_pages + 1))
     refused("which cannot be", ShardReader, path, replace(manifest, index_bytes=2**40))
     refused("do not belong together", ShardReader, path, replace(manifest, num_records=29))
-    with pytest.raises(ValueError, match="offset index starts with"):
-        ShardReader(path, replace(manifest, index_offset=manifest.index_offset + 8, index_bytes=3000))
+    shifted = replace(manifest, index_offset=manifest.index_offset + 8, index_bytes=3000)
+    refused("offset index starts with", ShardReader, path, shifted)
+    halves = replace(manifest, page_size=2048, num_pages=2 * manifest.num_pages)
+    refused("pages of 4096 bytes, its manifest says", ShardReader, path, halves)
+    data = bytearray(path.read_bytes())
+    data[manifest.index_offset + manifest.index_bytes - 1] ^= 1
+    path.write_bytes(data)
+    refused("offset index has a wrong checksum", ShardReader, path, manifest)
     os.remove(path)
     refused("data file of shard 0 is missing", ShardReader, path, manifest, error=FileNotFoundError)
-
-
-def test_flipped_bits_never_crash_and_checked_reads_find_them(shard: tuple[Path, ShardManifest]) -> None:
-    path, manifest = shard
-    original = path.read_bytes()
-    wanted = [make_record(f"i{i:02}", 20, 128, attributes=True, seed=i) for i in range(30)]
-    draw = random.Random(3)
-    refused = 0
-    for _ in range(150):
-        at = draw.randrange(len(original))
-        with open(path, "r+b") as file:
-            file.seek(at)
-            file.write(bytes([original[at] ^ 1 << draw.randrange(8)]))
-        try:
-            reader = ShardReader(path, manifest)
-            for row, want in enumerate(wanted):
-                assert reader.record_at(row, check=True).equals(want)  # the flip was in slack, or it is an error
-        except ValueError as error:
-            assert str(path) in str(error)
-            refused += 1
-        with open(path, "r+b") as file:
-            file.seek(at)
-            file.write(original[at : at + 1])
-    assert refused > 50
 
 
 def test_importing_features_needs_neither_torch_nor_beam_nor_pyarrow() -> None:
@@ -321,8 +287,8 @@ def test_a_shard_at_a_url_has_the_records_and_digests_of_the_file(tmp_path: Path
             mine, theirs = shard.record_at(row), reader.record_at(row)
             assert mine.image_id == theirs.image_id and np.array_equal(mine.features, theirs.features)
 
-    with pytest.raises(ValueError, match=r"its index counts records, .* its manifest"):
-        ShardObject(folder, replace(manifest, num_regions=manifest.num_regions + 1))
+    more = replace(manifest, num_regions=manifest.num_regions + 1)
+    refused(r"its index counts records, .* its manifest", ShardObject, folder, more)
     refused(r"\.lmdb: offset index", ShardObject, folder, replace(manifest, index_offset=manifest.index_offset - 64))
     path = tmp_path / "s" / manifest.data_file
     path.write_bytes(path.read_bytes()[: manifest.index_offset + 10])
