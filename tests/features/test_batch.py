@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +18,8 @@ from roibeam.features.writing.store_writer import write_store as write_records
 
 COUNTS = (3, 0, 5, 1)
 OF_REGIONS = (
-    "boxes",
-    "class_ids",
-    "class_scores",
-    "features",
-    "attribute_ids",
-    "attribute_scores",
-    "class_distribution",
-)
+    "boxes", "class_ids", "class_scores", "features", "attribute_ids", "attribute_scores", "class_distribution"
+)  # fmt: skip
 
 
 def some_records(**options: object) -> list[RegionRecord]:
@@ -138,12 +132,12 @@ def test_the_next_batch_may_be_named_before_it_is_read(store: FeatureStore) -> N
 
 def test_what_cannot_be_a_batch(store: FeatureStore) -> None:
     refused("at least one record", store.get_batch, [])
-    with pytest.raises(ValueError, match=r"fields \['feature'\] are unknown; there are features, attributes"):
-        store.get_batch(["i3"], fields=("feature",))
+    words = r"fields \['feature'\] are unknown; there are features, attributes"
+    refused(words, store.get_batch, ["i3"], fields=("feature",))
     bare = [make_record("a", 2), make_record("b", 2)]
     refused("record 'a' has no attribute ids", assemble, ["a", "b"], bare, fields=("attributes",))
-    with pytest.raises(ValueError, match=r"record 'b' has features \(4,\) float16, record 'a' \(8,\) float16"):
-        assemble(["a", "b"], [bare[0], make_record("b", 2, 4)])
+    words = r"record 'b' has features \(4,\) float16, record 'a' \(8,\) float16"
+    refused(words, assemble, ["a", "b"], [bare[0], make_record("b", 2, 4)])
     store.close()
     refused("this store is closed", store.get_batch, ["i3"])
 
@@ -179,12 +173,9 @@ def test_a_filtered_batch_is_the_batch_of_filtered_records(store: FeatureStore) 
     assert batch.boxes.shape[1] == 2
 
 
-@pytest.mark.parametrize(
-    "change", [{"min_score": 1.5}, {"min_regions": -1}, {"max_regions": 0}, {"min_regions": 3, "max_regions": 2}]
-)
-def test_limits_that_cannot_be_met(change: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"must be in|expected 0 <= min_regions"):
-        replace(RegionFilter(), **change)  # type: ignore[arg-type]
+def test_limits_that_cannot_be_met() -> None:
+    for limits in ({"min_score": 1.5}, {"min_regions": -1}, {"max_regions": 0}, {"min_regions": 3, "max_regions": 2}):
+        refused(r"must be in|expected 0 <= min_regions", RegionFilter, **limits)
 
 
 def test_a_store_without_class_scores_has_none_to_choose_by(tmp_path: Path) -> None:

@@ -12,13 +12,7 @@ from store_examples import DETAILS, FINGERPRINT, make_record, write_shard, write
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.shard import manifest as manifest_module
-from roibeam.features.shard.manifest import (
-    DeadLetter,
-    ShardManifest,
-    StoreManifest,
-    data_file_name,
-    shard_manifest_name,
-)
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest, data_file_name
 
 MISSING = object()
 
@@ -35,10 +29,9 @@ def change(path: Path, name: str, value: Any, inside: int | None = None) -> None
 
 def test_names() -> None:
     assert data_file_name(3, "host-7_a") == "part-00003.host-7_a.lmdb"
-    assert shard_manifest_name(123456) == "part-123456.json"
+    assert manifest_module.shard_manifest_name(123456) == "part-123456.json"
     for attempt in ("", "a/b", "..", "a.b", "x" * 65):
-        with pytest.raises(ValueError, match="becomes part of a file name"):
-            data_file_name(3, attempt)
+        refused("becomes part of a file name", data_file_name, 3, attempt)
 
 
 def test_shard_manifest_round_trip(tmp_path: Path) -> None:
@@ -97,9 +90,7 @@ def test_bad_shard_manifests(tmp_path: Path, name: str, value: Any, words: str) 
     write_shard(tmp_path, 0, [make_record("a")])
     path = tmp_path / "part-00000.json"
     change(path, name, value)
-    with pytest.raises(ValueError, match=words) as error:
-        ShardManifest.read(path)
-    assert str(path) in str(error.value)
+    assert str(path) in refused(words, ShardManifest.read, path)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +114,7 @@ def test_bad_store_manifests(tmp_path: Path, inside: int | None, name: str, valu
     write_store(tmp_path / "s", [[make_record("a")], [make_record("b")]])
     path = tmp_path / "s" / "manifest.json"
     change(path, name, value, inside)
-    with pytest.raises(ValueError, match=words) as error:
-        StoreManifest.read(path)
-    assert str(path) in str(error.value)
+    assert str(path) in refused(words, StoreManifest.read, path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": NaN}', "[" * 100_000, "\xff"])
@@ -161,20 +150,14 @@ def test_feature_space_depends_on_content_not_on_spelling() -> None:
     canonical = rb'{"name":"vg-\u00e9","selection":["score",0.5]}'
     assert feature_space_of({"selection": ["score", 0.5], "name": "vg-é"}) == hashlib.sha256(canonical).hexdigest()
     assert Fingerprint("imported:lxmert-tsv").details == {}
-    assert Fingerprint(FINGERPRINT.feature_space, {"shape": (1, 2)}) == Fingerprint(
-        FINGERPRINT.feature_space, {"shape": [1, 2]}
-    )
+    one, other = (Fingerprint(FINGERPRINT.feature_space, {"shape": shape}) for shape in ((1, 2), [1, 2]))
+    assert one == other
 
 
-@pytest.mark.parametrize(
-    "details, words",
-    [({1: 2}, "the key 1; keys are strings"), ({"a": float("nan")}, "as JSON"), ({"a": b"x"}, "as JSON")],
-)
-def test_details_without_an_exact_json_form(details: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        feature_space_of(details)
-
-
-def test_details_must_be_what_was_hashed() -> None:
-    with pytest.raises(ValueError, match="is not the hash of its details"):
-        Fingerprint(feature_space_of(DETAILS), {}, {**DETAILS, "feature_dim": 9})
+def test_details_have_an_exact_json_form_and_are_what_was_hashed() -> None:
+    for details, words in (
+        ({1: 2}, "the key 1; keys are strings"), ({"a": float("nan")}, "as JSON"), ({"a": b"x"}, "as JSON")
+    ):  # fmt: skip
+        refused(words, feature_space_of, details)
+    other = {**DETAILS, "feature_dim": 9}
+    refused("is not the hash of its details", Fingerprint, feature_space_of(DETAILS), {}, other)

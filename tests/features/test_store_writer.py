@@ -18,6 +18,7 @@ from store_examples import make_record, write_store
 from writer_examples import SPACE, Stop, arrays, error_of, labels, stopped, written
 
 from roibeam.features.record.fingerprint import has_classes
+from roibeam.features.shard.lmdb_file import GrowingLmdb
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
@@ -87,22 +88,16 @@ def test_without_class_ids_the_store_says_that_they_mean_nothing(tmp_path: Path)
     assert has_classes(written(tmp_path / "b", {"b": arrays(1, 0), "a": arrays() | labels([0, 0, 0])}).fingerprint)
     said = error_of(tmp_path / "c", arrays() | labels([1, 0, 0]), arrays())
     assert said == "record 'i1': has no class_ids, those before it have; give them for all images or for none"
-    assert "has class_ids, those before it have none" in error_of(
-        tmp_path / "d", arrays(), arrays() | labels([1, 0, 0])
-    )
-    with (
-        StoreWriter(tmp_path / "c", **SPACE) as writer,
-        pytest.raises(ValueError, match="has no class_ids, those"),
-    ):
-        writer.write("z", **arrays())
+    said = error_of(tmp_path / "d", arrays(), arrays() | labels([1, 0, 0]))
+    assert "has class_ids, those before it have none" in said
+    with StoreWriter(tmp_path / "c", **SPACE) as writer:
+        refused("has no class_ids, those", writer.write, "z", **arrays())
 
 
 @pytest.mark.parametrize("shard_bytes", [10**9, 1_000])
 def test_records_of_a_store_give_its_content_digest_in_any_order(tmp_path: Path, shard_bytes: int) -> None:
-    records = [
-        make_record(f"i{n:02}", n % 4, attributes=True, distribution="top-k", image_feature=True, seed=n)
-        for n in range(12)
-    ]
+    every = {"attributes": True, "distribution": "top-k", "image_feature": True}
+    records = [make_record(f"i{n:02}", n % 4, seed=n, **every) for n in range(12)]
     whole = write_store(tmp_path / "whole", [records[:7], records[7:]])
     order = [records[n] for n in (3, 11, 0, 5, 1, 10, 2, 9, 4, 8, 6, 7)]
     manifest = store_writer.write_store(tmp_path / "mine", order, **SPACE, shard_bytes=shard_bytes)
@@ -169,10 +164,9 @@ def test_the_same_call_of_write_store_goes_on(tmp_path: Path) -> None:
     assert store_writer.write_store(folder, records, **SPACE, captions=said) == manifest, "nothing is left to do"
     other = replace(records[1], height=481)
     for changed, captions, what in ((other, said, "arrays"), (records[1], {"i1": "a hog"}, "captions")):
-        with pytest.raises(ValueError, match=f"has image 'i1' with other {what} already"):
-            store_writer.write_store(folder, [changed], **SPACE, captions=captions)
-    with pytest.raises(ValueError, match="has image 'i9' already"):
-        store_writer.write_store(folder, [make_record("i9"), make_record("i9")], **SPACE)
+        words = f"has image 'i1' with other {what} already"
+        refused(words, store_writer.write_store, folder, [changed], **SPACE, captions=captions)
+    refused("has image 'i9' already", store_writer.write_store, folder, [make_record("i9")] * 2, **SPACE)
 
 
 def test_a_mapping_is_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,10 +175,11 @@ def test_a_mapping_is_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     manifest = store_writer.write_store(tmp_path / "store", rows, **SPACE, captions=said)
     assert manifest.annotations is not None and manifest.annotations.captions == 2
     assert "captions of 1 image, the first 'b', have no record" in caplog.text
-    with pytest.raises(ValueError, match="image id 7 must be a text, such as '7'"):
-        store_writer.write_store(tmp_path / "numbers", [{"image_id": 7, **arrays()}], **SPACE)
-    with pytest.raises(ValueError, match="must be a RegionRecord, or a mapping with an image_id, got list"):
-        store_writer.write_store(tmp_path / "other", [[1, 2]], **SPACE)  # type: ignore[list-item]
+    for number, (row, words) in enumerate((
+        ({"image_id": 7, **arrays()}, "image id 7 must be a text, such as '7'"),
+        ([1, 2], "must be a RegionRecord, or a mapping with an image_id, got list"),
+    )):  # fmt: skip
+        refused(words, store_writer.write_store, tmp_path / str(number), [row], **SPACE)
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -201,28 +196,23 @@ def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, Any], wo
     (written if finished else stopped)(tmp_path / "store", {"a": arrays() | labels([0, 1, 2])}, num_classes=3)
     before = sorted(path.name for path in (tmp_path / "store").iterdir())
     asked = SPACE | {"num_classes": 3} | settings
-    with pytest.raises(ValueError) as said, StoreWriter(tmp_path / "store", **asked):
-        pass
-    assert words in str(said.value) and "same settings, or choose a new folder" in str(said.value)
+    said = refused(words, StoreWriter(tmp_path / "store", **asked).__enter__)
+    assert "same settings, or choose a new folder" in said
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == before
 
 
 def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     write_store(tmp_path / "extracted", [[make_record("a")]])
-    with pytest.raises(ValueError, match="is another store already"), StoreWriter(tmp_path / "extracted", **SPACE):
-        pass
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"'notes\.txt' is in it"), StoreWriter(tmp_path / "full", **SPACE):
-        pass
-    with pytest.raises(ValueError, match="is a file"), StoreWriter(tmp_path / "full" / "notes.txt", **SPACE):
-        pass
+    for name, words in (
+        ("extracted", "is another store already"), ("full", r"'notes\.txt' is in it"), ("full/notes.txt", "is a file")
+    ):  # fmt: skip
+        refused(words, StoreWriter(tmp_path / name, **SPACE).__enter__)
     refused("written to a folder on a disk", StoreWriter, "s3://bucket/store", **SPACE)
     with StoreWriter(tmp_path / "mine", **SPACE) as writer:
-        with pytest.raises(ValueError, match="another run is writing"), StoreWriter(tmp_path / "mine", **SPACE):
-            pass
-        with pytest.raises(ValueError, match="is open already"), writer:
-            pass
+        refused("another run is writing", StoreWriter(tmp_path / "mine", **SPACE).__enter__)
+        refused("is open already", writer.__enter__)
     refused("use it in a with block", writer.write, "a", **arrays())
 
 
@@ -246,8 +236,6 @@ def test_a_damaged_shard_is_named_and_written_again(tmp_path: Path) -> None:
 def test_a_disk_that_breaks_in_a_record_leaves_no_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from roibeam.features.shard.lmdb_file import GrowingLmdb
-
     with pytest.raises(OSError, match="full"), StoreWriter(tmp_path / "store", **SPACE) as writer:
         writer.write("a", **arrays())
         real, calls = GrowingLmdb.put, iter([True, False])
@@ -264,8 +252,6 @@ def test_a_disk_that_breaks_in_a_record_leaves_no_shard(
 
 
 def test_an_interrupt_waits_until_the_image_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from roibeam.features.shard.lmdb_file import GrowingLmdb
-
     with pytest.raises(KeyboardInterrupt), StoreWriter(tmp_path / "store", **SPACE) as writer:
         writer.write("a", **arrays())
         real = GrowingLmdb.put
