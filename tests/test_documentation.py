@@ -20,8 +20,8 @@ from doc_commands import (
     problems_of_imports,
     roibeam_calls,
     simple_commands,
-)
-from doc_pages import REASONS, Page
+)  # fmt: skip
+from doc_pages import REASONS, RUN, Page
 from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE
 from warm_command import warm_command
@@ -125,11 +125,8 @@ def test_the_page_on_clusters_shows_every_runner_and_arguments_of_the_image() ->
 
 def cases(*, soak: bool) -> list[Any]:
     """Pages with a block to run; in the soak those with one that takes long."""
-    marks = {name: {block.mark for block in page(name).blocks if block.language in RUN_LANGUAGES} for name in PAGES}
-    return [name for name in PAGES if ("soak" in marks[name] if soak else marks[name] & {"", "fails"})]
-
-
-RUN_LANGUAGES = ("bash", "console", "python")
+    marks = {name: {block.mark for block in page(name).blocks if block.language in RUN} for name in PAGES}
+    return [name for name in PAGES if marks[name] & ({"soak"} if soak else {"", "fails"})]
 
 
 @pytest.fixture
@@ -152,16 +149,10 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in cases(soak=False) if name != COLD])
+@pytest.mark.parametrize("name", cases(soak=False))
 def test_the_blocks_run(name: str, page_folder: Path, commands: Path) -> None:
-    run_page(page(name), page_folder, commands=commands)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [COLD])
-def test_the_blocks_run_with_all_their_imports(name: str, page_folder: Path) -> None:
-    """As a reader types them. The other pages save the imports of some hundred commands."""
-    run_page(page(name), page_folder)
+    """Those of one page with all their imports, as a reader types them; the others save those of a hundred commands."""
+    run_page(page(name), page_folder, commands=None if name == COLD else commands)
 
 
 @pytest.mark.soak
@@ -247,9 +238,8 @@ def test_a_link_into_nothing_is_noticed(tmp_path: Path) -> None:
 
 def test_a_long_sentence_is_noticed_and_code_and_tables_do_not_count() -> None:
     words = "word " * 20
-    made = Page(
-        f"{words}`{words}` {words}.\n\n| {words} {words} {words} |\n|---|\n| a |\n\n- {words}, {words}once\n  more."
-    )
+    table = f"| {words} {words} {words} |\n|---|\n| a |"
+    made = Page(f"{words}`{words}` {words}.\n\n{table}\n\n- {words}, {words}once\n  more.")
     assert made.long_sentences(40) == ["line 7: 42 words: word word word word word word word word ..."]
 
 
@@ -272,6 +262,5 @@ def test_blocks_run_in_order_in_one_folder_and_one_python(tmp_path: Path) -> Non
 def test_a_block_that_does_not_end_as_it_should_is_noticed(tmp_path: Path, block: str) -> None:
     with pytest.raises(AssertionError, match=r"line \d: this block (failed|did not fail)"):
         run_page(Page(block), tmp_path)
-    if "soak" not in block:
-        marked = block.replace("<!-- fails -->", "<!-- soak -->") if "fails" in block else f"<!-- soak -->\n{block}"
-        run_page(Page(marked), tmp_path)
+    unmarked = block.removeprefix("<!-- fails -->\n")
+    run_page(Page(f"<!-- soak -->\n{unmarked}"), tmp_path)

@@ -16,26 +16,20 @@ def test_every_field_counts() -> None:
     full = make_record("k", 2, attributes=True, distribution="full", image_feature=True)
     top = dataclasses.replace(full, class_distribution=make_record("k", 2, distribution="top-k").class_distribution)
     more_classes = dataclasses.replace(top.class_distribution, num_classes=7)
+    changes = {
+        "image_id": "l", "height": 481, "width": 641, "boxes": full.boxes + 1, "image_feature": None,
+        "features": full.features + np.float16(1), "class_ids": full.class_ids + np.uint16(1),
+        "class_scores": full.class_scores / 2, "attribute_ids": full.attribute_ids + np.uint16(1),
+        "attribute_scores": full.attribute_scores / 2, "class_distribution": None,
+    }  # fmt: skip
     variants = [
         full,
         top,
         dataclasses.replace(top, class_distribution=more_classes),
-        dataclasses.replace(full, image_id="l"),
-        dataclasses.replace(full, height=481),
-        dataclasses.replace(full, width=641),
-        dataclasses.replace(full, boxes=full.boxes + 1),
-        dataclasses.replace(full, features=full.features + np.float16(1)),
-        dataclasses.replace(full, class_ids=full.class_ids + np.uint16(1)),
-        dataclasses.replace(full, class_scores=full.class_scores / 2),
-        dataclasses.replace(full, attribute_ids=full.attribute_ids + np.uint16(1)),
-        dataclasses.replace(full, attribute_scores=full.attribute_scores / 2),
+        *(dataclasses.replace(full, **{name: value}) for name, value in changes.items()),
         dataclasses.replace(full, attribute_ids=None, attribute_scores=None),
-        dataclasses.replace(full, class_distribution=None),
-        dataclasses.replace(full, image_feature=None),
-        make_record("k", 2, dtype="bfloat16"),
-        make_record("k", 2, dtype="float32"),
-        make_record("k", 0, 8),
-        make_record("k", 0, 9),
+        *(make_record("k", 2, dtype=dtype) for dtype in ("bfloat16", "float32")),
+        *(make_record("k", 0, width) for width in (8, 9)),
     ]
     assert len({record_digest(record) for record in variants}) == len(variants)
 

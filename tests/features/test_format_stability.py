@@ -31,16 +31,11 @@ def sha256(data: bytes) -> str:
 def plain_record() -> RegionRecord:
     """Written out by hand, so that this golden hangs on nothing but the encoder."""
     return RegionRecord(
-        image_id="a",
-        height=3,
-        width=5,
-        boxes=np.array([[0, 1, 2, 3]], np.float32),
-        features=np.array([[1, -2]], np.float16),
-        class_ids=np.array([7], np.uint16),
-        class_scores=np.array([0.5], np.float32),
-        attribute_ids=np.array([9], np.uint16),
-        attribute_scores=np.array([0.25], np.float32),
-    )
+        image_id="a", height=3, width=5,
+        boxes=np.array([[0, 1, 2, 3]], np.float32), features=np.array([[1, -2]], np.float16),
+        class_ids=np.array([7], np.uint16), class_scores=np.array([0.5], np.float32),
+        attribute_ids=np.array([9], np.uint16), attribute_scores=np.array([0.25], np.float32),
+    )  # fmt: skip
 
 
 def test_a_record_byte_by_byte() -> None:

@@ -73,21 +73,11 @@ def test_plain_values_come_back(name: str, protocol: int) -> None:
 
 
 ARRAYS = [
-    np.arange(6, dtype=np.float32).reshape(2, 3),
-    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    np.arange(4, dtype=">i4"),
-    np.array([1.5, np.nan], np.float16),
-    np.array([True, False]),
-    np.array([1 + 2j]),
-    np.array(["ab", "\u00fc\u4e2d"]),
-    np.array([b"ab", b"c"]),
-    np.zeros((0, 4)),
-    np.array(7),
-    np.float32(1.5),
-    np.int64(-3),
-    np.bool_(True),
-    np.dtype("<f4"),
-]
+    np.arange(6, dtype=np.float32).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.arange(4, dtype=">i4"), np.array([1.5, np.nan], np.float16), np.array([True, False]), np.array([1 + 2j]),
+    np.array(["ab", "\u00fc\u4e2d"]), np.array([b"ab", b"c"]), np.zeros((0, 4)), np.array(7),
+    np.float32(1.5), np.int64(-3), np.bool_(True), np.dtype("<f4"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -10,13 +10,6 @@ from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 NARROW = dataclasses.replace(CONFIGS["small"], base_channels=4)
 # For files of weights.
 TINY = DetectorConfig(
-    depth=50,
-    base_channels=8,
-    num_classes=3,
-    num_attributes=2,
-    rpn_hidden_channels=8,
-    proposals_before_nms=50,
-    proposals_after_nms=5,
-    short_edge=32,
-    long_edge=64,
-)
+    depth=50, base_channels=8, num_classes=3, num_attributes=2, rpn_hidden_channels=8, proposals_before_nms=50,
+    proposals_after_nms=5, short_edge=32, long_edge=64,
+)  # fmt: skip
