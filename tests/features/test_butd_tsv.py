@@ -110,8 +110,7 @@ def test_a_bad_line_is_counted_with_its_number(
     letter = only_letter(path)
     assert (letter.stage, letter.reason, letter.location) == (stage, reason, f"{path}:2")
     assert words in letter.detail and "\n" not in letter.detail
-    with pytest.raises(ValueError, match=r"features\.tsv:2: .*mend or remove this line"):
-        list(read_butd_tsv(path))
+    refused(r"features\.tsv:2: .*mend or remove this line", list, read_butd_tsv(path))
 
 
 def test_class_rows_must_be_probabilities(write: Callable[..., Path]) -> None:
@@ -217,8 +216,7 @@ def test_images_without_boxes_and_without_attributes(write: Callable[..., Path])
     ],
 )
 def test_files_of_other_kinds(write: Callable[..., Path], content: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=rf"features\.tsv: none of its first .*{words}"):
-        ButdTsv(write(content))
+    refused(rf"features\.tsv: none of its first .*{words}", ButdTsv, write(content))
 
 
 def test_other_files_that_are_refused(

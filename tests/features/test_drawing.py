@@ -6,8 +6,6 @@ import dataclasses
 import io
 import itertools
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -290,14 +288,3 @@ def test_a_comparison_shows_itself(tmp_path: Path) -> None:
     tags = Shown(found._repr_html_())
     assert "They differ: " in tags.text and "images on both sides" in tags.text and "<b>left" in tags.text
     assert len(repr(found.worst[0])) < 800 and "None" not in repr(found.worst[0])
-
-
-def test_drawing_needs_no_torch_and_reading_no_opencv(tmp_path: Path) -> None:
-    write_store(tmp_path / "s", [[make_record("a")]])
-    code = (
-        "import sys; from roibeam.features.store import FeatureStore; store = FeatureStore('s'); repr(store['a']);"
-        "assert not {'cv2', 'PIL', 'torch'} & set(sys.modules); store['a']._repr_html_(); store._repr_html_();"
-        "store.draw('a', None); assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

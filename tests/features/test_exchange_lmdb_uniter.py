@@ -195,8 +195,7 @@ def test_msgpack_as_its_package_writes_it() -> None:
     ],
 )
 def test_hostile_msgpack(data: bytes, words: str) -> None:
-    with pytest.raises(EntryError, match=words):
-        arrays_from_msgpack(data)
+    refused(words, arrays_from_msgpack, data, error=EntryError)
 
 
 def test_flat_json() -> None:
@@ -228,5 +227,4 @@ def test_flat_json() -> None:
     ],
 )
 def test_json_that_is_not_flat(data: bytes, words: str) -> None:
-    with pytest.raises(FlatJsonError, match=words):
-        list(flat_items(data))
+    refused(words, list, flat_items(data), error=FlatJsonError)

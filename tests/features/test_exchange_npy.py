@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_examples import Runs, letters, measured, records
+from refusals import refused
 
 from roibeam.features.exchange.mmf_npy import FORMAT
 from roibeam.features.record.region_record import RegionRecord
@@ -103,21 +104,18 @@ def test_no_code_runs(folder: Path) -> None:
     runs = Runs(os.mkdir, str(folder / "made"))
     np.save(folder / "a_info.npy", np.array(runs, dtype=object))
     np.save(folder / "b.npy", np.array([runs, 1], dtype=object))
-    with pytest.raises(ValueError, match="nothing was run"):
-        FORMAT.open(folder)
+    refused("nothing was run", FORMAT.open, folder)
     assert not (folder / "made").exists()
 
 
 @pytest.mark.parametrize("image_id", ["a_info", "x.npy", "../up", "b/../c"])
 def test_ids_that_readers_would_take_apart_are_refused(tmp_path: Path, image_id: str) -> None:
-    with pytest.raises(ValueError, match=r"'\.npy'|path of a file"):
-        FORMAT.write([measured(image_id)], tmp_path / "features")
+    refused(r"'\.npy'|path of a file", FORMAT.write, [measured(image_id)], tmp_path / "features")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     np.save(tmp_path / "some.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"some\.npy: has no some_info\.npy beside it"):
-        FORMAT.open(tmp_path)
+    refused(r"some\.npy: has no some_info\.npy beside it", FORMAT.open, tmp_path)
     FORMAT.write([measured("a", rows=False)], tmp_path / "good")
     assert len(records(FORMAT, tmp_path / "good")) == 1

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_examples import Runs, letters, measured, outcomes, records
+from refusals import refused
 
 from roibeam.features.exchange.milvlg_npz import FORMAT
 from roibeam.features.exchange.npy_files import npy_bytes, npz_values
@@ -168,8 +169,7 @@ def test_ids_never_leave_the_folder(tmp_path: Path, image_id: str) -> None:
 
 def test_folders_of_other_kinds(tmp_path: Path) -> None:
     assert not FORMAT.looks_like(tmp_path) and not FORMAT.looks_like(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"is one of a folder with an \.npz per image .*: holds no entry"):
-        FORMAT.open(tmp_path)
+    refused(r"is one of a folder with an \.npz per image .*: holds no entry", FORMAT.open, tmp_path)
     np.savez(tmp_path / "other.npz", feat=np.zeros(3))
     assert not FORMAT.looks_like(tmp_path)
     assert npz_values((tmp_path / "other.npz").read_bytes(), ["x"]) == {}

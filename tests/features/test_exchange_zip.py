@@ -69,8 +69,7 @@ def test_samples_of_the_authors_layout(shared_data: Path) -> None:
     assert sizes == [("00000000", 16, 480), ("00000001", 10, 427), ("00000002", 12, 360)]
     assert found[0].class_scores[0] > 0.9 and found[0].features.shape == (16, 2048)
     assert not FORMAT.looks_like(folder / "train_image.zip")
-    with pytest.raises(ValueError, match=r"is one of VL-BERT's .*is it the zip of the images"):
-        FORMAT.open(folder / "train_image.zip")
+    refused(r"is one of VL-BERT's .*is it the zip of the images", FORMAT.open, folder / "train_image.zip")
 
 
 def test_attributes_line_ends_in_base64_deflate_and_other_files(tmp_path: Path) -> None:
@@ -201,8 +200,7 @@ def test_archives_that_cannot_be(tmp_path: Path) -> None:
         (tmp_path / "b.zip").write_bytes(broken)
         letter = letters(FORMAT, tmp_path / "b.zip")["2"]
         assert letter.reason == "damaged archive" and words in letter.detail
-    with pytest.raises(ValueError, match="no regular file"):
-        ZipMembers(Path("/dev/null"))
+    refused("no regular file", ZipMembers, Path("/dev/null"))
 
 
 def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:

@@ -120,8 +120,7 @@ def test_bad_store_manifests(tmp_path: Path, inside: int | None, name: str, valu
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": NaN}', "[" * 100_000, "\xff"])
 def test_files_that_are_not_json_objects(tmp_path: Path, text: str) -> None:
     (tmp_path / "m.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"m.json: (is not JSON|content must be an object)"):
-        StoreManifest.read(tmp_path / "m.json")
+    refused(r"m.json: (is not JSON|content must be an object)", StoreManifest.read, tmp_path / "m.json")
 
 
 def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:

@@ -140,8 +140,7 @@ def test_arrays_whose_bytes_were_taken_for_another_type(tmp_path: Path) -> None:
     for number, each in enumerate(kept):
         bits = each.features.astype(ml_dtypes.bfloat16)
         np.save(tmp_path / "npy" / f"image{number}.npy", bits.view(np.uint16) if number else bits)
-    with pytest.raises(ValueError, match="--feature-dtype of `roibeam store import` says what numbers its bytes are"):
-        read(tmp_path / "npy")
+    refused("--feature-dtype of `roibeam store import` says what numbers its bytes are", read, tmp_path / "npy")
     got = read(tmp_path / "npy", Reading(feature_dtype="bfloat16"))
     np.testing.assert_array_equal(got[0].features, kept[0].features.astype(ml_dtypes.bfloat16).astype(np.float32))
 
@@ -294,8 +293,7 @@ def test_a_header_row_names_the_columns(tmp_path: Path, order: str, form: str) -
 def test_a_header_row_that_does_not_say_enough(tmp_path: Path, header: str, words: str) -> None:
     path = tmp_path / "a.tsv"
     path.write_bytes(header.encode() + b"\n" + line(CAFFE, fields()))
-    with pytest.raises(ValueError, match=rf"a\.tsv: line 1 is a header, and {words}; columns are image_id, image_w"):
-        ButdTsv(path)
+    refused(rf"a\.tsv: line 1 is a header, and {words}; columns are image_id, image_w", ButdTsv, path)
 
 
 def test_height_and_width_in_the_other_order_without_a_header(tmp_path: Path) -> None:
