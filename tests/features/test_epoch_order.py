@@ -45,8 +45,7 @@ def test_stored_order_and_seeds() -> None:
     plain = EpochOrder(SIZES, shuffle=False).places(0, 2 * TOTAL)
     assert [tuple(row) for row in plain[:TOTAL].tolist()] == sorted(ALL)
     np.testing.assert_array_equal(plain[TOTAL:], plain[:TOTAL])
-    one, other = (EpochOrder(SIZES, seed=seed).places(0, TOTAL) for seed in (0, 1))
-    assert one.tobytes() != other.tobytes()
+    assert len({EpochOrder(SIZES, seed=seed).places(0, TOTAL).tobytes() for seed in (0, 1)}) == 2
     # Written down once: a seed is one order for ever.
     assert EpochOrder((2, 3), seed=7, window=2).places(0, 5).tolist() == [[1, 1], [1, 0], [0, 0], [1, 2], [0, 1]]
 
