@@ -42,21 +42,15 @@ def test_floors_import_only_what_the_design_allows(floor: str, house: dict[str, 
             assert not module.outside & {"tests", "bench", *FLOORS}, name
 
 
-def test_no_room_has_a_circle(house: dict[str, Module]) -> None:
-    assert not circles(house)
-
-
-def test_commands_are_imported_by_nothing(house: dict[str, Module]) -> None:
-    cli = "roibeam.pipelines.cli"
-    users = {name for name, module in house.items() if any(other.startswith(cli) for other in module.imports)}
-    assert {name for name in users if not name.startswith(cli)} == {"roibeam.__main__"}
-
-
-def test_commands_alone_use_typer(house: dict[str, Module]) -> None:
+def test_commands_are_imported_by_nothing_and_alone_use_typer(house: dict[str, Module]) -> None:
     """What they call can then be called without them; what requests are declared with is apart."""
-    users = {name for name, module in house.items() if "typer" in module.outside}
-    others = {name for name in users if not name.startswith("roibeam.pipelines.cli.")}
-    assert len(users) > 10 and others == {"roibeam.pipelines.common.console.request_options"}
+    cli = "roibeam.pipelines.cli."
+    others = {name: module for name, module in house.items() if not name.startswith(cli)}
+    assert len(house) > len(others) + 10
+    users = {name for name, module in others.items() if any(other.startswith(cli) for other in module.imports)}
+    assert users == {"roibeam.__main__"}
+    typer = {name for name, module in others.items() if "typer" in module.outside}
+    assert typer == {"roibeam.pipelines.common.console.request_options"}
 
 
 def test_a_room_of_pipelines_imports_only_rooms_below_it_in_the_architecture(house: dict[str, Module]) -> None:
@@ -144,9 +138,9 @@ def test_every_room_says_what_belongs_to_it_and_which_file_to_read_first_and_imp
         assert len(names) == len(run) and names <= {"roibeam.lazy_names"}, init
 
 
-def test_product_code_imports_files_not_rooms(house: dict[str, Module]) -> None:
-    rooms = {name: sorted(module.rooms) for name, module in house.items() if module.rooms}
-    assert not rooms
+def test_product_code_imports_files_not_rooms_and_in_no_circle(house: dict[str, Module]) -> None:
+    assert not {name: sorted(module.rooms) for name, module in house.items() if module.rooms}
+    assert not circles(house)
 
 
 @pytest.mark.parametrize("room", ["", *FLOORS])
@@ -177,13 +171,10 @@ for floor in FLOORS:
 """
 
 
-NOT_AT_IMPORT = {"apache_beam", "pyarrow"}
-
-
 @pytest.mark.parametrize("floor", FLOORS[:3])
 def test_no_file_below_pipelines_starts_by_importing_beam_or_pyarrow(floor: str, house: dict[str, Module]) -> None:
     """Nor, in features, torch."""
-    forbidden = NOT_AT_IMPORT | {"torch"} if floor == "features" else NOT_AT_IMPORT
+    forbidden = {"apache_beam", "pyarrow", *(["torch"] if floor == "features" else [])}
     inside = {name: module for name, module in house.items() if name.split(".")[1] == floor}
     assert any("numpy" in module.at_import for module in inside.values()) or floor == "model"
     assert not {name: both for name, module in inside.items() if (both := module.at_import & forbidden)}
@@ -258,8 +249,7 @@ def test_beam_workers_ignore_decoys_and_write_what_one_process_writes(
 
 def test_docker_entry_keeps_the_working_directory_off_the_path() -> None:
     text = (REPOSITORY / "Dockerfile").read_text()
-    assert "PYTHONSAFEPATH=1" in text
-    assert 'ENTRYPOINT ["/opt/roibeam/entrypoint.sh"]' in text
+    assert "PYTHONSAFEPATH=1" in text and 'ENTRYPOINT ["/opt/roibeam/entrypoint.sh"]' in text
     assert (REPOSITORY / "docker" / "entrypoint.sh").read_text().endswith('exec roibeam "$@"\n')
 
 
