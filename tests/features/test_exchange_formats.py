@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,11 +160,41 @@ def test_names_and_files_that_are_no_format(tmp_path: Path) -> None:
     assert recognise(tmp_path / "pipe") is None
 
 
+REFUSED_IDS = {
+    "butd-tsv": ("which a TSV cannot", ["a\tb", "a\nb", " a"]),
+    "lxmert-h5": ("'.' or NUL|group already", ["a/./b", "/a", "a\0b", "good/features"]),
+    "milvlg-npz": ("path of a file|file name has", ["../up", "/etc/x", "a//b", "a/..", "a\0b", "x" * 300]),
+    "mmf-lmdb": ("MMF cuts names at '.npy'", ["a.npy"]),
+    "mmf-npy": (r"'\.npy'|path of a file", ["a_info", "x.npy", "../up", "b/../c"]),
+    "uniter-lmdb": ("keys of LMDB have 1 to 511", ["x" * 508]),
+    "vilbert-lmdb": ("where this format keeps its list of ids", ["keys"]),
+    "vlbert-zip": ("cannot be a name in a zip", ["../up", "/root", "a/../../b", "a\\b", "./a", "/"]),
+}
+
+
+def broken() -> Iterator[RegionRecord]:
+    yield measured("good")
+    raise OSError("the source is gone")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ids_that_a_file_cannot_hold_leave_none(tmp_path: Path, name: str) -> None:
+    """Among them those that would lead out of a folder or an archive."""
+    words, image_ids = REFUSED_IDS[name]
+    write, path = format_named(name).write, place(tmp_path, name)
+    for image_id in image_ids:
+        refused(words, write, [measured("good"), measured(image_id)], path)
+    if name != "butd-tsv":  # whose lines may come twice
+        refused("comes twice|already", write, [measured("good"), measured("good")], path)
+    refused("the source is gone", write, broken(), path, error=OSError)
+    if name in ("mmf-lmdb", "vlbert-zip"):
+        refused(rf"ends in \{path.suffix}", write, [measured("good")], path.with_suffix(""))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_records_that_a_tsv_cannot_hold(tmp_path: Path) -> None:
-    for image_id in ("a\tb", "a\nb", " a"):
-        refused("which a TSV cannot", TSV.write, [measured(image_id)], tmp_path / "f.tsv")
-    with pytest.raises(ValueError, match="has no class distribution, which the layout"):
-        TSV.write([measured(rows=False)], tmp_path / "f.tsv", layout="caffe-cls-prob")
+    words = "has no class distribution, which the layout"
+    refused(words, TSV.write, [measured(rows=False)], tmp_path / "f.tsv", layout="caffe-cls-prob")
     assert list(tmp_path.iterdir()) == []
 
 

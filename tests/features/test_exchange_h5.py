@@ -40,15 +40,6 @@ def test_the_readers_of_the_format_see_their_fields(written: Path) -> None:
         assert file["a/obj_id"].dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    ("image_id", "words"),
-    [("a/./b", "'.' or NUL"), ("/a", "'.' or NUL"), ("a\0b", "'.' or NUL"), ("x/features", "group already")],
-)
-def test_ids_that_are_no_group_are_refused_and_leave_no_file(tmp_path: Path, image_id: str, words: str) -> None:
-    refused(words, FORMAT.write, [measured("x"), measured(image_id)], tmp_path / "bad.h5")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_bad_groups_are_dead_letters_and_the_others_are_read(written: Path) -> None:
     with h5py.File(written, "a") as file:
         for name in ("no_boxes", "narrow", "far", "no_numbers", "huge_id", "minus"):

@@ -229,24 +229,6 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
         MMF.open(write_pickles(tmp_path / "vilbert", {"1": {"a": 1}}))
 
 
-def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:
-    def broken() -> Any:
-        yield measured("a")
-        raise OSError("the source is gone")
-
-    cases: list[tuple[Any, Any, str]] = [
-        (VILBERT, broken(), "the source is gone"),
-        (VILBERT, [measured("a"), measured("a")], "image id 'a' comes twice"),
-        (VILBERT, [measured("keys")], "where this format keeps its list of ids"),
-        (MMF, [measured("a.npy")], "MMF cuts names at '.npy'"),
-    ]
-    for form, kept, words in cases:
-        with pytest.raises((ValueError, OSError), match=words):
-            form.write(kept, tmp_path / "a.lmdb")
-        assert os.listdir(tmp_path) == []
-    refused(r"ends in \.lmdb", MMF.write, [], tmp_path / "a")
-
-
 def test_the_map_grows_and_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roibeam.features.exchange.lmdb_files._FIRST_MAP_BYTES", 2**15)
     monkeypatch.setattr("roibeam.features.shard.lmdb_file._LEAST_MAP_BYTES", 0)
