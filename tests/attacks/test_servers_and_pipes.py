@@ -73,25 +73,20 @@ def needs_no(file: str, command: str) -> bool:
     return (file, command) in {("data", "store info {}"), ("shard", "store info {}"), ("data", "progress {}")}
 
 
+REFUSED_LINES = {
+    "not a public address": "http://127.0.0.1:{port}/x.warc.gz http://localhost:{port}/x.warc.gz "
+                            "http://[::ffff:127.0.0.1]:{port}/x.warc http://0x7f000001:{port}/x.warc",
+    "cannot be read": "http://2130706433:{port}/x.warc",
+    "expected a URL of http, https or s3": "zip://a.warc::http://127.0.0.1:{port}/x.warc file:///etc/x.warc "
+                                           "simplecache::http://127.0.0.1:{port}/x.warc ftp://127.0.0.1:{port}/x.warc "
+                                           "http://127.0.0.1:{port}/a::file:///etc/x.warc memory://x.warc",
+    "not below the folder of the list": "/etc/x.warc ../../x.warc a/../../x.warc",
+    "no file": "pipe.warc",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("http://127.0.0.1:{port}/x.warc.gz", "not a public address"),
-        ("http://localhost:{port}/x.warc.gz", "not a public address"),
-        ("http://[::ffff:127.0.0.1]:{port}/x.warc", "not a public address"),
-        ("http://0x7f000001:{port}/x.warc", "not a public address"),
-        ("http://2130706433:{port}/x.warc", "cannot be read"),
-        ("zip://a.warc::http://127.0.0.1:{port}/x.warc", "expected a URL of http, https or s3"),
-        ("simplecache::http://127.0.0.1:{port}/x.warc", "expected a URL of http, https or s3"),
-        ("http://127.0.0.1:{port}/a::file:///etc/x.warc", "expected a URL of http, https or s3"),
-        ("ftp://127.0.0.1:{port}/x.warc", "expected a URL of http, https or s3"),
-        ("file:///etc/x.warc", "expected a URL of http, https or s3"),
-        ("memory://x.warc", "expected a URL of http, https or s3"),
-        ("/etc/x.warc", "not below the folder of the list"),
-        ("../../x.warc", "not below the folder of the list"),
-        ("a/../../x.warc", "not below the folder of the list"),
-        ("pipe.warc", "no file"),
-    ],
+    ("line", "said"), [(line, said) for said, lines in REFUSED_LINES.items() for line in lines.split()]
 )
 def test_a_line_of_a_list_of_pages_asks_no_machine_here(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "in").mkdir()
