@@ -1,8 +1,6 @@
 """README.md, CONTRIBUTING.md and docs/: what they tell to type exists, their links lead somewhere, their sentences are
 short, and their blocks run. CONTRIBUTING.md, "Documentation", tells how pages are written."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The rules of the house: who imports whom, how large rooms, files and functions are, what imports without Beam, and
 that no decoy is ever imported (docs/architecture.md)."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

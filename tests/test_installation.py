@@ -1,7 +1,5 @@
 """The locks against pyproject.toml, the papers beside it, and a wheel that runs away from the checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The notebook of docs/: as committed it was run from its first cell to its last, and it runs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What users import: a name that goes, or comes, is seen here first."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What commands keep on disk to go on with is hurt while they are stopped: it is made anew with a line."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

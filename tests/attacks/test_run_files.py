@@ -1,7 +1,5 @@
 """Files of a run that are hurt, and models, tokenizers, detectors and weights of strangers: one line, and no answer."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Hostile servers, lists of addresses, pipes and devices in place of files, links and names that leave a folder."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Text of strangers on the terminal, full disks in every writer, ids that begin with U+FEFF, JSON and photos."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

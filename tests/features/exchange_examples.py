@@ -1,7 +1,5 @@
 """Records that every exchange format can be asked to hold, and what the tests of all of them do alike."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Where hurt files are read: a fork of the test's process, limited in memory and time, watched for code that runs."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """Records and small stores that the tests of `features` share."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

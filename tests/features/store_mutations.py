@@ -1,7 +1,5 @@
 """Stores hurt in every place that bytes can be wrong, each by one seed, and what a reader must make of them."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import hashlib

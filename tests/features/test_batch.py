@@ -1,7 +1,5 @@
 """Batches: the numbers of their records, in memory that is used again, without touching what is not asked for."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The three layouts, what is wrong with real files, and the true Caffe output for ten photos."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the comparison of two sources counts, against figures worked out by hand; and when it calls them equal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

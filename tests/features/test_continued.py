@@ -1,7 +1,5 @@
 """Writers that go on with what a stopped one left: it stays as far as it is right, whatever it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is written survives a power cut: bytes are on the disk before they have their name, the name before the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

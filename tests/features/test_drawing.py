@@ -1,7 +1,5 @@
 """Regions on a photo, pixel by pixel; and what a notebook shows of records and stores."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

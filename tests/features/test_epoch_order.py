@@ -1,7 +1,5 @@
 """The order of an epoch: every record once, the same from anywhere, shards kept together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from refusals import refused

@@ -1,7 +1,5 @@
 """All formats at once: names, recognition, what a written file says of itself, the report, and writing aside."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """HDF5 with a group per image: what its readers see, what comes back, and files that reach for more than they hold."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ViLBERT's and MMF's LMDB of pickled dicts: the authors' layouts, what comes back, what is wrong with such files."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import os

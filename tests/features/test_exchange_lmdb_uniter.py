@@ -1,7 +1,5 @@
 """UNITER's LMDB: both packings, the json of counts, and its msgpack-numpy read without the package."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

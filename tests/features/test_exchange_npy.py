@@ -1,7 +1,5 @@
 """Folders of .npy files: MMF with _info.npy, ViLBERT multi-task; where background stands, boxes in shares, pickles."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A folder with an .npz per image: three layouts, their readers' lines, bombs, pickles and links."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os

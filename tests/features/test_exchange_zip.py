@@ -1,7 +1,5 @@
 """VL-BERT's zip of json files, and a reader of zips that believes nothing they say."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

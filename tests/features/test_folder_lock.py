@@ -1,7 +1,5 @@
 """A lock is held by the process that took it, and by no child of it."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -4,8 +4,6 @@
 into a new folder: the old one is what proves that old stores are still read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """What users do with stores and feature files imports no library that it does not need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work on disk that a command goes on from: whole and as it was written, or made anew with a line."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

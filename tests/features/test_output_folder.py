@@ -1,7 +1,5 @@
 """The folder a store is written to: equal behaviour on a disk and at a URL; what a store of objects may do wrong."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """What no feature file says and its reading needs: number types of bytes, place of background, order of columns."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json

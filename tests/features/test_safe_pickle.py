@@ -1,7 +1,5 @@
 """The pickle machine: what plain pickles give, and that hostile ones give one line, run nothing and make no memory."""
 
-from __future__ import annotations
-
 import collections
 import io
 import os

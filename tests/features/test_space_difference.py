@@ -1,7 +1,5 @@
 """What two fingerprints are said to differ in."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A store at a URL, staged to a folder: whole or not there, inside its limit, for any number of processes."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,8 +1,6 @@
 """The store benchmarks run at a tiny size: that they start, compare like with like, and print their bars. No figure is
 judged here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Stores hurt by thousands of seeds, read in child processes: an error or the truth, never a crash, a hang or a lie."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

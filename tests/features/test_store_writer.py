@@ -1,7 +1,5 @@
 """`StoreWriter` and `write_store`: arrays and records in, a store like any other out, whatever stops the writing."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import replace

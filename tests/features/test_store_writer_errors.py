@@ -1,7 +1,5 @@
 """What `StoreWriter` refuses: each in one line that names image and array, or setting."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Stores under torch's DataLoader: the same batches for any workers, ranks and start method, exact after a restart."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

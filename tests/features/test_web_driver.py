@@ -1,7 +1,5 @@
 """Reads at http and https: right at servers that know little, bounded and refused at those that lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Arrays that tests give to `StoreWriter`, and what they do with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

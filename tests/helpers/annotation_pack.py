@@ -8,8 +8,6 @@
 Texts, boxes and pictures are ours. The photos with captions and boxes are `CAPTIONED`, the same in every file.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands as pages show them, held against those that exist. Nothing is run, and no torch is imported."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The blocks of a page, run as a reader runs them: in order, in one folder that is fresh or a made one."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

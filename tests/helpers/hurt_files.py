@@ -1,7 +1,5 @@
 """Ways to hurt a file: each takes its path."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

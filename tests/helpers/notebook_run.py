@@ -6,8 +6,6 @@ writes it back with its outputs (`make notebook`). Edit the notebook as you like
 and of the machine does not stay.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

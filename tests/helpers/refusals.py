@@ -1,7 +1,5 @@
 """Calls that are refused, one line for each where a test has several."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
