@@ -1,7 +1,5 @@
 """Small files that tests write, with the folders that they stand in."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

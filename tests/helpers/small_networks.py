@@ -1,7 +1,5 @@
 """Configurations of small detectors for tests that need no published size."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch
