@@ -139,12 +139,7 @@ def evaluated(world: World, checkpoint: str, store: Path, out: Path) -> Any:
     captions = str(world.folder / "captions.json")
     evaluate(
         EvaluateRequest(
-            checkpoint=checkpoint,
-            store=str(store),
-            captions=captions,
-            out=out,
-            tokenizer=world.tokenizer,
-            device="cpu",
+            checkpoint=checkpoint, store=str(store), captions=captions, out=out, tokenizer=world.tokenizer, device="cpu"
         )
     )
     return json.loads((out / "results.json").read_text())["figures"]

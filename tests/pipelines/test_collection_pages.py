@@ -18,13 +18,7 @@ from warc_files import write_warc
 from roibeam.pipelines.collection import warc_pages
 from roibeam.pipelines.collection.document import decode_page, parse_document, plain, web_url
 from roibeam.pipelines.collection.page_process import PageProcess
-from roibeam.pipelines.collection.page_steps import (
-    PageOutcome,
-    clean_text,
-    look_into,
-    outcome_from_json,
-    text_reason,
-)
+from roibeam.pipelines.collection.page_steps import PageOutcome, clean_text, look_into, outcome_from_json, text_reason
 from roibeam.pipelines.collection.page_units import plan_units
 from roibeam.pipelines.collection.pairs import NOWHERE, STEP_OF, BrokenPage, Page, Reason, TextSource
 from roibeam.pipelines.collection.request import CollectRequest

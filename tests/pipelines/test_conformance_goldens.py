@@ -17,11 +17,7 @@ from harness.tolerances import Allclose
 from processor import ON_INTEL
 
 PLANNED = plan_cases(GOLDENS)
-RUN_QUICKLY = {
-    "finetune_vilbert/multitask_vqa_warmup_linear",
-    "finetune_visualbert/nlvr2",
-    "finetune_vlbert/vqa_sgd",
-}
+RUN_QUICKLY = {"finetune_vilbert/multitask_vqa_warmup_linear", "finetune_visualbert/nlvr2", "finetune_vlbert/vqa_sgd"}
 SLOW = {
     *("detector/e2e_batch", "detector/hf_frcnn_keys", "detector/detectron2_keys", "detector/resnet101_vgbua_keys"),
     *("detector/weight_sums_full", "finetune_vilbert/data_vcr_multitask", "finetune_vilbert/predictions_first"),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from disk_steps import noted_disk_steps
-from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve, write_list
+from faulty_server import EXPECTED, OK, FaultyServer, image, serve, write_list
+from killed_download import content
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.data.download.download_folder import Coverage
@@ -53,20 +54,7 @@ def letters(out: Path) -> dict[int, tuple[str, str]]:
 
 
 def images(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted((out / "images").rglob("*.*"))}
-
-
-def content(out: Path) -> dict[str, Any]:
-    """Everything but the journal, whose lines are in the order in which servers answered."""
-    assert {path.name for path in out.iterdir()} == {
-        "images", "local.tsv", "dead_letters.parquet", "download.json", "journal.jsonl",
-    }  # fmt: skip
-    return {
-        "images": images(out),
-        "captions": (out / "local.tsv").read_text(),
-        "letters": pq.read_table(out / "dead_letters.parquet").to_pylist(),
-        "summary": json.loads((out / "download.json").read_text()),
-    }
+    return {name: data for name, data in content(out).items() if name.startswith("images/")}
 
 
 @pytest.mark.faults
@@ -78,15 +66,13 @@ def test_each_fault_has_its_reason_and_every_good_image_is_stored_once(server: F
     assert {kind: found.get(row, OK) for row, kind in enumerate(kinds)} == EXPECTED
     good = [row for row, kind in enumerate(kinds) if EXPECTED[kind] == OK]
     kept = images(tmp_path / "out")
-    png = kinds.index("png")
-    assert kept == {
-        f"images/00000/{row:08d}{'.png' if row == png else '.jpg'}": image(row, ".png" if row == png else ".jpg")
-        for row in good
-    }
+    suffixes = {row: ".png" if kinds[row] == "png" else ".jpg" for row in good}
+    assert kept == {f"images/00000/{row:08d}{suffix}": image(row, suffix) for row, suffix in suffixes.items()}
     assert coverage.images == coverage.captions == len(good)
     assert coverage.num_bytes == sum(map(len, kept.values()))
     assert coverage.failures.total() == len(kinds) - len(good)
-    content(tmp_path / "out")  # and nothing else is left
+    others = {path.name for path in (tmp_path / "out").iterdir()}  # and nothing else is left
+    assert others == {"images", "local.tsv", "dead_letters.parquet", "download.json", "journal.jsonl"}
 
 
 def test_the_source_of_extract_reads_what_was_downloaded(server: FaultyServer, tmp_path: Path) -> None:
@@ -165,8 +151,7 @@ def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path:
     coverage = download(rows, tmp_path / "out", limits=hasty)
     assert coverage.failures == {"HTTP 500": 1, "HTTP 404": 1}
     coverage = download(rows, tmp_path / "out", limits=hasty, retry_dead_letters=True)
-    assert coverage.failures == {"HTTP 404": 1}
-    assert coverage.images == 2
+    assert (coverage.images, coverage.failures) == (2, {"HTTP 404": 1})
     assert server.requests == {"/flaky/0.jpg": 2, "/404/1.jpg": 2, "/good/2.jpg": 1}
     assert letters(tmp_path / "out") == {1: ("fetch", "HTTP 404")}
 
@@ -302,21 +287,19 @@ def test_a_url_is_asked_for_as_it_is_written(server: FaultyServer, tmp_path: Pat
     )
 
 
-def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Cli) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("good", 0), server.url("404", 1), server.url("404", 2)])
     out, loopback = tmp_path / "out", ("--allow-private", "127.0.0.1")
-    done = roibeam("download", rows, out, *loopback)
-    assert done.code == 0, done.err
+    done = ok(roibeam("download", rows, out, *loopback))
     assert "1 image (0.0 MB) of 3 URLs, for 1 of 3 rows (33.3 %); 2 dead letters" in done.out
     assert "2 HTTP 404" in done.out
     done = roibeam("download", rows, out, *loopback, "--max-failures", "0.5", "--json")
     assert done.code == 1
     assert "66.7 % of the rows have no image, more than the 50 % of --max-failures" in done.err
     events = [json.loads(line) for line in done.out.splitlines()]
-    assert events[-1]["event"] == "summary"
-    assert (events[-1]["images"], events[-1]["failures"]) == (1, {"HTTP 404": 2})
-    assert events[-2]["event"] == "progress"
-    assert (events[-2]["images"], events[-2]["total"]) == (3, 3)
+    progress, summary = events[-2:]
+    assert (summary["event"], summary["images"], summary["failures"]) == ("summary", 1, {"HTTP 404": 2})
+    assert (progress["event"], progress["images"], progress["total"]) == ("progress", 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -332,41 +315,13 @@ def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Callable[...
     ],
 )
 def test_bad_input_is_one_line(
-    server: FaultyServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    roibeam: Callable[..., Any],
-    arguments: list[str],
-    message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, roibeam: Cli, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = write_list(tmp_path / "list.tsv", [server.url("404")])
-    download(rows, tmp_path / "done")
-    write_list(tmp_path / "other.tsv", [server.url("404", 5)])
+    download(write_list(tmp_path / "list.tsv", ["http://10.0.0.1/a.jpg"]), tmp_path / "done")
+    write_list(tmp_path / "other.tsv", ["http://10.0.0.1/b.jpg"])
     (tmp_path / "list.txt").write_text("")
     (tmp_path / "bad.tsv").write_text("no url\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    done = roibeam("download", *arguments)
-    assert done.code != 0
-    assert message in done.err
-    assert "Traceback" not in done.err
-
-
-def faulty_urls(server: FaultyServer, count: int, seed: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """URLs of all kinds, good ones more often, slow ones seldom; and what becomes of each."""
-    draw = random.Random(seed)
-    weights = [20 if kind == "good" else 0.3 if kind in SLOW else 1 for kind in EXPECTED]
-    kinds = draw.choices(list(EXPECTED), weights, k=count)
-    return [server.url(kind, row) for row, kind in enumerate(kinds)], [EXPECTED[kind] for kind in kinds]
-
-
-@pytest.mark.slow
-@pytest.mark.faults
-def test_hundreds_of_faults_at_once(server: FaultyServer, tmp_path: Path) -> None:
-    """The small one of test_download_soak."""
-    urls, expected = faulty_urls(server, 400, seed=0)
-    coverage = download(write_list(tmp_path / "list.tsv", urls), tmp_path / "out")
-    found = letters(tmp_path / "out")
-    assert [found.get(row, OK) for row in range(len(urls))] == expected
-    assert coverage.images == expected.count(OK) == len(images(tmp_path / "out"))
+    assert message in one_line(roibeam("download", *arguments))

@@ -11,17 +11,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import cv2
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from disk_steps import noted_disk_steps
 from pyarrow import csv
 
 from roibeam.pipelines.data.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.data.datasets.tables import UrlColumns
-from roibeam.pipelines.data.download.download_folder import FailedRow, ImageFiles, Journal, StoredImage
+from roibeam.pipelines.data.download.download_folder import FailedRow, Journal, StoredImage
 from roibeam.pipelines.data.download.download_run import OutageWatch
 from roibeam.pipelines.data.download.fetcher import HostGates, _retry_after
 from roibeam.pipelines.data.download.limits import AddressRule, PrivateAddressError, is_public
@@ -46,18 +43,10 @@ def test_addresses_that_are_not_public(address: str) -> None:
         AddressRule().open_socket((2, 1, 6, "", (address, 80)))
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "8.8.8.8",
-        "168.63.129.17",
-        "192.88.100.1",
-        "151.101.1.69",
-        "2606:4700::1111",
-        "::ffff:8.8.8.8",
-        "64:ff9b::808:808",
-    ],
-)  # fmt: skip
+PUBLIC = ("8.8.8.8", "168.63.129.17", "192.88.100.1", "151.101.1.69", "2606:4700::1111")
+
+
+@pytest.mark.parametrize("address", [*PUBLIC, "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_addresses_that_are_public(address: str) -> None:
     assert is_public(ip_address(address))
 
@@ -224,13 +213,22 @@ def test_turns_at_a_host_are_counted_and_forgotten() -> None:
 STORED, FAILED = StoredImage("images/00000/00000000.jpg", 3, "ab"), FailedRow("fetch", "HTTP 404", "gone")
 
 
-def journal(path: Path, sha256: str = "aa") -> Journal:
-    return Journal(path, list_sha256=sha256, num_rows=4)
+def journal(path: Path, *written: tuple[int, StoredImage | FailedRow]) -> Journal:
+    """One of a list of four rows; `written` is added to it."""
+    opened = Journal(path, list_sha256="aa", num_rows=4)
+    if written:
+        opened.append(written)
+    return opened
+
+
+def journal_of_two(path: Path) -> bytes:
+    """The bytes of a journal of an image and a failure."""
+    journal(path, (0, STORED), (1, FAILED)).close()
+    return path.read_bytes()
 
 
 def test_a_journal_read_again_says_what_was_written(tmp_path: Path) -> None:
-    written = journal(tmp_path / "journal")
-    written.append([(2, FAILED), (0, STORED)])
+    written = journal(tmp_path / "journal", (2, FAILED), (0, STORED))
     written.append([(3, FAILED)])
     written.close()
     read = journal(tmp_path / "journal")
@@ -247,10 +245,7 @@ def test_a_journal_read_again_says_what_was_written(tmp_path: Path) -> None:
 
 def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    whole = journal(path)
-    whole.append([(0, STORED), (1, FAILED)])
-    whole.close()
-    data = path.read_bytes()
+    data = journal_of_two(path)
     for length in range(len(data)):
         path.write_bytes(data[:length])
         cut = journal(path)
@@ -275,9 +270,7 @@ def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None
 )
 def test_damaged_lines_of_a_journal_are_removed(tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "journal"
-    whole = journal(path)
-    whole.append([(0, STORED)])
-    whole.close()
+    journal(path, (0, STORED)).close()
     data = path.read_bytes()
     of_earlier = [each.partition(b', "sum"')[0] + b"}\n" for each in data.splitlines()]
     path.write_bytes(b"".join(of_earlier) + line + b"\n")
@@ -288,10 +281,7 @@ def test_damaged_lines_of_a_journal_are_removed(tmp_path: Path, line: bytes, cap
 def test_a_bit_of_a_journal_costs_its_line_alone(tmp_path: Path) -> None:
     """The first line too, which says what list it is of: each sum is of the list as well."""
     path = tmp_path / "journal"
-    whole = journal(path)
-    whole.append([(0, STORED), (1, FAILED)])
-    whole.close()
-    data = path.read_bytes()
+    data = journal_of_two(path)
     line_of = [data[:place].count(b"\n") for place in range(len(data))]
     for place in range(0, len(data), 3):
         path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
@@ -303,27 +293,6 @@ def test_a_bit_of_a_journal_costs_its_line_alone(tmp_path: Path) -> None:
     path.write_bytes(bytes(len(data)))
     with pytest.raises(ValueError, match="no line of it says of which list it is"):
         journal(path)
-
-
-def test_images_and_journal_are_on_the_disk_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, written = ImageFiles(tmp_path, max_pixels=100), journal(tmp_path / "journal")
-    files.start()
-    with files.open_scratch(0) as file:
-        file.write(cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes())
-    steps = noted_disk_steps(monkeypatch)
-    stored = files.keep(0)
-    assert steps == ["file", "rename"]
-    files.sync()
-    assert steps == ["file", "rename", "folder", "folder"]  # the image's, and the one that this is new in
-    written.append([(0, stored)])
-    assert steps[4:] == ["file"]
-    written.close()
-
-
-def test_a_journal_of_another_list_is_refused(tmp_path: Path) -> None:
-    journal(tmp_path / "journal").close()
-    with pytest.raises(ValueError, match="holds images of another list"):
-        journal(tmp_path / "journal", sha256="bb")
 
 
 def test_a_list_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
