@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from captioned_records import WIDTH, FakeStore, make_record
 from task_corpora import corpus_of, joined
+from tiny_commands import ok
 
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.data.batches.sample import collate
@@ -165,20 +166,17 @@ def test_a_run_on_vcr_and_its_own_boxes(
     folder = made_data / "formats" / "vcr"
     photos = folder / "vcr1images"
     for store, boxes in (("given", ("--boxes", photos)), ("detected", ())):
-        done = roibeam("extract", photos, tmp_path / store, *boxes, *tiny_network)
-        assert done.code == 0, done.err
+        ok(roibeam("extract", photos, tmp_path / store, *boxes, *tiny_network))
     tiny = ("hidden_size=24", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=48")
     options: tuple[Any, ...] = ("--system", "visualbert", "--task-text", folder / "train.jsonl", "--steps", 2)
     options += ("--batch-size", 8, "--set", "sampling.text_form=task_text")
     options += tuple(part for each in tiny for part in ("--set", f"model.{each}"))
     aligned = ("--set", "sampling.aligned_words=first_piece")
     given = ("--store", tmp_path / "given")
-    done = roibeam("pretrain", tmp_path / "run", *given, *options, *aligned, "--inspect-batch", 8)
-    assert done.code == 0, done.err
+    ok(roibeam("pretrain", tmp_path / "run", *given, *options, *aligned, "--inspect-batch", 8))
     page = (tmp_path / "run" / "batch.html").read_text()
     assert len(re.findall(r"<sub>\d+</sub>", page)) > 8
-    without = roibeam("pretrain", tmp_path / "without", *given, *options)
-    assert without.code == 0, without.err
+    ok(roibeam("pretrain", tmp_path / "without", *given, *options))
     losses = [
         json.loads((tmp_path / run / "log.jsonl").read_text().splitlines()[0])["loss"] for run in ("run", "without")
     ]
@@ -191,20 +189,17 @@ def test_a_run_on_vcr_and_its_own_boxes(
         for path, count in zip(sorted(photos.rglob("*.jpg")), [1, *[40] * 99], strict=False)
     ]
     (tmp_path / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = roibeam("extract", photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl", *tiny_network)
-    assert done.code == 0, done.err
+    ok(roibeam("extract", photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl", *tiny_network))
     refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "few", *options, *aligned)
     assert refused.code == 1 and re.search(
         r"a word names box \d, counted from 0, of 'pack/\d+', which has 1", refused.err
     )
     # A copy that left regions out numbers the others anew.
-    copied = roibeam("store", "copy", tmp_path / "given", tmp_path / "copy", "--max-regions", 30)
-    assert copied.code == 0, copied.err
+    ok(roibeam("store", "copy", tmp_path / "given", tmp_path / "copy", "--max-regions", 30))
     refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "copy", *options, *aligned)
     assert refused.code == 1 and "name boxes by number, and this copy left some of them out" in refused.err
     nlvr2 = made_data / "formats" / "nlvr2"
-    done = roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network)
-    assert done.code == 0, done.err
+    ok(roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network))
     other = ("--system", "visualbert", "--task-text", nlvr2 / "train.json", "--set", "sampling.text_form=task_text")
     refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "nlvr2", *other, *aligned)
     assert refused.code == 1 and "no word of these texts names a box, as VCR's do" in refused.err

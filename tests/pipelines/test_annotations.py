@@ -16,7 +16,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_commands import tiny_run
+from tiny_commands import ok, tiny_run
 
 from roibeam.features.annotations import Annotation, write_annotations
 from roibeam.features.folders.durable_files import write_json_atomically
@@ -52,8 +52,7 @@ def store(
     made = samples[0].parent / "store"
     options = ("--captions", samples[1], "--shard-size", 2, "--max-failures", 1, *tiny_network)
     if not made.exists():
-        done = roibeam("extract", samples[0], made, *options)
-        assert done.code == 0, done.err
+        done = ok(roibeam("extract", samples[0], made, *options))
         assert "note: 6 of 6 captions joined (6 by id); 5 of 5 captioned images found" in done.out
         assert "note: 1 image without caption: sample_00005" in done.out
     shutil.copytree(made, tmp_path / "store")
@@ -244,8 +243,7 @@ def test_pretraining_on_a_stores_own_captions_is_that_on_their_file(
     }
     losses = {}
     for name, place in places.items():
-        done = roibeam("pretrain", tmp_path / name, *TINY_MODEL, "--store", *place)
-        assert done.code == 0, done.err
+        done = ok(roibeam("pretrain", tmp_path / name, *TINY_MODEL, "--store", *place))
         log = (tmp_path / name / "log.jsonl").read_text().splitlines()
         losses[name] = [json.loads(line)["loss"] for line in log]
         if name != "file":
@@ -328,8 +326,7 @@ def test_a_store_at_a_url_has_its_table_there(
     command = ("extract", samples[0], url, *store[1][3:])
     files = fsspec.filesystem("memory")
     try:
-        done = roibeam(*command)
-        assert done.code == 0, done.err
+        ok(roibeam(*command))
         data = files.cat_file(f"{url}/{ANNOTATIONS_NAME}")
         assert data == (store[0] / ANNOTATIONS_NAME).read_bytes()
         manifest = StoreManifest.from_json(json.loads(files.cat_file(f"{url}/manifest.json")), url)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_commands import ok, refused
 
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile, read_captions
@@ -257,15 +258,13 @@ def test_another_caption_file_is_another_run(
 ) -> None:
     command = ["extract", photos, tmp_path / "store", *tiny_network]
     captions = made_data / "coco" / "captions_train2014.json"
-    done = roibeam(*command, "--captions", captions, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam(*command, "--captions", captions, "--json"))
     summary = json.loads(done.out.splitlines()[-1])
     assert summary["join"]["joined"] == 10 and summary["join"]["by_rule"]["id"] == 10
     assert summary["notes"][0] == "10 of 40 captions joined (10 by id); 2 of 8 captioned images found"
     again = roibeam(*command, "--captions", captions)
     assert again.code == 0 and "nothing to do" in again.out
-    without = roibeam(*command)
-    assert without.code == 1 and f"captions was {captions}, is now None" in without.err
+    assert f"captions was {captions}, is now None" in refused(roibeam(*command))
 
 
 def test_a_plain_list_of_captions(tmp_path: Path) -> None:

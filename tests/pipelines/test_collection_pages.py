@@ -7,7 +7,6 @@ import io
 import json
 import os
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urljoin
@@ -270,14 +269,19 @@ def test_hostile_pages_cost_themselves_alone() -> None:
 PAGES = [(f"http://a.org/{number}", GOOD.replace("brown", f"brown {number}").encode()) for number in range(5)]
 
 
+def read(tmp_path: Path, content: bytes, *, packed: bool = False, max_bytes: int = 1000) -> list[Page | BrokenPage]:
+    path = tmp_path / ("a.warc.gz" if packed else "a.warc")
+    path.write_bytes(content)
+    return list(read_warc(str(path), max_bytes=max_bytes))
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_warc_of_warcio_comes_back(tmp_path: Path, packed: bool) -> None:
-    path = tmp_path / ("a.warc.gz" if packed else "a.warc")
-    path.write_bytes(write_warc(PAGES, packed=packed, encoded={2}))
-    found = list(read_warc(str(path), max_bytes=10_000))
+    content = write_warc(PAGES, packed=packed, encoded={2})
+    found = read(tmp_path, content, packed=packed, max_bytes=10_000)
     assert [(page.url, page.body) for page in found if isinstance(page, Page)] == PAGES
     assert all(isinstance(page, Page) and page.charset == "utf-8" and page.robots == ("all",) for page in found)
-    cut = [page for page in read_warc(str(path), max_bytes=100) if isinstance(page, Page)]
+    cut = [page for page in read(tmp_path, content, packed=packed, max_bytes=100) if isinstance(page, Page)]
     assert [len(page.body) for page in cut] == [101] * 5  # the one that is packed too: no bomb goes off
 
 
@@ -286,8 +290,7 @@ def test_a_damaged_record_costs_itself(tmp_path: Path) -> None:
     starts = [at for at in range(len(data)) if data[at : at + 3] == b"\x1f\x8b\x08"]
     second = starts[-4]
     data[second + 20 : second + 40] = bytes(20)
-    (tmp_path / "a.warc.gz").write_bytes(data)
-    found = list(read_warc(str(tmp_path / "a.warc.gz"), max_bytes=10_000))
+    found = read(tmp_path, bytes(data), packed=True, max_bytes=10_000)
     assert [page.url for page in found if isinstance(page, Page)] == [PAGES[at][0] for at in (0, 2, 3, 4)]
     assert [page.reason for page in found if isinstance(page, BrokenPage)] == [Reason.BROKEN_RECORD]
 
@@ -319,8 +322,7 @@ AFTER = record("http://a.org/1", b"one") + record("http://a.org/2", b"two")
 )
 def test_damage_in_a_plain_warc_costs_itself(tmp_path: Path, broken: bytes) -> None:
     """A page decides its own bytes and HTTP headers: with these it must not make other pages vanish."""
-    (tmp_path / "a.warc").write_bytes(record("http://a.org/0", b"zero") + broken + AFTER)
-    found = list(read_warc(str(tmp_path / "a.warc"), max_bytes=1000))
+    found = read(tmp_path, record("http://a.org/0", b"zero") + broken + AFTER)
     pages = [(page.url[-1], page.body) for page in found if isinstance(page, Page) and page.body]
     assert pages == [("0", b"zero"), ("1", b"one"), ("2", b"two")]
     assert {page.reason for page in found if isinstance(page, BrokenPage)} == {Reason.BROKEN_RECORD}
@@ -330,20 +332,15 @@ def test_damage_in_a_plain_warc_costs_itself(tmp_path: Path, broken: bytes) -> N
 def test_a_page_that_holds_a_warc_record_gives_no_second_page(tmp_path: Path, packed: bool) -> None:
     """Else anybody could put words into another host's mouth, past its robots directives."""
     inner = os.urandom(3000) + gzip.compress(record("http://victim.org/", b"never said"))
-    data = record("http://a.org/0", b"zero") + record("http://evil.org/", inner)
-    if packed:
-        data = gzip.compress(record("http://a.org/0", b"zero")) + gzip.compress(record("http://evil.org/", inner))
-    path = tmp_path / ("a.warc.gz" if packed else "a.warc")
-    path.write_bytes(data)
-    found = list(read_warc(str(path), max_bytes=10_000))
-    assert [page.url for page in found if isinstance(page, Page)] == ["http://a.org/0", "http://evil.org/"]
-    assert all(isinstance(page, Page) for page in found)
+    records = (record("http://a.org/0", b"zero"), record("http://evil.org/", inner))
+    content = b"".join(map(gzip.compress, records) if packed else records)
+    found = read(tmp_path, content, packed=packed, max_bytes=10_000)
+    assert [isinstance(page, Page) and page.url for page in found] == ["http://a.org/0", "http://evil.org/"]
 
 
 def test_a_warc_packed_as_one_member_is_read_whole(tmp_path: Path) -> None:
     pages = [record(f"http://a.org/{number}", os.urandom(40_000).hex().encode()) for number in range(20)]
-    (tmp_path / "a.warc.gz").write_bytes(gzip.compress(b"".join(pages), 1))
-    found = list(read_warc(str(tmp_path / "a.warc.gz"), max_bytes=100_000))
+    found = read(tmp_path, gzip.compress(b"".join(pages), 1), packed=True, max_bytes=100_000)
     assert len(found) == 20 and all(isinstance(page, Page) and len(page.body) == 80_000 for page in found)
 
 
@@ -353,18 +350,14 @@ def test_a_warc_packed_as_one_member_is_read_whole(tmp_path: Path) -> None:
     ids=["empty", "html", "zeros", "cut", "bare"],
 )
 def test_what_is_no_warc_is_counted_and_no_crash(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.warc.gz").write_bytes(content)
-    assert all(isinstance(page, BrokenPage) for page in read_warc(str(tmp_path / "a.warc.gz"), max_bytes=1000))
+    assert all(isinstance(page, BrokenPage) for page in read(tmp_path, content, packed=True))
 
 
 def test_a_file_without_a_page_is_told(tmp_path: Path) -> None:
     """Common Crawl's WET files hold texts without their HTML; nothing said why they gave no page."""
-    text = b"A dog runs."
-    head = b"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: http://a.org/\r\nContent-Length: 11\r\n\r\n"
-    for name, content, detail in (("a.warc.gz", gzip.compress(head + text + b"\r\n\r\n"), "only conversion"),
-                                  ("b.warc", b"", "it is empty")):  # fmt: skip
-        (tmp_path / name).write_bytes(content)
-        (found,) = read_warc(str(tmp_path / name), max_bytes=1000)
+    texts = gzip.compress(record("http://a.org/", b"A dog runs.").replace(b": response", b": conversion"))
+    for packed, content, detail in ((True, texts, "only conversion"), (False, b"", "it is empty")):
+        (found,) = read(tmp_path, content, packed=packed)
         assert isinstance(found, BrokenPage) and found.reason is Reason.NO_PAGE and detail in found.detail
 
 
@@ -388,11 +381,7 @@ def test_a_network_that_fails_is_no_damage(error: Exception, monkeypatch: pytest
 
 
 def test_headers_of_a_page_that_speak_of_its_use(tmp_path: Path) -> None:
-    body = b"HTTP/1.1 200 OK\r\nx-robots-tag: all\r\nTDM-Reservation: 1\r\nContent-Type: text/html\r\n\r\n<p>"
-    head = "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\nContent-Type: application/http"
-    record = f"{head}; msgtype=response\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body + b"\r\n\r\n"
-    (tmp_path / "a.warc").write_bytes(record)
-    (page,) = read_warc(str(tmp_path / "a.warc"), max_bytes=1000)
+    (page,) = read(tmp_path, record("http://a.org/", b"<p>", headers="x-robots-tag: all\r\nTDM-Reservation: 1\r\n"))
     assert isinstance(page, Page) and page.robots == ("all", "tdm-reservation: 1")
 
 
@@ -436,26 +425,18 @@ def test_a_list_names_files_below_its_folder_and_web_addresses_that_are_public(t
 def test_reading_ends_where_a_file_is_damaged_in_too_many_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "a.warc"
-    path.write_bytes(b"WARC/1.0\r\n" * 50_000)  # no record begins with a line alone: one damaged place
-    assert len(list(read_warc(str(path), max_bytes=1000))) == 1
-    path.write_bytes(b"WARC/1.0\r\nA: b\r\n" * 300)
-    assert len(list(read_warc(str(path), max_bytes=1000))) == 300
-    monkeypatch.setattr("roibeam.pipelines.collection.warc_pages._MAX_DAMAGED", 9)
-    *_, last = read_warc(str(path), max_bytes=1000)
+    assert len(read(tmp_path, b"WARC/1.0\r\n" * 50_000)) == 1  # no record begins with a line alone: one damaged place
+    assert len(read(tmp_path, b"WARC/1.0\r\nA: b\r\n" * 300)) == 300
+    monkeypatch.setattr(warc_pages, "_MAX_DAMAGED", 9)
+    *_, last = read(tmp_path, b"WARC/1.0\r\nA: b\r\n" * 300)
     assert isinstance(last, BrokenPage) and "over 9 damaged places; the rest of the file is not read" in last.detail
     assert last.place == "a.warc, record 10"
 
 
-def saved_pages() -> Iterator[Path]:
-    """Real HTML inside installed packages (documentation, report templates)."""
-    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")):
-        yield from sorted(Path(folder).rglob("*.html"))[:40]
-
-
 def test_real_html_goes_through() -> None:
-    pages = [Page(f"http://a.org/{number}", path.read_bytes()) for number, path in enumerate(saved_pages())]
-    pages.append(Page("http://a.org/", io.BytesIO(GOOD.encode()).read()))
-    outcomes = [look_into(page, LIMITS) for page in pages]
+    """That of installed packages: documentation, templates of reports."""
+    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
+    saved = [path.read_bytes() for folder in folders for path in sorted(Path(folder).rglob("*.html"))[:40]]
+    outcomes = [look(body) for body in (*saved, GOOD)]
     assert all((outcome.candidate is None) == (outcome.reason is not None) for outcome in outcomes)
     assert outcomes[-1].candidate is not None

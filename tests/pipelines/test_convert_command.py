@@ -87,8 +87,7 @@ def test_the_resnet_of_vl_bert(tmp_path: Path, weights: Path, detector: Detector
     assert torch.equal(found["layer4.0.conv1.weight"], detector.state_dict()["roi_heads.res5.0.conv1.weight"])
     result = roibeam("convert", tmp_path / "r.model", tmp_path / "r.safetensors", *SMALL)
     assert "ResNet-50 alone in torchvision's names; 265 names changed" in result.out
-    result = roibeam("convert", tmp_path / "r.safetensors", tmp_path / "s.model", *SMALL)
-    assert result.code == 0
+    ok(roibeam("convert", tmp_path / "r.safetensors", tmp_path / "s.model", *SMALL))
     result = roibeam("convert", tmp_path / "r.model", tmp_path / "r.pkl", *SMALL)
     assert result.code == 1 and "a ResNet alone; it can become safetensors or vlbert" in result.err
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_commands import ok, refused
 
 from roibeam.features.store import FeatureStore
 
 
 @pytest.mark.slow
 def test_demo_learns_its_pairs_and_runs_again(roibeam: Callable[..., Any], tmp_path: Path) -> None:
-    done = roibeam("demo", tmp_path / "demo")
-    assert done.code == 0, done.err
+    done = ok(roibeam("demo", tmp_path / "demo"))
     with FeatureStore(tmp_path / "demo" / "store") as store:
         assert len(store) == 40
     words, regions = (
@@ -30,6 +30,5 @@ def test_demo_learns_its_pairs_and_runs_again(roibeam: Callable[..., Any], tmp_p
 
 def test_demo_refuses_a_folder_with_other_things(roibeam: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    done = roibeam("demo", tmp_path)
-    assert done.code == 1 and "not empty and holds no demo of roibeam" in done.err
+    assert "not empty and holds no demo of roibeam" in refused(roibeam("demo", tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

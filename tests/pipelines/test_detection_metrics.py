@@ -9,7 +9,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from labelled_examples import Found, labelled, random_photo
+from labelled_examples import Found, coco_annotations, labelled, random_photo, slow_overlap
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
@@ -22,6 +22,7 @@ from roibeam.pipelines.training.detector.metrics import (
     NUM_BINS,
     AttributeCounter,
     AveragePrecisions,
+    Calibration,
     CalibrationCounter,
     CocoCounter,
     CocoPrecision,
@@ -47,19 +48,6 @@ def measured(photos: list[tuple[LabelledImage, Found]], num_classes: int) -> Ave
     return counter.result()
 
 
-def plus_one_overlap(box: list[float], other: list[float]) -> float:
-    width = max(min(box[2], other[2]) - max(box[0], other[0]) + 1, 0)
-    height = max(min(box[3], other[3]) - max(box[1], other[1]) + 1, 0)
-    areas = [(each[2] - each[0] + 1) * (each[3] - each[1] + 1) for each in (box, other)]
-    return width * height / (sum(areas) - width * height)
-
-
-def share_in(box: list[float], other: list[float]) -> float:
-    width = max(min(box[2], other[2]) - max(box[0], other[0]) + 1, 0)
-    height = max(min(box[3], other[3]) - max(box[1], other[1]) + 1, 0)
-    return width * height / ((box[2] - box[0] + 1) * (box[3] - box[1] + 1))
-
-
 def slow_average_precision(photos: list[tuple[LabelledImage, Found]], class_id: int) -> float | None:
     """One class, one detection after the other, precision looked up at each recall that is reached."""
     candidates = []
@@ -70,14 +58,14 @@ def slow_average_precision(photos: list[tuple[LabelledImage, Found]], class_id: 
     verdicts = []
     for _, number, row in sorted(candidates):
         image, found = photos[number]
-        box = found.boxes[row].tolist()
+        box = found.boxes[row]
         best, best_row, in_crowd = 0.5, None, False
         for other in np.flatnonzero(image.class_ids == class_id).tolist():
-            object_box = image.boxes[other].tolist()
+            overlap, share = slow_overlap(box, image.boxes[other], extra=1)
             if image.crowds[other]:
-                in_crowd |= share_in(box, object_box) > 0.5
-            elif plus_one_overlap(box, object_box) > best:
-                best, best_row = plus_one_overlap(box, object_box), other
+                in_crowd |= share > 0.5
+            elif overlap > best:
+                best, best_row = overlap, other
         if best_row is None:
             verdicts += [] if in_crowd else [False]
         elif not image.ignored[best_row]:
@@ -152,10 +140,9 @@ def test_an_object_in_a_crowd_is_found_before_the_crowd() -> None:
     box = np.array([[10, 10, 30, 30]], np.float32)
     shown = matched_objects(box, image.boxes, image.ignored, image.crowds, above=0.5, plus_one_sides=False)
     assert shown.tolist() == [1]
-    no_objects = labelled()
-    assert matched_objects(
-        box, no_objects.boxes, no_objects.ignored, no_objects.crowds, above=0.5, plus_one_sides=False
-    ) == [NO_OBJECT]
+    none = labelled()
+    shown = matched_objects(box, none.boxes, none.ignored, none.crowds, above=0.5, plus_one_sides=False)
+    assert shown.tolist() == [NO_OBJECT]
 
 
 def test_classes_without_objects_are_left_out_of_the_mean() -> None:
@@ -169,8 +156,8 @@ def test_classes_without_objects_are_left_out_of_the_mean() -> None:
 
 
 def test_equal_scores_stand_in_the_order_of_the_photos() -> None:
-    right = (labelled([[0, 0, 40, 40]], [0]), Found(np.array([[0, 0, 40, 40.0]]), np.array([0]), np.array([0.5])))
-    wrong = (labelled(), Found(np.array([[0, 0, 40, 40.0]]), np.array([0]), np.array([0.5])))
+    found = Found(np.array([[0, 0, 40, 40.0]]), np.array([0]), np.array([0.5]))
+    right, wrong = (labelled([[0, 0, 40, 40]], [0]), found), (labelled(), found)
     assert measured([right, wrong], 1).values.tolist() == [1.0]
     assert measured([wrong, right], 1).values.tolist() == [0.5]
 
@@ -221,31 +208,17 @@ def ours(photos: list[tuple[LabelledImage, Found]]) -> CocoPrecision:
 
 def pycocotools_numbers(photos: list[tuple[LabelledImage, Found]], num_classes: int) -> list[float | None]:
     """The twelve numbers; None for its -1."""
-    objects, results = [], []
-    for number, (image, found) in enumerate(photos):
-        for box, class_id, area, ignored in zip(image.boxes, image.class_ids, image.areas, image.ignored, strict=True):
-            x1, y1, x2, y2 = map(float, box)
-            objects.append(
-                {
-                    "id": len(objects) + 1,
-                    "image_id": number,
-                    "category_id": int(class_id) + 1,
-                    "bbox": [x1, y1, x2 - x1, y2 - y1],
-                    "area": float(area),
-                    "iscrowd": int(ignored),
-                }
-            )
-        for box, class_id, score in zip(*found, strict=True):
-            x1, y1, x2, y2 = map(float, box)
-            entry = {"image_id": number, "category_id": int(class_id) + 1, "bbox": [x1, y1, x2 - x1, y2 - y1]}
-            results.append({**entry, "score": float(score)})
+    results = []
+    for number, (_, found) in enumerate(photos):
+        for (x1, y1, x2, y2), class_id, score in zip(*(each.tolist() for each in found), strict=True):
+            entry = {"image_id": number, "category_id": class_id + 1, "bbox": [x1, y1, x2 - x1, y2 - y1]}
+            results.append({**entry, "score": score})
     truth = COCO()
     truth.dataset = {
         "images": [{"id": number} for number in range(len(photos))],
         "categories": [{"id": number + 1} for number in range(num_classes)],
-        "annotations": objects,
-        "info": {},
-    }
+        "annotations": coco_annotations(image for image, _ in photos), "info": {},
+    }  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
         truth.createIndex()
         evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
@@ -324,13 +297,17 @@ def probabilities(*rows: tuple[int, float], num_classes: int = 3) -> np.ndarray:
     return table
 
 
+def calibrated(image: LabelledImage, boxes: list[list[int]], *rows: tuple[int, float]) -> Calibration:
+    counter = CalibrationCounter()
+    counter.add(image, np.array(boxes, np.float32), probabilities(*rows))
+    return counter.result()
+
+
 def test_calibration_by_hand() -> None:
     image = labelled([[0, 0, 40, 40], [100, 0, 140, 40]], [0, 2])
-    boxes = np.array([[0, 0, 40, 38], [100, 0, 140, 40], [300, 0, 340, 40], [301, 0, 340, 40]], np.float32)
-    counter = CalibrationCounter()
+    boxes = [[0, 0, 40, 38], [100, 0, 140, 40], [300, 0, 340, 40], [301, 0, 340, 40]]
     # Right at 0.9, wrong at 0.9 (says 1, is 2), background said at 0.5, an object said at 0.7 where there is none.
-    counter.add(image, boxes, probabilities((0, 0.9), (1, 0.9), (3, 0.5), (0, 0.7)))
-    result = counter.result()
+    result = calibrated(image, boxes, (0, 0.9), (1, 0.9), (3, 0.5), (0, 0.7))
     assert (result.num_regions, result.num_background, result.accuracy) == (4, 2, 0.5)
     by_hand = (abs(1.8 - 1) + abs(0.5 - 1) + abs(0.7 - 0)) / 4
     assert result.expected_error == pytest.approx(by_hand, abs=1e-6)
@@ -346,25 +323,17 @@ def test_calibration_by_hand() -> None:
 
 
 def test_calibration_of_certainty_is_exact() -> None:
-    image = labelled([[0, 0, 40, 40]], [1])
-    boxes = np.array([[0, 0, 40, 40], [200, 0, 240, 40]], np.float32)
-    counter = CalibrationCounter()
-    counter.add(image, boxes, probabilities((1, 1.0), (3, 1.0)))
-    right = counter.result()
+    image, boxes = labelled([[0, 0, 40, 40]], [1]), [[0, 0, 40, 40], [200, 0, 240, 40]]
+    right = calibrated(image, boxes, (1, 1.0), (3, 1.0))
     assert (right.expected_error, right.negative_log_likelihood, right.accuracy) == (0, 0, 1)
-    counter = CalibrationCounter()
-    counter.add(image, boxes, probabilities((3, 1.0), (1, 1.0)))
-    wrong = counter.result()
+    wrong = calibrated(image, boxes, (3, 1.0), (1, 1.0))
     assert (wrong.expected_error, wrong.accuracy) == (1, 0)
     assert wrong.negative_log_likelihood == pytest.approx(87.3, abs=0.1)  # -ln of the smallest float32, not infinity
 
 
 def test_regions_of_ignored_objects_and_in_crowds_are_left_out_of_calibration() -> None:
     image = labelled([[0, 0, 40, 40], [100, 0, 200, 100]], [0, 0], ignored=[1, 0], crowds=[0, 1])
-    boxes = np.array([[0, 0, 40, 40], [110, 10, 130, 30], [0, 0, 20, 20]], np.float32)
-    counter = CalibrationCounter()
-    counter.add(image, boxes, probabilities((1, 0.9), (1, 0.9), (3, 0.8)))
-    result = counter.result()
+    result = calibrated(image, [[0, 0, 40, 40], [110, 10, 130, 30], [0, 0, 20, 20]], (1, 0.9), (1, 0.9), (3, 0.8))
     assert (result.num_regions, result.num_background) == (1, 1)  # a quarter of an ignored object is background
 
 

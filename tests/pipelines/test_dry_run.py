@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_commands import ok, refused
 
 from roibeam.pipelines.extract.dry_run import DryRun, Estimate, estimate
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages
@@ -96,12 +97,10 @@ def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     network = ("--detector", "small", "--weights", "random:1", *tiny_network[6:])
     base = ("extract", photos, tmp_path / "store", *network, "--device", "cuda", "--dry-run")
-    here = roibeam(*base, "--precision", "tf32", "--workers", 2)
-    assert here.code == 0, here.err
+    here = ok(roibeam(*base, "--precision", "tf32", "--workers", 2))
     assert "this machine has no GPU, on which it is faster" in here.out and "planned for cuda" in here.err
     # Neither does a bucket nor the rest of what Dataflow needs keep anybody from seeing the options.
-    cloud = roibeam(*base[:2], "gs://bucket/store", *base[3:], "--runner", "dataflow", "--json")
-    assert cloud.code == 0, cloud.err
+    cloud = ok(roibeam(*base[:2], "gs://bucket/store", *base[3:], "--runner", "dataflow", "--json"))
     event = json.loads(cloud.out.splitlines()[-1])
     assert event["images"] == 4 and event["device"] == "cuda" and event["slots"] is None
     assert "--machine_type=g2-standard-8" in event["beam_options"]
@@ -113,8 +112,7 @@ def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
     # The CPU of this machine says nothing of how many images make a shard.
     assert "1 of at most 1,000 images" in cluster.out and "GPUs elsewhere are not timed here" in cluster.out
     assert "1 of at most 1,000 images" in here.out and "a guess: the run times its GPU" in here.out
-    refused = roibeam(*base[:-1])
-    assert refused.code == 1 and "torch sees no GPU here; --device cpu takes the CPU" in refused.err
+    assert "torch sees no GPU here; --device cpu takes the CPU" in refused(roibeam(*base[:-1]))
     assert not (tmp_path / "store").exists()
 
 

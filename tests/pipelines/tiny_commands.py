@@ -93,6 +93,12 @@ def one_line(result: Any) -> str:
     return str(result.err.splitlines()[-1])
 
 
+def refused(result: Any) -> str:
+    """The same, of a command that its user's mistake stopped."""
+    assert result.code == 1, result
+    return one_line(result)
+
+
 def digest(store: Path) -> str:
     """Of what a store holds."""
     with FeatureStore(store) as opened:
