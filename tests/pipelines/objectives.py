@@ -75,9 +75,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     "vlbert-without-image": Objective("vlbert", _MASKED | {"text_only_words"}, without_image=TEXT_ONLY),
     "vlbert-texts": Objective("vlbert", _MASKED | {"text_only_words"}, sampling={"min_text_words": 6}, texts=0.5),
     "vlbert-text-alone": Objective(
-        "vlbert",
-        frozenset({"text_only_words"}),
-        sampling={"min_text_words": 6, "word_probability": 0.3},
+        "vlbert", frozenset({"text_only_words"}), sampling={"min_text_words": 6, "word_probability": 0.3},
         text_alone=True,
     ),
     "vlbert-paper": Objective(
@@ -113,30 +111,21 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "vilbert": Objective("vilbert", _MATCHED, sampling=_OFTEN),
     "vilbert-matched": Objective(
-        "vilbert",
-        _MATCHED,
-        {"masked_loss_pairs": "matched", "whole_image_count": "visible"},
+        "vilbert", _MATCHED, {"masked_loss_pairs": "matched", "whole_image_count": "visible"},
         _OFTEN | {"overlapping_regions": "hidden", "negatives": "caption_or_image"},
     ),
     "vilbert-regression": Objective(
-        "vilbert",
-        _MATCHED,
-        {"region_loss": "regression", **_OF_FEATURES},
+        "vilbert", _MATCHED, {"region_loss": "regression", **_OF_FEATURES},
         _OFTEN | {"overlapping_regions": "uncounted", "negatives": "image"},
     ),
     "vilbert-contrastive": Objective(
-        "vilbert",
-        _MATCHED,
-        {"region_loss": "contrastive", "num_negatives": 6, "negative_rows": 2, **_OF_FEATURES},
-        _OFTEN,
-        group=2,
+        "vilbert", _MATCHED, {"region_loss": "contrastive", "num_negatives": 6, "negative_rows": 2, **_OF_FEATURES},
+        _OFTEN, group=2,
     ),
     "vilbert-single-stream": Objective("vilbert-single-stream", _MATCHED, sampling=_OFTEN),
     "interbert": Objective("interbert", _MATCHED, sampling=_OFTEN),
     "interbert-regression": Objective(
-        "interbert",
-        _MATCHED,
-        {"region_loss": "regression", **_OF_FEATURES},
+        "interbert", _MATCHED, {"region_loss": "regression", **_OF_FEATURES},
         {"masking": "groups_as_released", "region_probability": 0.3},
     ),
     "interbert-conditional": Objective(
@@ -203,22 +192,20 @@ def small_lines(count: int = 7) -> list[str]:
     return [" ".join(draw.choice(WORDS, int(draw.integers(4, 12)))) for _ in range(count)]
 
 
-def record(number: int) -> RegionRecord:
+def record(number: int, counts: tuple[int, int] = (2, 6)) -> RegionRecord:
+    """Of at least so many regions and fewer than so many."""
     draw = np.random.default_rng(number)
-    count = int(draw.integers(2, 6))
+    count = int(draw.integers(*counts))
     corner, extent = draw.uniform(0, 200, (count, 2)), draw.uniform(20, 200, (count, 2))
     distribution = draw.dirichlet(np.full(NUM_CLASSES + 1, 0.3), count).astype(np.float16)
     return RegionRecord(
-        image_id=f"image-{number}",
-        height=400,
-        width=450,
+        image_id=f"image-{number}", height=400, width=450,
         boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
         features=draw.standard_normal((count, WIDTH)).astype(np.float16),
         class_ids=distribution[:, :-1].argmax(axis=1).astype(np.uint16),
-        class_scores=draw.random(count).astype(np.float32),
-        class_distribution=distribution,
+        class_scores=draw.random(count).astype(np.float32), class_distribution=distribution,
         image_feature=draw.standard_normal(GLOBAL_WIDTH).astype(np.float16),
-    )
+    )  # fmt: skip
 
 
 class SomeUnmasked:

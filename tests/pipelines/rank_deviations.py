@@ -54,14 +54,12 @@ def trained_on(
     """The logs of a run of each objective in each float type."""
     runs = {
         (kind, name): Training(
-            folder / kind / name,
-            settings(steps=steps, checkpoint_every=0),
-            SAMPLES * OBJECTIVES[name].group // num_ranks,
-            {"objective": name, "double": kind == "float64"},
+            folder / kind / name, settings(steps=steps, checkpoint_every=0),
+            SAMPLES * OBJECTIVES[name].group // num_ranks, {"objective": name, "double": kind == "float64"},
         )
         for kind in kinds
         for name in objectives
-    }
+    }  # fmt: skip
     return _logs_of(runs, num_ranks, folder)
 
 
@@ -78,31 +76,19 @@ def write_photos(folder: Path) -> Photos:
 
 
 def trained_end_to_end_on(
-    num_ranks: int,
-    cases: Sequence[str],
-    photos: Photos,
-    folder: Path,
-    *,
-    steps: int,
+    num_ranks: int, cases: Sequence[str], photos: Photos, folder: Path, *, steps: int,
     kinds: Sequence[str] = tuple(BOUNDS),
-) -> Logs:
+) -> Logs:  # fmt: skip
     """The logs of a run of each case, with photos all padded to one size: with others it would be another training."""
     runs = {
         (kind, name): EndToEndTraining(
-            photos.captioned,
-            folder / kind / name,
-            name,
-            SAMPLES * CASES[name].group // num_ranks,
-            accumulation=1,
-            steps=steps,
-            double=kind == "float64",
-            checkpoint_every=0,
-            labelled=photos.labelled,
+            photos.captioned, folder / kind / name, name, SAMPLES * CASES[name].group // num_ranks, accumulation=1,
+            steps=steps, double=kind == "float64", checkpoint_every=0, labelled=photos.labelled,
             padding_multiple=ENCODER.long_edge,
         )
         for kind in kinds
         for name in cases
-    }
+    }  # fmt: skip
     return _logs_of(runs, num_ranks, folder)
 
 

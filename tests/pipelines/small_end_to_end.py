@@ -13,7 +13,7 @@ import torch
 from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, labelled_batches
 from objectives import TEXT_ONLY, SomeUnmasked
 from photo_store import CAPTIONS, NUM_CLASSES, PhotoStore
-from small_pretraining import in_floats_of, settings
+from small_pretraining import in_floats_of, settings, train_small
 
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
@@ -28,7 +28,6 @@ from roibeam.pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEn
 from roibeam.pipelines.pretraining.requested_settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.model_files.encoder_settings import LossWeights
 from roibeam.pipelines.training.model_files.joint_checkpoint import JointDetector
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
@@ -119,15 +118,11 @@ class EndToEndTraining:
 
     def __call__(self) -> None:
         config = settings(
-            steps=self.steps,
-            accumulation=self.accumulation,
-            learning_rate=_LEARNING_RATE,
-            checkpoint_every=self.checkpoint_every,
-            keep=0,
-        )
+            steps=self.steps, accumulation=self.accumulation, learning_rate=_LEARNING_RATE,
+            checkpoint_every=self.checkpoint_every, keep=0,
+        )  # fmt: skip
         torch.manual_seed(0)
-        description = {"kind": "small", "data": {"batch_size": self.batch_size}}
-        train(self.task(), config, self.folder, description=description, resume="auto")
+        train_small(self.task(), config, self.folder, batch_size=self.batch_size)
 
     def task(self) -> EndToEndTask:
         case = CASES[self.case]

@@ -29,11 +29,9 @@ from roibeam.pipelines.common.locations import (
 from roibeam.pipelines.data.source_kinds import open_source
 
 FILES = {
-    "a.jpg": b"first" * 300,
-    "sub/é 🐱.jpg": b"second" * 400,
-    "sub/" + "long-" * 40 + ".png": b"third",
+    "a.jpg": b"first" * 300, "sub/é 🐱.jpg": b"second" * 400, "sub/" + "long-" * 40 + ".png": b"third",
     "tail.jpg": b"",
-}
+}  # fmt: skip
 
 
 def write_zip(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:

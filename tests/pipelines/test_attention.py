@@ -432,22 +432,6 @@ def test_the_command_tells_it_as_json_and_needs_no_parses(
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--rules", "both"), "--rules 'both': choose one of any, merged, release"),
-        (("--word", "all"), "--word 'all': choose one of last, first, mean, head"),
-        (("--word", "head"), "--word head needs --parses"),
-        (("--split", "dev"), "has no dev.txt; it has lists of test, train, val"),
-    ],
-)
-def test_a_wrong_option_is_told_in_one_line(
-    world: World, command: tuple[object, ...], tmp_path: Path, roibeam: Cli, options: tuple[str, ...], says: str
-) -> None:
-    assert says in one_line(roibeam(*command, "--store", world.store, "--out", tmp_path / "out", *options))
-    assert not (tmp_path / "out").exists()
-
-
 def test_images_without_a_record_stop_it_unless_fewer_are_allowed(
     world: World, command: tuple[object, ...], tmp_path: Path, roibeam: Cli
 ) -> None:

@@ -34,20 +34,14 @@ def batch_of(tokenizer):
     target = torch.zeros(1, 3, 4)
     target[0, 1] = torch.tensor([0.1, 0.7, 0.0, 0.2])
     return VLBatch(
-        text_ids=read[None],
-        text_mask=torch.ones(1, len(ids), dtype=torch.bool),
-        text_segments=torch.zeros(1, len(ids), dtype=torch.long),
-        region_features=torch.zeros(1, 3, 5),
+        text_ids=read[None], text_mask=torch.ones(1, len(ids), dtype=torch.bool),
+        text_segments=torch.zeros(1, len(ids), dtype=torch.long), region_features=torch.zeros(1, 3, 5),
         region_boxes=torch.tensor([[[0.0, 0, 10, 10], [20, 20, 40, 50], [0, 0, 0, 0]]]),
-        region_mask=torch.tensor([[True, True, False]]),
-        image_hw=torch.tensor([[60.0, 80.0]]),
-        masked_regions=torch.tensor([[False, True, False]]),
-        text_labels=labels[None],
-        region_targets=target,
-        region_target_mask=torch.tensor([[False, True, False]]),
-        match_labels=torch.tensor([0]),
+        region_mask=torch.tensor([[True, True, False]]), image_hw=torch.tensor([[60.0, 80.0]]),
+        masked_regions=torch.tensor([[False, True, False]]), text_labels=labels[None], region_targets=target,
+        region_target_mask=torch.tensor([[False, True, False]]), match_labels=torch.tensor([0]),
         sample_ids=("photo-7",),
-    )
+    )  # fmt: skip
 
 
 def page_of(tokenizer, *, rows=1, **changes):

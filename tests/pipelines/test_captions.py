@@ -235,24 +235,6 @@ def test_a_folder_gets_the_captions_of_its_photos(photos: Path, made_data: Path)
         give_captions(source, str(captions), min_match=0)
 
 
-def test_a_join_that_fails_leaves_no_store(
-    roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    command = ["extract", photos, tmp_path / "store", *tiny_network, "--captions"]
-    (tmp_path / "c.tsv").write_text("a dog\tdogs/rex.jpg\n")
-    flickr = made_data / "formats" / "karpathy" / "dataset_flickr30k.json"
-    coco = made_data / "coco" / "captions_train2014.json"
-    for file, words in (
-        ([tmp_path / "c.tsv"], "none of 1 captioned image is among the 3 images"),
-        ([flickr], "a caption names '36979.jpg', an image is 'COCO_train2014_000000000790'"),
-        ([coco, "--min-match", "0.5"], "2 of 8 captioned images (25 %) are among the 3 images"),
-        ([tmp_path / "none.json"], "no such file or folder: --captions"),
-    ):
-        done = roibeam(*command, *file)
-        assert done.code == 1 and words in done.err.splitlines()[-1] and done.err.count("roibeam: ") == 1, done.err
-        assert not (tmp_path / "store").exists()
-
-
 def test_another_caption_file_is_another_run(
     roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:

@@ -111,11 +111,7 @@ def default(setting: str) -> str:
 @pytest.mark.parametrize(
     ("given", "setting", "words"),
     [
-        (
-            {"learning_rate": 0.001},
-            "train.learning_rate=0.5",
-            "--learning-rate 0.001 and --set train.learning_rate=0.5",
-        ),
+        ({"learning_rate": 0.001}, "train.learning_rate=0.5", "--learning-rate 0.001 and --set train.learning_rate="),
         ({"steps": 6}, "train.steps=7", "--steps 6 and --set train.steps=7 are two values for one thing; give one of"),
         ({"warmup_steps": 1}, "train.warmup_steps=0.5", "--warmup-steps 1 and"),
         ({"batch_size": 4}, "data.batch_size=8", "--batch-size 4 and"),

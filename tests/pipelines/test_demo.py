@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import ok, refused
+from tiny_commands import ok
 
 from roibeam.features.store import FeatureStore
 
@@ -26,9 +26,3 @@ def test_demo_learns_its_pairs_and_runs_again(roibeam: Callable[..., Any], tmp_p
         report = tmp_path / "demo" / page / "report.html"
         assert report.is_file() and f": {report}\n" in done.out.replace(":  ", ": ")
     assert roibeam("demo", tmp_path / "demo").code == 0
-
-
-def test_demo_refuses_a_folder_with_other_things(roibeam: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("precious")
-    assert "not empty and holds no demo of roibeam" in refused(roibeam("demo", tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from disk_steps import noted_disk_steps
 from faulty_server import EXPECTED, OK, FaultyServer, image, serve, write_list
 from killed_download import content
-from tiny_commands import Cli, ok, one_line
+from tiny_commands import Cli, ok
 
 from roibeam.pipelines.data.captions.caption_files import read_captions
 from roibeam.pipelines.data.download.download_folder import Coverage
@@ -132,6 +132,9 @@ def test_a_rerun_asks_no_server_and_gives_the_same(server: FaultyServer, tmp_pat
     assert download(rows, tmp_path / "out") == first
     assert content(tmp_path / "out") == before
     assert server.requests == asked
+    other = write_list(tmp_path / "other.tsv", [server.url("good")])
+    with pytest.raises(ValueError, match="holds images of another list"):
+        download(other, tmp_path / "out")
 
 
 def test_an_image_is_on_the_disk_before_the_journal_says_so(
@@ -300,28 +303,3 @@ def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Cli) -> None
     progress, summary = events[-2:]
     assert (summary["event"], summary["images"], summary["failures"]) == ("summary", 1, {"HTTP 404": 2})
     assert (progress["event"], progress["images"], progress["total"]) == ("progress", 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["missing.tsv", "out"], "No such file"),
-        (["list.txt", "out"], "expected a Conceptual Captions .tsv"),
-        (["bad.tsv", "out"], "no row with a caption and a URL; line 1: no tab"),
-        (["list.tsv", "full"], "is not empty and holds no download"),
-        (["other.tsv", "done"], "holds images of another list"),
-        (["list.tsv", "out", "--allow-private", "home"], "--allow-private 'home': expected a network"),
-        (["list.tsv", "out", "--timeout", "0"], "total_seconds is 0.0, expected more than 0"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, roibeam: Cli, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    download(write_list(tmp_path / "list.tsv", ["http://10.0.0.1/a.jpg"]), tmp_path / "done")
-    write_list(tmp_path / "other.tsv", ["http://10.0.0.1/b.jpg"])
-    (tmp_path / "list.txt").write_text("")
-    (tmp_path / "bad.tsv").write_text("no url\n")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("")
-    assert message in one_line(roibeam("download", *arguments))

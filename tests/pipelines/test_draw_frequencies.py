@@ -36,13 +36,12 @@ def generators(draws: int):
         yield np.random.default_rng([6, 0, *divmod(number, ROWS)])
 
 
-@DRAWS
-def test_half_of_the_photos_are_mirrored_and_short_edges_come_alike(draws: int) -> None:
-    edges = (480, 512, 544, 576, 600)
-    drawn = [PhotoRules(short_edges=edges).draw(random, 600) for random in generators(draws)]
+def assert_alike(drawn: list[tuple[int, bool]], edges: tuple[int, ...]) -> None:
+    """Five edges and both ways come alike, and neither says anything of the other."""
+    draws = len(drawn)
     found = Counter(drawn)
     assert found.keys() == set(itertools.product(edges, (False, True)))
-    for hits in found.values():  # so neither says anything of the other
+    for hits in found.values():
         assert_share(hits, draws, 1 / 10)
     assert_share(sum(flip for _, flip in drawn), draws, 1 / 2)
     for edge in edges:
@@ -50,8 +49,14 @@ def test_half_of_the_photos_are_mirrored_and_short_edges_come_alike(draws: int) 
     # Nor does a row of the next one, or an epoch of the next one.
     for apart in (1, ROWS):
         pairs = Counter(zip(drawn[: draws // 2], drawn[apart:], strict=False))
-        for first, second in itertools.product(((480, True), (600, False)), repeat=2):
+        for first, second in itertools.product(((edges[0], True), (edges[-1], False)), repeat=2):
             assert_share(pairs[first, second], draws // 2, 1 / 100)
+
+
+@DRAWS
+def test_half_of_the_photos_are_mirrored_and_short_edges_come_alike(draws: int) -> None:
+    edges = (480, 512, 544, 576, 600)
+    assert_alike([PhotoRules(short_edges=edges).draw(random, 600) for random in generators(draws)], edges)
 
 
 def test_rules_without_a_choice_draw_none() -> None:
@@ -83,17 +88,7 @@ def drawn_of_labelled(draws: int, **rules: Any) -> tuple[list[tuple[int, bool]],
 def test_half_of_the_labelled_photos_are_mirrored_and_short_edges_come_alike(draws: int) -> None:
     edges = (32, 40, 48, 56, 60)
     drawn, seeds = drawn_of_labelled(draws, flip=True, short_edges=edges)
-    found = Counter(drawn)
-    assert found.keys() == set(itertools.product(edges, (False, True)))
-    for hits in found.values():
-        assert_share(hits, draws, 1 / 10)
-    assert_share(sum(flip for _, flip in drawn), draws, 1 / 2)
-    for edge in edges:
-        assert_share(sum(each == edge for each, _ in drawn), draws, 1 / 5)
-    for apart in (1, ROWS):
-        pairs = Counter(zip(drawn[: draws // 2], drawn[apart:], strict=False))
-        for first, second in itertools.product(((32, True), (60, False)), repeat=2):
-            assert_share(pairs[first, second], draws // 2, 1 / 100)
+    assert_alike(drawn, edges)
     # What is sampled of a photo is each time another draw, and says nothing of how it is shown.
     assert len(set(seeds)) == draws
     for bit in (0, 61):
@@ -127,12 +122,9 @@ def test_negatives_of_a_run_s_rows_come_alike(rows: int) -> None:
     for row, count in enumerate((3, 4, 2)):
         real[row, :count], predicted[row, 1] = True, True
     groups = rows // 3
-    found = torch.stack(
-        [
-            draw_negatives(real, predicted, 10, seeds[3 * n : 3 * n + 3], from_other_images=0.6, group_rows=3)
-            for n in range(groups)
-        ]
-    )
+    options = {"from_other_images": 0.6, "group_rows": 3}
+    drawn = [draw_negatives(real, predicted, 10, seeds[3 * n : 3 * n + 3], **options) for n in range(groups)]
+    found = torch.stack(drawn)
     for row, negatives in enumerate(found.transpose(0, 1)):
         own = negatives // 5 == row
         assert (own.sum(dim=1) == 4).all()
