@@ -30,26 +30,15 @@ TEXT_ONLY = frozenset({2, 5, 8})  # rows without an image, where an objective wa
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """Attributes:
-    system: its key.
-    losses: what a log of some steps must hold.
-    model, sampling: fields that are not those of the small model and of the rules.
-    texts: rows of text alone that come with each caption.
-    without_image: captions that lose their image.
-    group: rows whose whole groups a batch must hold.
-    task: whose texts are in place of captions; none for "".
-    text_alone: whether lines are in place of captions, without any image.
-    """
-
     system: str
-    losses: frozenset[str]
-    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    sampling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    texts: float = 0.0
-    without_image: frozenset[int] = frozenset()
-    group: int = 1
-    task: str = ""
-    text_alone: bool = False
+    losses: frozenset[str]  # what a log of some steps must hold
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields that are not those of the small model
+    sampling: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # and of the rules
+    texts: float = 0.0  # rows of text alone that come with each caption
+    without_image: frozenset[int] = frozenset()  # captions that lose their image
+    group: int = 1  # rows whose whole groups a batch must hold
+    task: str = ""  # whose texts are in place of captions
+    text_alone: bool = False  # lines are in place of captions, without any image
 
 
 _OFTEN: dict[str, Any] = {"word_probability": 0.3, "region_probability": 0.3}

@@ -140,13 +140,7 @@ def _in_floats(batch: TaskBatch, dtype: torch.dtype) -> TaskBatch:
 
 @dataclass(frozen=True)
 class PhotoFinetuning:
-    """A run, to be called in a process of its own.
-
-    Attributes:
-        padding_multiple: of the encoder's conventions; its `long_edge` makes all inputs alike.
-        encoder: arguments of `RegionEncoder`.
-        shown: fields of the task that say what is shown of regions beside their features.
-    """
+    """A run, to be called in a process of its own."""
 
     store: Path
     folder: Path
@@ -161,11 +155,11 @@ class PhotoFinetuning:
     workers: int = 0
     beside: AuxiliaryTargets | None = None
     photos: dict[str, Any] = field(default_factory=dict)
-    padding_multiple: int = 1
+    padding_multiple: int = 1  # of the encoder's conventions; its `long_edge` makes all inputs alike
     encoder_scale: float = 1.0
     conventions: str = "vlbert-e2e"
-    encoder: dict[str, Any] = field(default_factory=dict)
-    shown: dict[str, Any] = field(default_factory=dict)
+    encoder: dict[str, Any] = field(default_factory=dict)  # arguments of `RegionEncoder`
+    shown: dict[str, Any] = field(default_factory=dict)  # fields of the task: what it shows beside features
 
     def task(self, opened: FeatureStore) -> PhotoTask:
         told = self.shown.get("input_classes")

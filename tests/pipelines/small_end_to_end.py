@@ -36,20 +36,12 @@ from roibeam.pipelines.training.task import WorstBatch
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Attributes:
-    system: its key.
-    make, fields: its model.
-    without_image: rows that lose their image.
-    detector: whether the detector that the encoder is of is trained on labelled photos too.
-    group: rows whose whole groups a batch must hold.
-    """
-
     system: str
-    make: Callable[..., Any]
+    make: Callable[..., Any]  # its model
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    without_image: frozenset[int] = frozenset()
-    detector: bool = False
-    group: int = 1
+    without_image: frozenset[int] = frozenset()  # rows that lose their image
+    detector: bool = False  # the detector that the encoder is of is trained on labelled photos too
+    group: int = 1  # rows whose whole groups a batch must hold
 
 
 _PIXELS = {"masked_appearance": "pixels"}
@@ -93,15 +85,7 @@ class _Task(EndToEndTask):
 
 @dataclasses.dataclass(frozen=True)
 class EndToEndTraining:
-    """A run, to be called in a process of its own, without dropout.
-
-    Attributes:
-        labelled: for a case with a detector.
-        padding_multiple: of the encoder's conventions. Its `long_edge` makes inputs alike, and with them what the
-            padding of a batch does to its features, however many photos the batch has.
-        fixed_masks: as of `DataConfig`.
-        seed: of the task's draws.
-    """
+    """A run, to be called in a process of its own, without dropout."""
 
     made: PhotoStore
     folder: Path
@@ -111,10 +95,12 @@ class EndToEndTraining:
     steps: int
     double: bool
     checkpoint_every: int = 1000
-    labelled: LabelledPhotos | None = None
+    labelled: LabelledPhotos | None = None  # for a case with a detector
+    # Of the encoder's conventions. Its `long_edge` makes inputs alike, and with them what the padding of a batch does
+    # to its features, however many photos the batch has.
     padding_multiple: int = 1
     fixed_masks: bool = False
-    seed: int = 0
+    seed: int = 0  # of the task's draws
 
     def __call__(self) -> None:
         config = settings(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import ok, refused
+from tiny_commands import Cli, ok, refused
 
 from roibeam.pipelines.common.scratch_database import ScratchDatabase
 from roibeam.pipelines.data.captions.caption_files import Caption, CaptionFile, read_captions
@@ -17,8 +17,6 @@ from roibeam.pipelines.data.captions.caption_join import CaptionJoin, JoinReport
 from roibeam.pipelines.data.captions.corpus import CaptionTable, TextColumn
 from roibeam.pipelines.data.image_table import Ambiguous, Found, ImageFinder
 from roibeam.pipelines.data.source_kinds import open_source
-
-Cli = Callable[..., Any]
 
 
 def join(captions: Iterable[Caption], ids: list[str]) -> tuple[list[tuple[str, str]], JoinReport]:

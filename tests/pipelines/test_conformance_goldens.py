@@ -91,33 +91,17 @@ def changed(array: np.ndarray, share: float = 0.02, least: float = 1e-3) -> np.n
 @pytest.mark.parametrize(
     "name",
     [
-        "finetune_interbert/data_retrieval",
-        "finetune_interbert/predictions",
-        "finetune_vilbert/data_refer_first",
-        "finetune_vilbert/data_vqa_first",
-        "finetune_vilbert/predictions_multitask",
-        "finetune_visualbert/data_flickr",
-        "finetune_visualbert/data_nlvr2",
-        "finetune_visualbert/data_vcr",
-        "finetune_visualbert/data_vqa",
-        "finetune_visualbert/nlvr2",
-        "finetune_vlbert/data_refcoco",
-        "finetune_vlbert/data_vcr",
-        "finetune_vlbert/data_vqa",
-        "finetune_vlbert/init_vcr_relation",
-        "finetune_vlbert/predictions_vcr",
-        "interbert/group_masking",
-        "interbert/vl_tasks",
-        "vilbert/overlap_masking",
-        "vilbert/pretrain_kl",
-        "visualbert/pretrain_alignment",
-        "vlbert/core",
-        "vlbert/optim_and_losses",
-        "vlbert/pretrain_e2e_narrow",
-        "vlbert/vcr",
+        "finetune_interbert/data_retrieval", "finetune_interbert/predictions", "finetune_vilbert/data_refer_first",
+        "finetune_vilbert/data_vqa_first", "finetune_vilbert/predictions_multitask",
+        "finetune_visualbert/data_flickr", "finetune_visualbert/data_nlvr2", "finetune_visualbert/data_vcr",
+        "finetune_visualbert/data_vqa", "finetune_visualbert/nlvr2", "finetune_vlbert/data_refcoco",
+        "finetune_vlbert/data_vcr", "finetune_vlbert/data_vqa", "finetune_vlbert/init_vcr_relation",
+        "finetune_vlbert/predictions_vcr", "interbert/group_masking", "interbert/vl_tasks", "vilbert/overlap_masking",
+        "vilbert/pretrain_kl", "visualbert/pretrain_alignment", "vlbert/core", "vlbert/optim_and_losses",
+        "vlbert/pretrain_e2e_narrow", "vlbert/vcr",
         pytest.param("finetune_vilbert/data_vcr_first", marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_every_changed_array_is_a_miss(name: str, tmp_path: Path) -> None:
     arrays = read(name)
     # Names that were drawn are what our texts are made of: others show in the texts.

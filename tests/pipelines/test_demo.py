@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_commands import ok
+from tiny_commands import Cli, ok
 
 from roibeam.features.store import FeatureStore
 
 
 @pytest.mark.slow
-def test_demo_learns_its_pairs_and_runs_again(roibeam: Callable[..., Any], tmp_path: Path) -> None:
+def test_demo_learns_its_pairs_and_runs_again(roibeam: Cli, tmp_path: Path) -> None:
     done = ok(roibeam("demo", tmp_path / "demo"))
     with FeatureStore(tmp_path / "demo" / "store") as store:
         assert len(store) == 40

@@ -11,7 +11,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import pytest
-from tiny_commands import ok
+from tiny_commands import Cli, ok
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.preprocessing import input_size
@@ -34,7 +34,7 @@ OPTIONS = [
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
-def test_the_eight_photos_are_learned_by_heart(roibeam: Any, shared_data: Path, tmp_path: Path) -> None:
+def test_the_eight_photos_are_learned_by_heart(roibeam: Cli, shared_data: Path, tmp_path: Path) -> None:
     """One detector, trained on Visual Genome's files, judged on these and on COCO's."""
     photos = shared_data / "images"
     instances = json.loads((shared_data / "coco" / "instances_train2014.json").read_text())

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small_fpn import WIDTH, fpn_yaml
-from tiny_commands import ok
+from tiny_commands import Cli, ok
 from with_detectron2 import detectron2_importable
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.toyworld.rendering import draw_samples
-
-Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,20 +4,17 @@ without the GPU, the cluster and the bucket of the run."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_commands import ok, refused
+from tiny_commands import Cli, ok, refused
 
 from roibeam.pipelines.extract.dry_run import DryRun, Estimate, estimate
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages
 from roibeam.pipelines.extract.runners.pipeline_run import Slots, slots_of
 from roibeam.pipelines.extract.work import open_work
-
-Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

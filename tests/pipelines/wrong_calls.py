@@ -14,15 +14,9 @@ Words = tuple[object, ...]
 
 
 class WrongCall(NamedTuple):
-    """Attributes:
-    words: of the command line.
-    says: what the answer must have in it.
-    code: the exit code: 2 for a command line that cannot be parsed, 1 for files and names.
-    """
-
-    words: Words
-    says: str
-    code: int = 1
+    words: Words  # of the command line
+    says: str  # the answer must have it in it
+    code: int = 1  # 2 for a command line that cannot be parsed, 1 for files and names
 
 
 def make_wrong_files(pictures: Pictures, folder: Path) -> None:
