@@ -126,10 +126,9 @@ def largest_difference(left: Log, right: Log, *, kinks: int = 0) -> float:
 def differences(left: Logs, right: Logs, *, end_to_end: bool = False) -> dict[tuple[str, str], float]:
     """The largest difference of each run."""
     assert left.keys() == right.keys()
+    kinks = {"float32": KINKS if end_to_end else 0.0, "float64": 0.0}
     return {
-        (kind, name): largest_difference(
-            log, right[kind, name], kinks=int(KINKS * len(log)) if end_to_end and kind == "float32" else 0
-        )
+        (kind, name): largest_difference(log, right[kind, name], kinks=int(kinks[kind] * len(log)))
         for (kind, name), log in left.items()
     }
 
@@ -144,8 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
     steps = parser.parse_args().steps
-    stored: dict[int, Logs] = {}
-    through: dict[int, Logs] = {}
+    stored, through = dict[int, Logs](), dict[int, Logs]()
     with tempfile.TemporaryDirectory() as folder:
         photos = write_photos(Path(folder) / "photos")
         for ranks in (1, 2, 4):

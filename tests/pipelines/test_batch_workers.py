@@ -1,6 +1,5 @@
 """Batches that other processes make are those of one process, wherever the run begins."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 import torch
 from captioned_records import make_store, run_pretrain
 from safetensors.torch import load_file
+from toy_training import log_of
 
 from roibeam.pipelines.data.batches.batch_workers import batches_ahead
 from roibeam.pipelines.pretraining.samples.sampling import DataConfig
@@ -77,6 +77,4 @@ def test_a_run_with_workers_is_the_run_without_also_after_a_stop(tmp_path, syste
     goes_on = run_pretrain(store, tmp_path / "helped", data=other, resume=True, **settings)
     left, right = (load_file(run.training.checkpoint / "model" / "model.safetensors") for run in (alone, goes_on))
     assert all(torch.equal(left[name], right[name]) for name in left)
-    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("alone", "helped")]
-    losses = [[json.loads(line)["loss"] for line in lines] for lines in logs]
-    assert losses[0] == losses[1] and len(losses[0]) == 5
+    assert log_of(tmp_path / "alone") == log_of(tmp_path / "helped") and len(log_of(tmp_path / "alone")) == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,6 +27,7 @@ from ranks import run_ranks, said
 from safetensors.torch import load_file
 from small_pretraining import digest, in_floats_of
 from torch import nn
+from toy_training import log_of
 
 from roibeam.pipelines.data.captions.corpus import Corpus
 from roibeam.pipelines.pretraining.end_to_end_task import EndToEndTask
@@ -180,13 +180,12 @@ def trained(folder: Path, ranks: int, *, accumulation: int = 1, stop_at_step: in
     """The log of a run whose steps have twelve captions."""
     work = BudgetedTraining(folder, 6, accumulation, STEP // ranks // accumulation, stop_at_step)
     assert run_ranks(work, ranks, folder.with_name(f"{folder.name}-said-{stop_at_step}")) == [0] * ranks, said(folder)
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return log_of(folder)
 
 
 def assert_alike(left: list[Any], right: list[Any]) -> None:
     assert len(left) == len(right) == 6
     for ours, theirs in zip(left, right, strict=True):
-        del ours["seconds"], theirs["seconds"]
         assert ours == pytest.approx(theirs, rel=1e-10)
 
 
@@ -202,7 +201,7 @@ def test_a_run_moved_from_two_processes_to_one_trains_as_one(tmp_path: Path) -> 
 def test_two_and_four_processes_train_as_one(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", 1)
     for ranks in (2, 4):
-        assert_alike([*map(dict, one)], trained(tmp_path / str(ranks), ranks))
+        assert_alike(one, trained(tmp_path / str(ranks), ranks))
 
 
 @pytest.mark.parametrize("system", ["vlbert", "imagebert"])
@@ -238,8 +237,7 @@ def test_the_budget_may_change_on_resume_and_changes_no_sample(
     with caplog.at_level("WARNING"):
         other = run_pretrain(store, tmp_path / "a", rows, data=DataConfig(6, max_tokens=300), resume=True, **settings)
     assert other.training.step == 6 and "another global_batch: 8 -> 6" in caplog.text
-    lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
-    assert [line["samples"] for line in lines] == [8, 16, 24, 32, 38, 44]  # none left out, none twice
+    assert [line["samples"] for line in log_of(tmp_path / "a")] == [8, 16, 24, 32, 38, 44]  # none left out, none twice
 
 
 def test_rows_of_text_alone_count_too(tokenizer: CaptionTokenizer, tmp_path: Path) -> None:
@@ -266,16 +264,13 @@ def test_budgets_that_are_none(tmp_path: Path) -> None:
     store, _ = make_rows()
     with pytest.raises(ValueError, match="max_tokens must not be negative, got -1"):
         DataConfig(max_tokens=-1)
-    rows = [(image_id, text) for image_id in store for text in CAPTIONS[:2]]
-    small = DataConfig(max_tokens=40)
+    rows, small = [(image_id, text) for image_id in store for text in CAPTIONS[:2]], DataConfig(max_tokens=40)
     words = r"max_tokens 40 is less than one caption .* may need, 90 regions and its words; give at least {}"
     with pytest.raises(ValueError, match=words.format(93)):
         run_pretrain(store, tmp_path / "run", rows, data=small, system=SYSTEMS["imagebert"])
     with pytest.raises(ValueError, match=words.format(63)):  # VL-BERT cuts to 64 elements, the whole image one of them
         pretrain_with([captioned(store, rows)], tmp_path / "run", data=small, train_config=TrainConfig(1, device="cpu"))
     assert not (tmp_path / "run" / "log.jsonl").exists()
-    nothing: Any = None
+    nothing: Any = [None] * 4
     with pytest.raises(ValueError, match="max_tokens is 99; end to end photos fill the memory, not tokens"):
-        EndToEndTask(
-            nothing, nothing, nothing, nothing, DataConfig(max_tokens=99), pad_id=0, seed=0,
-        )  # fmt: skip
+        EndToEndTask(*nothing, DataConfig(max_tokens=99), pad_id=0, seed=0)

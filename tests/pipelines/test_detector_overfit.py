@@ -44,18 +44,12 @@ def test_the_eight_photos_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     coco, visual_genome = tmp_path / "instances.json", tmp_path / "train.txt"
     coco.write_text(json.dumps(instances))
     write_visual_genome(tmp_path, instances)
-    run = ok(
-        roibeam(
-            "detector", "train", tmp_path / "run", "--labels", visual_genome, "--photos", photos, *OPTIONS, "--json"
-        )
-    )
+    words = ("--labels", visual_genome, "--photos", photos, *OPTIONS, "--json")
+    model = json.loads(ok(roibeam("detector", "train", tmp_path / "run", *words)).out)["detector"]
     found = {}
     for labels in (coco, visual_genome):
-        model = json.loads(run.out)["detector"]
-        judged = ok(
-            roibeam("detector", "evaluate", model, "--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json")
-        )
-        found[labels] = json.loads(judged.out)
+        words = ("--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json")
+        found[labels] = json.loads(ok(roibeam("detector", "evaluate", model, *words)).out)
     assert found[coco]["num_images"] == 8 and found[coco]["num_objects"] > 40
     assert found[coco]["coco"]["ap50"] > 0.9
     assert found[visual_genome]["attribute_accuracy"]["given_boxes"] > 0.9
