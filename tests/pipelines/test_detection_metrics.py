@@ -16,33 +16,17 @@ from pycocotools.cocoeval import COCOeval
 from roibeam.pipelines.common.statistics.verdict import verdict_of
 from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
 from roibeam.pipelines.training.detector import metrics
-from roibeam.pipelines.training.detector.metrics import (
-    IGNORED,
-    NO_OBJECT,
-    NUM_BINS,
-    AttributeCounter,
-    AveragePrecisions,
-    Calibration,
-    CalibrationCounter,
-    CocoCounter,
-    CocoPrecision,
-    PrecisionCounter,
-    RecallCounter,
-    area_under_curve,
-    count_attribute_detections,
-    match_detections,
-    matched_objects,
-)
+from roibeam.pipelines.training.detector.metrics import IGNORED, NO_OBJECT
 
 # Average precision
 
 
 def matched(image: LabelledImage, found: Found) -> np.ndarray:
-    return match_detections(*found, image.boxes, image.class_ids, ignored=image.ignored, crowds=image.crowds)
+    return metrics.match_detections(*found, image.boxes, image.class_ids, ignored=image.ignored, crowds=image.crowds)
 
 
-def measured(photos: list[tuple[LabelledImage, Found]], num_classes: int) -> AveragePrecisions:
-    counter = PrecisionCounter(num_classes)
+def measured(photos: list[tuple[LabelledImage, Found]], num_classes: int) -> metrics.AveragePrecisions:
+    counter = metrics.PrecisionCounter(num_classes)
     for image, found in photos:
         counter.add(found.scores, found.class_ids, matched(image, found), image.class_ids[~image.ignored])
     return counter.result()
@@ -104,7 +88,7 @@ def test_equals_a_slow_count(seed: int) -> None:
     ],
 )
 def test_area_under_curve(right: list[bool], num_objects: int, expected: float) -> None:
-    assert area_under_curve(np.array(right, bool), num_objects) == pytest.approx(expected)
+    assert metrics.area_under_curve(np.array(right, bool), num_objects) == pytest.approx(expected)
 
 
 def test_an_object_is_found_once_and_by_the_best_score() -> None:
@@ -121,7 +105,10 @@ def test_an_object_is_found_once_and_by_the_best_score() -> None:
 def test_overlap_counts_the_last_pixel_and_must_be_above_half() -> None:
     image = labelled([[0, 0, 9, 9]], [0])  # 10 x 10 pixels this way
     boxes = np.array([[0, 0, 9, 4], [0, 0, 9, 5]], np.float32)  # 10 x 5: exactly half; 10 x 6
-    assert matched(image, Found(boxes, np.zeros(2, np.int64), np.ones(2, np.float32))).tolist() == [NO_OBJECT, 0]
+    assert matched(image, Found(boxes, np.zeros(2, np.int64), np.ones(2, np.float32))).tolist() == [
+        NO_OBJECT,
+        0,
+    ]
 
 
 def test_ignored_objects_and_crowds_take_any_number_of_detections() -> None:
@@ -131,17 +118,24 @@ def test_ignored_objects_and_crowds_take_any_number_of_detections() -> None:
     boxes = [[0, 0, 40, 40], [0, 0, 38, 40], [0, 0, 20, 20], [110, 10, 130, 30], [150, 50, 190, 90], [300, 0, 340, 40]]
     found = Found(np.array(boxes, np.float32), np.zeros(6, np.int64), np.linspace(0.9, 0.4, 6).astype(np.float32))
     # The third lies in an ignored object, which is no crowd, and shows a quarter of it: wrong.
-    assert matched(image, found).tolist() == [IGNORED, IGNORED, NO_OBJECT, IGNORED, IGNORED, 2]
+    assert matched(image, found).tolist() == [
+        IGNORED,
+        IGNORED,
+        NO_OBJECT,
+        IGNORED,
+        IGNORED,
+        2,
+    ]
     assert measured([(image, found)], 1).values.tolist() == [0.5]
 
 
 def test_an_object_in_a_crowd_is_found_before_the_crowd() -> None:
     image = labelled([[0, 0, 100, 100], [10, 10, 30, 30]], [0, 0], crowds=[1, 0])
     box = np.array([[10, 10, 30, 30]], np.float32)
-    shown = matched_objects(box, image.boxes, image.ignored, image.crowds, above=0.5, plus_one_sides=False)
+    shown = metrics.matched_objects(box, image.boxes, image.ignored, image.crowds, above=0.5, plus_one_sides=False)
     assert shown.tolist() == [1]
     none = labelled()
-    shown = matched_objects(box, none.boxes, none.ignored, none.crowds, above=0.5, plus_one_sides=False)
+    shown = metrics.matched_objects(box, none.boxes, none.ignored, none.crowds, above=0.5, plus_one_sides=False)
     assert shown.tolist() == [NO_OBJECT]
 
 
@@ -166,8 +160,8 @@ def test_attributes_are_detections_on_true_boxes() -> None:
     boxes = np.array([[0, 0, 40, 40], [100, 0, 140, 40]], np.float32)
     known = np.array([[0, 2], [1, -1]])
     probabilities = np.array([[0.6, 0.1, 0.3], [0.7, 0.2, 0.1]], np.float32)
-    counter = PrecisionCounter(4)
-    count_attribute_detections(counter, np.pad(probabilities, ((0, 0), (0, 1))), boxes, known)
+    counter = metrics.PrecisionCounter(4)
+    metrics.count_attribute_detections(counter, np.pad(probabilities, ((0, 0), (0, 1))), boxes, known)
     result = counter.result()
     assert result.num_objects.tolist() == [1, 1, 1, 0]
     # Attribute 0: the second box says it louder and has it not. Attributes 1 and 2: the right box says it louder.
@@ -176,19 +170,19 @@ def test_attributes_are_detections_on_true_boxes() -> None:
 
 def test_only_the_best_attributes_of_a_photo_count() -> None:
     boxes, known = np.array([[0, 0, 40, 40]], np.float32), np.array([[0, 1]])
-    counter = PrecisionCounter(2)
-    count_attribute_detections(counter, np.array([[0.6, 0.4]], np.float32), boxes, known, max_per_image=1)
+    counter = metrics.PrecisionCounter(2)
+    metrics.count_attribute_detections(counter, np.array([[0.6, 0.4]], np.float32), boxes, known, max_per_image=1)
     assert counter.result().values.tolist() == [1.0, 0.0]
 
 
 def test_attribute_accuracy_asks_only_objects_with_known_attributes() -> None:
-    counter = AttributeCounter()
+    counter = metrics.AttributeCounter()
     assert counter.accuracy is None
     counter.add(np.array([2, 0, 1]), np.array([[1, 2], [1, -1], [-1, -1]]))
     assert (counter.num_objects, counter.accuracy) == (2, 0.5)
     counter.add(np.empty(0, np.int64), np.empty((0, 0), np.int64))
     assert counter.num_objects == 2 and counter.figure().chance == 1.0  # both objects have attribute 1
-    assert counter.figure().value == 0.5 and AttributeCounter().figure().chance is None
+    assert counter.figure().value == 0.5 and metrics.AttributeCounter().figure().chance is None
     for _ in range(20):
         counter.add(np.array([2, 2, 1]), np.array([[2, -1], [1, -1], [1, 2]]))
     figure = counter.figure()
@@ -199,8 +193,8 @@ def test_attribute_accuracy_asks_only_objects_with_known_attributes() -> None:
 # COCO's numbers
 
 
-def ours(photos: list[tuple[LabelledImage, Found]]) -> CocoPrecision:
-    counter = CocoCounter()
+def ours(photos: list[tuple[LabelledImage, Found]]) -> metrics.CocoPrecision:
+    counter = metrics.CocoCounter()
     for image, found in photos:
         counter.add(image, *found)
     return counter.result()
@@ -228,7 +222,7 @@ def pycocotools_numbers(photos: list[tuple[LabelledImage, Found]], num_classes: 
     return [None if value == -1 else value for value in evaluation.stats.tolist()]
 
 
-def assert_equal(got: CocoPrecision, expected: list[float | None]) -> None:
+def assert_equal(got: metrics.CocoPrecision, expected: list[float | None]) -> None:
     for value, reference in zip(astuple(got), expected, strict=True):
         assert (value is None) == (reference is None)
         if value is not None:
@@ -297,8 +291,8 @@ def probabilities(*rows: tuple[int, float], num_classes: int = 3) -> np.ndarray:
     return table
 
 
-def calibrated(image: LabelledImage, boxes: list[list[int]], *rows: tuple[int, float]) -> Calibration:
-    counter = CalibrationCounter()
+def calibrated(image: LabelledImage, boxes: list[list[int]], *rows: tuple[int, float]) -> metrics.Calibration:
+    counter = metrics.CalibrationCounter()
     counter.add(image, np.array(boxes, np.float32), probabilities(*rows))
     return counter.result()
 
@@ -318,7 +312,7 @@ def test_calibration_by_hand() -> None:
     assert [each.accuracy for each in filled] == [1, 0, 0.5]
     assert [each.confidence for each in filled] == pytest.approx([0.5, 0.7, 0.9])
     assert all(each.lower < each.confidence <= each.upper for each in filled if each.confidence)
-    assert (len(result.bins), result.bins[0].lower, result.bins[-1].upper) == (NUM_BINS, 0, 1)
+    assert (len(result.bins), result.bins[0].lower, result.bins[-1].upper) == (metrics.NUM_BINS, 0, 1)
     assert all(each.accuracy is each.confidence is None for each in result.bins if not each.num_regions)
 
 
@@ -340,7 +334,7 @@ def test_regions_of_ignored_objects_and_in_crowds_are_left_out_of_calibration() 
 def test_an_overlap_of_exactly_half_shows_the_object() -> None:
     image = labelled([[0, 0, 40, 40]], [0])
     half = np.array([[0, 0, 40, 20]], np.float32)
-    calibration, recall = CalibrationCounter(), RecallCounter()
+    calibration, recall = metrics.CalibrationCounter(), metrics.RecallCounter()
     calibration.add(image, half, probabilities((0, 0.9)))
     recall.add(image, half)
     assert calibration.result().accuracy == recall.result().recall == 1
@@ -351,9 +345,9 @@ def test_an_overlap_of_exactly_half_shows_the_object() -> None:
 
 
 def test_nothing_measured_is_none() -> None:
-    result = CalibrationCounter().result()
+    result = metrics.CalibrationCounter().result()
     assert (result.accuracy, result.expected_error, result.negative_log_likelihood) == (None, None, None)
-    counter = RecallCounter()
+    counter = metrics.RecallCounter()
     assert (counter.result().recall, counter.result().mean_regions) == (None, None)
     counter.add(labelled(), np.empty((0, 4), np.float32))
     counter.add(labelled([[0, 0, 9, 9]], [0], ignored=[1]), np.zeros((3, 4), np.float32))
@@ -363,6 +357,6 @@ def test_nothing_measured_is_none() -> None:
 
 
 def test_one_region_may_show_several_objects() -> None:
-    counter = RecallCounter()
+    counter = metrics.RecallCounter()
     counter.add(labelled([[0, 0, 10, 10], [0, 0, 10, 9], [50, 0, 60, 10]], [0, 1, 0]), np.array([[0, 0, 10, 10.0]]))
     assert counter.result().recall == pytest.approx(2 / 3)
