@@ -1,7 +1,5 @@
 """The small training of `small_pretraining`, with rows of very different lengths, under a token budget or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator

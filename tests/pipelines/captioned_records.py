@@ -1,7 +1,5 @@
 """Small made records with two captions each, in memory, as pre-training reads them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace

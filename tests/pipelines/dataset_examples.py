@@ -1,7 +1,5 @@
 """Small files for the tests of dataset readers, and the one line of error that a reader owes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs in processes of their own, disturbed at fail points, and what must hold after a rerun: `assert_mended`."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Small models of every system with weights that are drawn, to be asked and measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

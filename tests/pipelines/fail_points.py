@@ -4,8 +4,6 @@ A process that is to be disturbed calls `install`, which wraps the calls that a 
 standard error tells where it was disturbed.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

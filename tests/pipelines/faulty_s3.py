@@ -1,8 +1,6 @@
 """A real S3 server (moto, on loopback) behind a proxy that answers badly: 500 and 503, answers cut in their middle,
 lines closed before and after the request was done."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import threading

@@ -3,8 +3,6 @@
 The path says how: "/<kind>/<number>.jpg", see `EXPECTED`; a good image of one number has the same bytes each time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import ssl

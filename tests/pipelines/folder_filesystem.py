@@ -3,8 +3,6 @@
 Beam has no filesystem in memory; with this one the real code of `FileSystems` runs: matching, opening, errors.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

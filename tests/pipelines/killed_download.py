@@ -4,8 +4,6 @@ For a process of its own, see `disturbed_runs.Run`: a fork of a test's process, 
 inherit a lock that one of them holds, and waits for it for ever.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Labelled photos and detections made by hand or at random, for the tests of how a detector is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

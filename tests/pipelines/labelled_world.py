@@ -1,7 +1,5 @@
 """Photos of noise with labelled objects, a detector of milliseconds for them, and COCO's file of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

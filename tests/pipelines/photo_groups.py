@@ -1,8 +1,6 @@
 """Small groups of every form about photos of noise, and networks with a region encoder of milliseconds, for tests of
 fine-tuning from photos in any process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A store and the photos it was made of: noise of several sizes, stored without loss, so that every pixel tells."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ same global batch, no dropout.
 Prints the largest relative difference of any number of any step's line in the log; exit code 1 above a bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

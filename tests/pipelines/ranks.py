@@ -1,7 +1,5 @@
 """Work done by several processes at once, as torchrun starts them, without its seconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

@@ -1,8 +1,6 @@
 """What a run of a recipe builds, without data; and what a built model holds, read from its parts: not from the
 configuration that made it."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """Pre-training of every system through a region encoder of milliseconds, beside a detector's training too; for tests of
 the loop in any process."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fine-tuning of any system on four small groups, for tests of the loop in any process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Pre-training of any objective on ten drawn rows, for tests of the loop in any process."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small groups of every form over made records, the networks of all systems, and batches of them."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """VisualBERT's alignment of words with the boxes that they name, as VCR's texts have it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

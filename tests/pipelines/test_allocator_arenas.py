@@ -1,7 +1,5 @@
 """Threads of a process that extracts share one pool of memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

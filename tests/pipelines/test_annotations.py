@@ -1,7 +1,5 @@
 """Captions and labels of a store: written with it, checked, shown, carried by copies, trained on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

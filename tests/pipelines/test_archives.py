@@ -1,7 +1,5 @@
 """Archives read in place: what they give, and what damaged, hostile and changed ones do."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """What heads look at: questions by hand, heads that are planted, every system, what sure means, and the command."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

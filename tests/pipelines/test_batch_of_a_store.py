@@ -1,7 +1,5 @@
 """A store's batch for a model: the same from arrays as from a DataLoader's tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

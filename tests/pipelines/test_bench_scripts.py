@@ -1,7 +1,5 @@
 """Scripts of bench/ keep up with what they measure: each imports, and some run at a tiny size. No figure is judged."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Starting from a published BERT: files that transformers writes, and a hub on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

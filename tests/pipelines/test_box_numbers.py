@@ -1,8 +1,6 @@
 """Models that were trained on features with six numbers of each box are asked on stores that have none: whatever is
 asked, the answer is that of features which were put together by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Under a token budget steps have the samples, and the gradients, that they have without: in less padded batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path

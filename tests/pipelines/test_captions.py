@@ -1,7 +1,5 @@
 """Which caption belongs to which image: the rules, the report, the least share, and the same join in extract."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What guessing reaches in each metric of a task, against guesses that are made; and intervals of what is no mean."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Settings looked at without torch: what the model would refuse in the same words, and nothing that data could fit."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields

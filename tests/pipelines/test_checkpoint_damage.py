@@ -1,7 +1,5 @@
 """Checkpoints damaged from outside: refused by name, or passed with a word; never trained on unsaid."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Which system a pre-training run is for, where none is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

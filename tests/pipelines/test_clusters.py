@@ -1,7 +1,5 @@
 """`--runner flink` and `spark` on real ones: a leader, two that compute, a worker pool; processes are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

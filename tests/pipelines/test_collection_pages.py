@@ -1,7 +1,5 @@
 """Collection, steps 1 to 4: pages of every kind in, an image with texts or a reason out."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

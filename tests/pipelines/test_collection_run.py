@@ -1,7 +1,5 @@
 """`roibeam collect run` whole: a small site on loopback in, pairs out; every worker count gives the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,8 +1,6 @@
 """`python tests/conformance` on copies of the detector's small set: every array tampered with, other options, hostile
 files, and what the command prints. What runs a photo needs those of ../shared."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

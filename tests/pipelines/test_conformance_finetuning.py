@@ -1,8 +1,6 @@
 """Items and runs of fine-tuning that no reference array has: derived by hand from those that there are, or by the
 forward pass, BertAdam and the accidents of VisualBERT's release (goldens/finetune_visualbert/README.md)."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

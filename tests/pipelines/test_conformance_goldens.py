@@ -1,8 +1,6 @@
 """The reference arrays of tests/goldens, each compared once, by the harness of tests/conformance; and that the harness
 sees a changed array, another option, and what is wrong with a case from anybody."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

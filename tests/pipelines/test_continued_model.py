@@ -1,7 +1,5 @@
 """A run that goes on from a model: words and classes of regions stay what they were."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`roibeam convert`: one file of a family in, one of another out, and one line for everything that cannot be."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

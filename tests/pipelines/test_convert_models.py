@@ -1,7 +1,5 @@
 """`roibeam convert` of models: an official file to our folder and back, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

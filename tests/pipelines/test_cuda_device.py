@@ -1,7 +1,5 @@
 """Processes spread over the CUDA devices of a machine. No device is needed: the seats are files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

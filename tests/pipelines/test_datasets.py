@@ -1,7 +1,5 @@
 """Readers of boxes and labels, and of json: real samples, made files with every oddity, damaged or hostile ones."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial

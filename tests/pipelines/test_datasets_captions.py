@@ -1,7 +1,5 @@
 """Readers of captions and text: real samples, made files with every oddity, damaged or hostile ones."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from pathlib import Path

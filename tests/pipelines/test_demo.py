@@ -1,7 +1,5 @@
 """`roibeam demo`, what `make demo` runs: the whole chain with numbers that only a working chain gives."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

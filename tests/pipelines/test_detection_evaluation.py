@@ -1,7 +1,5 @@
 """A detector judged on photos: detections by class, the whole way through, a perfect and a blind detector, refusals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Average precision as a slow count that follows the definition has it, COCO's numbers as those of pycocotools, and
 calibration and recall by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from dataclasses import astuple

@@ -3,8 +3,6 @@
 Boxes under 12 pixels at the network's input, less than a cell of the map, are ignored in training and in judging.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

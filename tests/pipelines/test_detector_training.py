@@ -1,7 +1,5 @@
 """Detectors trained on labelled photos: the same batches anywhere, resumed to the bit, from both kinds of files."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

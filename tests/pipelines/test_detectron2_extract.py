@@ -1,7 +1,5 @@
 """`roibeam extract` with a network of detectron2's: its store says which one, goes on, and is repaired."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

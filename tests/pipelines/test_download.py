@@ -1,7 +1,5 @@
 """`roibeam download` against a server that does everything wrong."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

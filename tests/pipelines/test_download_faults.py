@@ -1,7 +1,5 @@
 """Downloads that are killed, interrupted, or meet a full disk: a rerun completes them. And the long run."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The parts of a download that need no server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import zlib

@@ -1,7 +1,5 @@
 """How often chance takes what, where every sample has a generator of its own as in training."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from typing import Any, cast

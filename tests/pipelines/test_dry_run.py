@@ -1,8 +1,6 @@
 """`extract --dry-run`: what is in work at once by each runner's options, the time of a run on it, and what it does
 without the GPU, the cluster and the bucket of the run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

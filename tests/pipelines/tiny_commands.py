@@ -1,8 +1,6 @@
 """What tests of commands share: options of a network and of models of milliseconds, pictures with their store, and the
 one line of an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """VQA v2's official files over a drawn world: questions of colour, kind and number, answered by ten who agree."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An independent reading of the toy tasks' texts: from words to what the scene graph says. Who can read and see."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

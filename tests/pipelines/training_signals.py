@@ -1,7 +1,5 @@
 """Training that is told to stop, in a process of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

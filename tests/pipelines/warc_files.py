@@ -1,7 +1,5 @@
 """WARC files as another library writes them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Collection, Sequence

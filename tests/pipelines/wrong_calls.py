@@ -1,7 +1,5 @@
 """Wrong calls of every command, and what the answer to each must say: what was wrong, what was expected, the cure."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
