@@ -151,13 +151,11 @@ def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_on_vcr_and_its_own_boxes(
-    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_run_on_vcr_and_its_own_boxes(roibeam: Cli, extract: Cli, made_data: Path, tmp_path: Path) -> None:
     folder = made_data / "formats" / "vcr"
     photos = folder / "vcr1images"
     for store, boxes in (("given", ("--boxes", photos)), ("detected", ())):
-        ok(roibeam("extract", photos, tmp_path / store, *boxes, *tiny_network))
+        ok(extract(photos, tmp_path / store, *boxes))
     tiny = ("hidden_size=24", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=48")
     options: tuple[Any, ...] = ("--system", "visualbert", "--task-text", folder / "train.jsonl", "--steps", 2)
     options += ("--batch-size", 8, "--set", "sampling.text_form=task_text")
@@ -180,12 +178,12 @@ def test_a_run_on_vcr_and_its_own_boxes(
         for path, count in zip(sorted(photos.rglob("*.jpg")), [1, *[40] * 99], strict=False)
     ]
     (tmp_path / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ok(roibeam("extract", photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl", *tiny_network))
+    ok(extract(photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl"))
     assert re.search(r"a word names box \d, counted from 0, of 'pack/\d+', which has 1", refusal("few"))
     # A copy that left regions out numbers the others anew.
     ok(roibeam("store", "copy", tmp_path / "given", tmp_path / "copy", "--max-regions", 30))
     assert "name boxes by number, and this copy left some of them out" in refusal("copy")
     nlvr2 = made_data / "formats" / "nlvr2"
-    ok(roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network))
+    ok(extract(nlvr2 / "images", tmp_path / "nlvr2"))
     other = ("--system", "visualbert", "--task-text", nlvr2 / "train.json", "--set", "sampling.text_form=task_text")
     assert "no word of these texts names a box, as VCR's do" in refusal("nlvr2", other)

@@ -25,11 +25,12 @@ from roibeam.pipelines.data.captions.caption_files import annotation_of, read_an
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
 TINY_MODEL = tiny_run(steps=3)
-Store = tuple[Path, tuple[object, ...]]
+Words = tuple[object, ...]
+Samples, Store = tuple[Path, Path], tuple[Path, Words]
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     """Six pictures, the third of which cannot be read, and captions of the first five."""
     folder = tmp_path_factory.mktemp("samples")
     captions = draw_samples(folder, count=6)
@@ -43,7 +44,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def store(roibeam: Cli, samples: tuple[Path, Path], tmp_path: Path, tiny_network: tuple[str, ...]) -> Store:
+def store(roibeam: Cli, samples: Samples, tmp_path: Path, tiny_network: Words) -> Store:
     """A copy of the store of these pictures, two in a shard, and the command that goes on with it."""
     made = samples[0].parent / "store"
     options = ("--captions", samples[1], "--shard-size", 2, "--max-failures", 1, *tiny_network)
@@ -60,7 +61,7 @@ def rows_of(path: Path) -> list[Annotation]:
         return list(read_annotations(store))
 
 
-def test_a_store_keeps_captions_of_images_with_a_record(roibeam: Cli, store: Store, samples: tuple[Path, Path]) -> None:
+def test_a_store_keeps_captions_of_images_with_a_record(roibeam: Cli, store: Store, samples: Samples) -> None:
     path, command = store
     said = json.loads(samples[1].read_text())
     texts = {each["image_id"]: each["caption"] for each in reversed(said["annotations"])}
@@ -89,7 +90,7 @@ def test_a_store_keeps_captions_of_images_with_a_record(roibeam: Cli, store: Sto
 
 @pytest.mark.slow
 def test_the_digest_of_a_store_is_that_of_its_records(
-    roibeam: Cli, store: Store, tmp_path: Path, samples: tuple[Path, Path], tiny_network: tuple[str, ...]
+    roibeam: Cli, store: Store, tmp_path: Path, samples: Samples, tiny_network: Words
 ) -> None:
     plain = roibeam("extract", samples[0], tmp_path / "plain", "--max-failures", 1, *tiny_network)
     assert plain.code == 0 and not (tmp_path / "plain" / ANNOTATIONS_NAME).exists()
@@ -177,7 +178,7 @@ def test_manifest_entries_of_another_shape_are_refused(store: Store) -> None:
 
 
 def test_copies_carry_what_is_said_of_their_images(
-    roibeam: Cli, store: Store, samples: tuple[Path, Path], tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, store: Store, samples: Samples, tmp_path: Path, tiny_network: Words
 ) -> None:
     whole = rows_of(store[0])
     assert roibeam("store", "copy", store[0], tmp_path / "copy", "--shard-size", 100).code == 0
@@ -214,7 +215,7 @@ def test_labels_travel_too(store: Store, roibeam: Cli, tmp_path: Path) -> None:
 
 
 def test_pretraining_on_a_stores_own_captions_is_that_on_their_file(
-    roibeam: Cli, store: Store, samples: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, store: Store, samples: Samples, tmp_path: Path
 ) -> None:
     content = json.loads(samples[1].read_text())  # in the order of a store, which is that of the images
     content["annotations"].sort(key=lambda each: each["image_id"])
@@ -264,9 +265,7 @@ def test_verify_knows_the_table_as_part_of_the_store(store: Store) -> None:
 
 
 @pytest.mark.parametrize("what", ["pipe", "device"])
-def test_what_is_no_file_in_the_tables_place_hangs_no_command(
-    roibeam: Cli, store: Store, tmp_path: Path, what: str
-) -> None:
+def test_no_file_in_the_tables_place_hangs_no_command(roibeam: Cli, store: Store, tmp_path: Path, what: str) -> None:
     """A pipe without a writer was waited for, for ever."""
     path = store[0] / ANNOTATIONS_NAME
     path.unlink()
@@ -288,11 +287,9 @@ def test_what_is_no_file_in_the_tables_place_hangs_no_command(
     assert verify_store(store[0]) == [] and path.is_file() and not path.is_symlink()
 
 
-def test_a_store_at_a_url_has_its_table_there(
-    roibeam: Cli, store: Store, samples: tuple[Path, Path], tiny_network: tuple[str, ...]
-) -> None:
+def test_a_store_at_a_url_has_its_table_there(roibeam: Cli, store: Store) -> None:
     url = f"memory://{store[0].parent.name}/store"
-    command = ("extract", samples[0], url, *store[1][3:])
+    command = (*store[1][:2], url, *store[1][3:])
     files = fsspec.filesystem("memory")
     try:
         ok(roibeam(*command))

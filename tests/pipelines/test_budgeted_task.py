@@ -222,9 +222,7 @@ def test_a_run_goes_on_in_the_same_bits(system: str, tmp_path: Path) -> None:
     assert parts.evaluation == whole.evaluation
 
 
-def test_the_budget_may_change_on_resume_and_changes_no_sample(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_budget_changed_on_resume_changes_no_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, _ = make_rows()
     rows = [(image_id, text) for image_id in store for text in CAPTIONS[:3]]
     settings: dict[str, Any] = {"train_config": TrainConfig(steps=4, learning_rate=1e-3, device="cpu")}

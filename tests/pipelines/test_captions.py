@@ -231,18 +231,16 @@ def test_a_folder_gets_the_captions_of_its_photos(photos: Path, made_data: Path)
         give_captions(source, str(captions), min_match=0)
 
 
-def test_another_caption_file_is_another_run(
-    roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    command = ["extract", photos, tmp_path / "store", *tiny_network]
+def test_another_caption_file_is_another_run(extract: Cli, photos: Path, made_data: Path, tmp_path: Path) -> None:
+    command = (photos, tmp_path / "store")
     captions = made_data / "coco" / "captions_train2014.json"
-    done = ok(roibeam(*command, "--captions", captions, "--json"))
+    done = ok(extract(*command, "--captions", captions, "--json"))
     summary = json.loads(done.out.splitlines()[-1])
     assert summary["join"]["joined"] == 10 and summary["join"]["by_rule"]["id"] == 10
     assert summary["notes"][0] == "10 of 40 captions joined (10 by id); 2 of 8 captioned images found"
-    again = roibeam(*command, "--captions", captions)
+    again = extract(*command, "--captions", captions)
     assert again.code == 0 and "nothing to do" in again.out
-    assert f"captions was {captions}, is now None" in refused(roibeam(*command))
+    assert f"captions was {captions}, is now None" in refused(extract(*command))
 
 
 def test_a_plain_list_of_captions(tmp_path: Path) -> None:

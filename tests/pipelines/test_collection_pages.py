@@ -420,9 +420,7 @@ def test_a_list_names_files_below_its_folder_and_web_addresses_that_are_public(t
             plan_units(str(pages), base_url="http://h.org/")
 
 
-def test_reading_ends_where_a_file_is_damaged_in_too_many_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_ends_after_too_many_damaged_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read(tmp_path, b"WARC/1.0\r\n" * 50_000)) == 1  # no record begins with a line alone: one damaged place
     assert len(read(tmp_path, b"WARC/1.0\r\nA: b\r\n" * 300)) == 300
     monkeypatch.setattr(warc_pages, "_MAX_DAMAGED", 9)

@@ -178,9 +178,7 @@ def test_images_of_an_earlier_collection_are_asked_of_no_server_again(
     assert asked == before
 
 
-def test_what_is_collected_from_a_toy_web_is_called_drawn(
-    site: Site, collected: Path, tmp_path: Path, roibeam: Cli
-) -> None:
+def test_what_comes_from_a_toy_web_is_called_drawn(site: Site, collected: Path, tmp_path: Path, roibeam: Cli) -> None:
     """And what is downloaded by the collection's list; else the toy detector would warn of its own world."""
     assert DRAWN_WORLD not in json.loads((collected / "collection.json").read_text())
     shutil.copytree(site.pages, tmp_path / "web" / "site")
@@ -199,9 +197,7 @@ def test_without_the_extra_the_answer_says_what_to_install() -> None:
         need_packages({"no_such_reader": "pages", "json": "nothing"})
 
 
-def test_racy_pictures_are_dropped_unless_a_collection_was_begun_without(
-    site: Site, tmp_path: Path, roibeam: Cli
-) -> None:
+def test_racy_pictures_go_unless_a_collection_was_begun_without(site: Site, tmp_path: Path, roibeam: Cli) -> None:
     """The paper discards them; they stayed. A collection of then goes on as it was, and says so."""
     limits = PictureThresholds()
     assert [limits.is_unfit(*scores) for scores in ((0.0, 0.55), (0.0, 0.8), (0.5, 0.0))] == [False, True, True]
@@ -241,13 +237,10 @@ def test_a_dry_run_writes_nothing(site: Site, tmp_path: Path, roibeam: Cli) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [("--workers", "2"), ("--runner", "portable")])
-def test_workers_and_runners_give_what_one_process_gives(
-    site: Site, tmp_path: Path, roibeam: Cli, how: tuple[str, str]
-) -> None:
+def test_workers_and_runners_give_what_one_process_gives(site: Site, tmp_path: Path, roibeam: Cli) -> None:
     """From WARC too: the bytes of the pages are the same, so are the pairs."""
     digests = set()
-    for name, words in (("one", ()), ("other", how)):
+    for name, words in (("one", ()), ("two", ("--workers", "2")), ("portable", ("--runner", "portable"))):
         assert roibeam("collect", "run", site.warc, tmp_path / name, *ALLOWED, *words).code == 0
         digests.add(json.loads((tmp_path / name / "collection.json").read_text())["digest"])
     assert len(digests) == 1

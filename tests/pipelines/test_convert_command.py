@@ -60,9 +60,7 @@ def test_a_pickle_for_detectron2_is_read_by_pickle_itself(
     assert all((content["model"][name] == tensor.numpy()).all() for name, tensor in state.items())
 
 
-def test_to_milvlg_and_back_rounds_box_deltas_only(
-    tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli
-) -> None:
+def test_milvlg_and_back_rounds_box_deltas(tmp_path: Path, weights: Path, detector: Detector, roibeam: Cli) -> None:
     options = (*SMALL, "--to", "milvlg", "--json")
     result = roibeam("convert", weights, tmp_path / "m.pth", *options)
     done = json.loads(result.out)

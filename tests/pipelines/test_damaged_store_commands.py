@@ -41,6 +41,7 @@ OUTCOMES: Counter[tuple[str, int]] = Counter()  # (command, exit code)
 
 Command = Callable[[Original, Path, bool], object]
 Commands = dict[str, Command]
+Made = tuple[Original, Commands]
 
 
 def told(*words: str, stores: int = 1) -> Command:
@@ -52,7 +53,7 @@ TOLD = {"verify": told("verify"), "diff": told("diff", stores=2), "info": told("
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Commands]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A store of features from elsewhere. Its records are of one kind, so that unhurt they would go into a file of
     every format."""
     kinds = [{"distribution": "full", "attributes": True, "image_feature": True}]
@@ -64,7 +65,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Command
 
 
 @pytest.fixture(scope="module")
-def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> tuple[Original, Commands]:
+def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Made:
     """A store that was extracted from photos: with its plan, and with captions of its own."""
     from roibeam.pipelines.toyworld.rendering import draw_samples
 
@@ -225,9 +226,7 @@ def _figures(folder: Path) -> Any:
     return json.loads((folder / "results.json").read_text())["figures"]
 
 
-def test_a_record_is_compared_before_a_person_or_a_model_sees_it(
-    written: tuple[Original, Commands], tmp_path: Path
-) -> None:
+def test_a_record_is_compared_before_a_person_or_a_model_sees_it(written: Made, tmp_path: Path) -> None:
     """One bit of a feature, in every command that reads records to show them or to learn from them."""
     store, commands = written
     image_id = next(one.image_id for one in store.wanted.values() if one.num_regions > 2)
@@ -296,9 +295,7 @@ def examine(store: Original, commands: Commands, place: Path, seed: int) -> str:
     "seeds",
     [range(4), pytest.param(range(1000, 1000 + max(2, round(2000 * SHARE))), marks=pytest.mark.soak, id="2000")],
 )
-def test_commands_on_damaged_stores(
-    written: tuple[Original, Commands], extracted: tuple[Original, Commands], tmp_path: Path, seeds: range
-) -> None:
+def test_commands_on_damaged_stores(written: Made, extracted: Made, tmp_path: Path, seeds: range) -> None:
     """Stores of both kinds take turns."""
     run("store", "verify", written[0].folder, "--deep", seconds=600)  # imports, once for all seeds
 

@@ -134,9 +134,7 @@ def test_bad_sbu_rows_are_counted_with_their_reason(tmp_path: Path) -> None:
         ({"captions": "x", "image_urls": []}, "expected an SBU file"),
     ],
 )
-def test_sbu_lists_that_do_not_belong_together_are_one_error(
-    tmp_path: Path, content: dict[str, Any], words: str
-) -> None:
+def test_sbu_lists_of_other_lengths_are_one_error(tmp_path: Path, content: dict[str, Any], words: str) -> None:
     assert_refused(open_source, write(tmp_path / "s.json", content), words)
 
 
@@ -152,9 +150,7 @@ def test_a_corpus_is_lines_in_documents(tmp_path: Path) -> None:
     assert list(read_text_corpus(write(tmp_path / "empty.txt", ""))) == []
 
 
-def test_a_line_without_end_is_a_bad_row_that_does_not_fill_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_LINE_BYTES", 10)
     path = write(tmp_path / "t.txt", "x" * 10 + "\n" + "x" * 9 + "\n" + "y" * 95 + "\nz\n" + "w" * 40)
     long = "longer than 10 bytes"

@@ -185,9 +185,7 @@ def test_retry_after_is_waited_for_within_a_limit(server: FaultyServer, tmp_path
     assert letter["detail"] == "Too Many Requests; asks to wait 86400 s, the limit is 60 s (--max-wait)"
 
 
-def test_a_host_that_asks_for_too_long_a_pause_again_and_again_is_left_alone(
-    server: FaultyServer, tmp_path: Path
-) -> None:
+def test_a_host_that_keeps_asking_for_long_pauses_is_left_alone(server: FaultyServer, tmp_path: Path) -> None:
     """Also for robots.txt and whatever else is there; a dead letter that may be tried again another day."""
     rows = write_list(tmp_path / "list.tsv", [server.url("429-for-long", row) for row in range(40)])
     coverage = download(rows, tmp_path / "out", limits=DownloadLimits(connections=4, per_host=2))

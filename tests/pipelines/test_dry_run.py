@@ -65,9 +65,7 @@ def of(images: int, shard_size: int) -> Estimate:
         (0, 5, 4, 0),
     ],
 )
-def test_the_time_is_that_of_the_slot_with_the_most_work(
-    images: int, shard_size: int, slots: int, seconds: float
-) -> None:
+def test_the_time_is_that_of_the_busiest_slot(images: int, shard_size: int, slots: int, seconds: float) -> None:
     assert of(images, shard_size).seconds(slots) == seconds
 
 
