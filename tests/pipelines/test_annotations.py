@@ -174,9 +174,6 @@ def test_manifest_entries_of_another_shape_are_refused(store: Store) -> None:
     assert StoreManifest.from_json({**content, "annotations": None}, "m.json").annotations is None
 
 
-# ---- copies
-
-
 def test_copies_carry_what_is_said_of_their_images(
     roibeam: Cli, store: Store, samples: Samples, tmp_path: Path, tiny_network: Words
 ) -> None:
@@ -209,9 +206,6 @@ def test_labels_travel_too(store: Store, roibeam: Cli, tmp_path: Path) -> None:
     assert "labels dog, n01440764" in roibeam("store", "show", tmp_path / "copy", "sample_00000").out
     with FeatureStore(tmp_path / "copy") as opened:
         assert annotation_of(opened, "sample_00001") == rows[1] and annotation_of(opened, "sample_00003") is None
-
-
-# ---- training
 
 
 def test_pretraining_on_a_stores_own_captions_is_that_on_their_file(

@@ -222,10 +222,9 @@ def test_a_head_that_looks_at_the_right_region_finds_all_that_any_region_covers(
     entity = head_figures(looks, ENTITY, seed=0)
     assert 0.5 < entity.ceiling < 0.9 and entity.best.value == entity.ceiling == entity.crossed
     assert entity.recalls["R@1"] == entity.recalls["R@10"] == entity.recalls["upper bound"] == entity.ceiling
-    of_type = [
-        question.types for each in asked.captions for question in each.questions if question.population == ENTITY
-    ]
-    assert {f"R@5 {kind}" for types in of_type for kind in types} == {name for name in entity.recalls if "R@5 " in name}
+    entities = [each for caption in asked.captions for each in caption.questions if each.population == ENTITY]
+    kinds = {f"R@5 {kind}" for each in entities for kind in each.types}
+    assert kinds == {name for name in entity.recalls if "R@5 " in name}
     assert (entity.layer, entity.head) == (3, 2) and entity.verdict == ABOVE
     assert [(half.layer, half.head) for half in entity.halves] == [(3, 2), (3, 2)]
     others = np.delete(entity.accuracy.ravel(), 2 * 4 + 1)
@@ -373,10 +372,7 @@ def test_a_damaged_record_is_not_asked(world: World, tmp_path: Path) -> None:
     data = path.read_bytes()
     at = data.index(value)
     path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    with (
-        FeatureStore(copied.store) as store,
-        pytest.raises(ValueError, match=r"region value has checksum .*verify --deep"),
-    ):
+    with FeatureStore(copied.store) as store, pytest.raises(ValueError, match=r"has checksum .*verify --deep"):
         questions_of(copied, store, build("VisualBERT"))
 
 
@@ -460,11 +456,9 @@ def test_fewer_regions_are_the_strongest_for_heads_baseline_and_ceiling_alike(wo
 def test_parses_made_here_ask_about_the_papers_relations(world: World) -> None:
     """Its words are those of the captions, so that all fit; most arcs are those of the gold parses."""
     pytest.importorskip("spacy")
+    own, model = ({}, {"parses": Path("spacy")}), build("VisualBERT")
     with FeatureStore(world.store) as store:
-        gold, made = (
-            questions_of(world, store, build("VisualBERT"), max_images=8, **own)
-            for own in ({}, {"parses": Path("spacy")})
-        )
+        gold, made = (questions_of(world, store, model, max_images=8, **each) for each in own)
     assert not [note for note in made.notes if "parse" in note]
 
     def arcs(asked: QuestionData) -> set[tuple[str, int, str, tuple[int, ...]]]:

@@ -53,8 +53,6 @@ def make_rows() -> tuple[FakeStore, Corpus]:
     return store, make_corpus(store, [(n // 3, text) for n, text in enumerate(texts)])
 
 
-# --- how long a row will be ---
-
 WITH_PAIRS = {"with_relationship_head": True, "with_pooler": True}
 RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "vlbert": ("vlbert", {}, {}),
@@ -100,9 +98,6 @@ def test_regions_are_counted_from_the_index(tokenizer: CaptionTokenizer) -> None
     store, _ = make_rows()
     table = CaptionTable(list(store), [(7, "a"), (2, "b"), (7, "c"), (0, "d")])
     assert count_regions([(store, table), (store, table)]).tolist() == [90, 8, 90, 0] * 2  # type: ignore[list-item]
-
-
-# --- steps ---
 
 
 def read(task: Any, count: int, *, start: int = 0, ranks: int = 1) -> list[list[str]]:
@@ -169,9 +164,6 @@ def test_gradients_of_a_step_are_those_of_one_big_batch() -> None:
     assert len(whole) > 20 and max(float(each.abs().max()) for each in whole) > 1e-3
     for left, right in zip(gradients(step), whole, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
-
-
-# --- runs ---
 
 
 def trained(folder: Path, ranks: int, *, accumulation: int = 1, stop_at_step: int | None = None) -> list[Any]:

@@ -23,9 +23,6 @@ def join(captions: Iterable[Caption], ids: list[str]) -> tuple[list[tuple[str, s
     return rows, joined.report()
 
 
-# ---- rules
-
-
 def test_captions_join_by_id_then_by_path() -> None:
     names = ["a/x.jpg", "y", "zzz", "train/q.png", "y", "w", "val/y.jpg", "00.07@1", "s"]
     ids = ["a/x.jpg", "images/y.jpg", "one/q", "two/q", "unused", "v.1/w.tar.jpg", "00.09@0", "t/s", "u/s"]
@@ -120,9 +117,6 @@ def test_flickr30ks_own_file_joins_its_photos(tmp_path: Path) -> None:
     assert report.captioned_images == 2 and len(file.notes) == 1
 
 
-# ---- the least share
-
-
 def test_too_few_matches_stop_with_a_name_of_each_side() -> None:
     _, report = join([Caption("text", f"a/{number}.jpg") for number in range(10)], ["a/3", "b/2"])
     check_match(report, min_match=0.1, captions="c.json", images="photos")
@@ -169,9 +163,6 @@ def test_swapped_columns_of_a_hand_made_file_are_told(tmp_path: Path) -> None:
         check_match(report, min_match=0, captions="c.tsv", images="photos")
 
 
-# ---- in memory
-
-
 def test_a_spreadsheet_of_captions_is_a_source_and_a_caption_file(tmp_path: Path) -> None:
     """The first file that most people have."""
     (tmp_path / "mine.csv").write_text('image,caption,label\na.jpg,"A dog, too.",dog\na.jpg,,dog\n/b.jpg,A cat.,cat\n')
@@ -195,9 +186,6 @@ def test_a_table_of_captions_is_a_sequence_of_rows() -> None:
     assert len(CaptionTable(TextColumn([]), [])) == 0
     with pytest.raises(IndexError):
         table[4]
-
-
-# ---- a source
 
 
 @pytest.fixture

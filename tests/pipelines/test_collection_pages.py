@@ -122,19 +122,18 @@ ALT = "alt='a brown dog running in the park'"
 def test_a_lazy_image_is_taken_from_where_its_real_address_stands(image: str) -> None:
     found = look(GOOD.replace(IMAGE, image)).candidate
     assert found is not None and found.image.url == "http://a.org/x/real.jpg"
-    assert (TextSource.ALT, "a brown dog running in the park") in [
-        (each.source, each.text) for each in found.image.texts
-    ]
+    texts = [(each.source, each.text) for each in found.image.texts]
+    assert (TextSource.ALT, "a brown dog running in the park") in texts
 
 
 def test_words_for_browsers_without_scripts_are_no_text_of_the_page() -> None:
     noscript = "<noscript>Please enable scripts <noscript>here</noscript><img src=b.gif><p>at once</noscript>"
-    for page in (
+    pages = (
+        GOOD,
         GOOD.replace("</main>", f"{noscript}</main>"),
-        GOOD.replace(IMAGE, f"{IMAGE}<noscript>Turn on</noscript>"),
-    ):
-        document = parse_document(page, "http://a.org/x/")
-        assert document.text == parse_document(GOOD, "http://a.org/x/").text
+        GOOD.replace(IMAGE, f"{IMAGE}<noscript>On</noscript>"),
+    )
+    assert len({parse_document(page, "http://a.org/x/").text for page in pages}) == 1
 
 
 def test_a_page_may_opt_out_by_header() -> None:

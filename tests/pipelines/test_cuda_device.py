@@ -16,7 +16,6 @@ from roibeam.pipelines.extract.shard.shard_job import claim_device, own_device
 SIT = """
 import sys
 from pathlib import Path
-from typing import Any
 from roibeam.pipelines.extract.shard.shard_job import claim_device
 names = sys.argv[2:]
 print(claim_device(names, Path(sys.argv[1])), claim_device(names, Path(sys.argv[1])), flush=True)
@@ -24,33 +23,25 @@ sys.stdin.read()
 """
 
 
-def sit(folder: Path, *names: str) -> tuple[subprocess.Popen[str], int]:
-    """A process that takes a seat and stays, and the device it got."""
-    command = [sys.executable, "-c", SIT, str(folder), *names]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    first, second = process.stdout.readline().split()
-    assert first == second  # a process keeps its seat
-    return process, int(first)
-
-
 @pytest.mark.slow
 def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path) -> None:
-    processes = []
+    processes: list[subprocess.Popen[str]] = []
+
+    def sit(*names: str) -> int:
+        """The device of a process that takes a seat and stays."""
+        command = [sys.executable, "-c", SIT, str(tmp_path), *names]
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        first, second = processes[-1].stdout.readline().split()
+        assert first == second  # a process keeps its seat
+        return int(first)
+
     try:
-        for expected in (0, 1, 0):
-            process, device = sit(tmp_path, "GPU-a", "GPU-b")
-            processes.append(process)
-            assert device == expected
+        assert [sit("GPU-a", "GPU-b") for _ in range(3)] == [0, 1, 0]
         # Devices are known by name: this process sees one of them alone, as its number 0.
-        process, device = sit(tmp_path, "GPU-b", "GPU-c")
-        processes.append(process)
-        assert device == 1
+        assert sit("GPU-b", "GPU-c") == 1
         processes[1].kill()
         processes[1].wait()
-        process, device = sit(tmp_path, "GPU-a", "GPU-b")
-        processes.append(process)
-        assert device == 1
+        assert sit("GPU-a", "GPU-b") == 1
     finally:
         for process in processes:
             process.kill()
@@ -64,12 +55,9 @@ def test_a_named_or_only_device_needs_no_seat(device: str, count: int, monkeypat
 
 
 def test_auto_is_a_device_that_is_there_and_is_told() -> None:
-    count = torch.cuda.device_count()
-    chosen = choose_device("auto", threads=3)
-    if not count:
-        assert (chosen.name, chosen.words) == ("cpu", "on the CPU, 3 threads")
-    else:
-        assert chosen.name == "cuda" and torch.cuda.get_device_name(0) in chosen.words
+    count, chosen = torch.cuda.device_count(), choose_device("auto", threads=3)
+    name, words = ("cuda", torch.cuda.get_device_name(0)) if count else ("cpu", "on the CPU, 3 threads")
+    assert chosen.name == name and (words in chosen.words if count else words == chosen.words)
     # Of other machines nothing is known: their GPUs must be asked for.
     assert workers_device("auto").name == "cpu" and "--device cuda" in workers_device("auto").words
     assert workers_device("cuda:7") == DeviceChoice("cuda:7", "on cuda:7 of the workers", is_here=False)

@@ -23,8 +23,6 @@ from roibeam.pipelines.data.datasets.visual_genome import (
     read_visual_genome,
 )
 
-# ---- json, piece by piece
-
 PIECES = (
     '{"a": [1, "x\\u00e9", {"b": [2, 3]}], "n": 12345, "m": [-1.25, 1e5, -0.5E-7, 0, 12, NaN, -Infinity, false], '
     '"empty": [ ], "f": -1.5e3, "o": {"p": null}, "t": true}'
@@ -79,8 +77,6 @@ def test_an_entry_without_end_fills_no_memory(tmp_path: Path, monkeypatch: pytes
     long = write(tmp_path / "b.json", {"images": ["y", "x" * 9000]})
     assert_refused(lambda path: read_json_members(path, expected="x"), long, "entry of over 1000 characters")
 
-
-# ---- COCO
 
 SIZED = [{"id": 7, "file_name": "b.jpg", "height": 40, "width": 50}, {"id": 2, "file_name": "a.jpg"}]
 TWO_CLASSES = [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person", "supercategory": "person"}]
@@ -189,8 +185,6 @@ def test_captions_that_are_no_text_are_one_error(tmp_path: Path) -> None:
     path = write(tmp_path / "c.json", {"images": SIZED, "annotations": [{"image_id": 2, "caption": "\ud800"}]})
     assert_refused(read_coco, path, "annotations[0]: the caption holds half a surrogate pair")
 
-
-# ---- Visual Genome
 
 OBJECTS = NameList(("stop sign", "tree"), {"stop sign": 0, "stopsign": 0, "tree": 1})
 ATTRIBUTES = NameList(("gray", "tall"), {"gray": 0, "grey": 0, "tall": 1})

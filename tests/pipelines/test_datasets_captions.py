@@ -17,8 +17,6 @@ from roibeam.pipelines.data.datasets.rows import BadRow, CaptionRow, read_lines
 from roibeam.pipelines.data.datasets.text_sets import TextLine, read_text_corpus
 from roibeam.pipelines.data.source_kinds import open_source
 
-# ---- Karpathy's splits
-
 
 def test_karpathy_splits_of_the_pack(made_data: Path) -> None:
     folder = made_data / "formats" / "karpathy"
@@ -86,9 +84,6 @@ def test_karpathy_entries_of_another_shape_are_one_error(tmp_path: Path, change:
     assert_refused(read_karpathy, path, words, "images[1]")
 
 
-# ---- SBU
-
-
 def test_sbu_of_the_pack(made_data: Path, tmp_path: Path) -> None:
     path = made_data / "formats" / "sbu" / "sbu-captions-all.json"
     found = list(read_sbu(str(path)))
@@ -136,9 +131,6 @@ def test_bad_sbu_rows_are_counted_with_their_reason(tmp_path: Path) -> None:
 )
 def test_sbu_lists_of_other_lengths_are_one_error(tmp_path: Path, content: dict[str, Any], words: str) -> None:
     assert_refused(open_source, write(tmp_path / "s.json", content), words)
-
-
-# ---- text
 
 
 def test_a_corpus_is_lines_in_documents(tmp_path: Path) -> None:

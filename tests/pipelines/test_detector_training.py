@@ -103,9 +103,6 @@ def test_a_photo_that_spoils_a_step_is_named_alone(photos):
     assert said.startswith(f"not finite by itself: {batch.image_ids[1]} (of 3 samples in the step)")
 
 
-# ---- batches
-
-
 def test_photos_do_not_depend_on_batch_size_or_processes(photos):
     task = task_on(photos, batch_size=4, short_edges=(48, 64))
     alone = photos_of(taken(task, 6))
@@ -153,9 +150,6 @@ def test_boxes_go_along_with_the_mirrored_photo(photos, tmp_path):
 def test_photos_without_objects_are_not_trained_on(photos):
     blind = [replace(image, ignored=np.ones(len(image.ignored), bool)) for image in photos.images[:5]]
     assert task_on(replace(photos, images=(*blind, *photos.images[5:]))).num_samples == 7
-
-
-# ---- runs
 
 
 def test_an_interrupted_run_ends_in_the_same_bits(photos, tmp_path):
@@ -239,9 +233,6 @@ def test_it_learns(photos, tmp_path):
     assert last["loss"] < 0.5 * first["loss"] and last["object_accuracy"] > 0.5 > first["object_accuracy"]
 
 
-# ---- COCO, which has no attributes
-
-
 def test_coco_trains_a_detector_without_attributes(world, tmp_path):
     coco = world / "coco"
     labels = coco / "annotations" / "instances_train2014.json"
@@ -255,9 +246,6 @@ def test_coco_trains_a_detector_without_attributes(world, tmp_path):
     detector = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
     regions = detector([read_photo(photos.images[0], photos.root, "applied")])[0]
     assert regions.attribute_ids is None and regions.attribute_scores is None
-
-
-# ---- the command
 
 
 @pytest.fixture(scope="module")

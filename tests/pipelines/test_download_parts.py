@@ -148,11 +148,9 @@ def test_a_file_that_takes_little_at_once_gets_all(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_never_unpacked_beyond_the_limit(tmp_path: Path) -> None:
-    with (
-        (tmp_path / "body").open("wb", buffering=0) as file,
-        pytest.raises(DownloadError, match="over the limit of 1000000 bytes"),
-    ):
-        Body(file, encoding="gzip", max_bytes=1_000_000).add(zlib.compress(bytes(100_000_000), wbits=31))
+    bomb = zlib.compress(bytes(100_000_000), wbits=31)
+    with (tmp_path / "body").open("wb", 0) as file, pytest.raises(DownloadError, match="the limit of 1000000 bytes"):
+        Body(file, encoding="gzip", max_bytes=1_000_000).add(bomb)
     assert (tmp_path / "body").stat().st_size <= 1_000_000
 
 
@@ -254,18 +252,18 @@ def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None
         assert path.read_bytes() == data
 
 
+OUTCOME = {"stage": "a", "reason": "b", "detail": "c"}
+SECRET = {"path": "../secret.jpg", "num_bytes": 3, "sha256": "ab"}
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        b"{]",
-        b"[1]",
-        b'{"row": 1}',
-        json.dumps({"row": 99, "stage": "a", "reason": "b", "detail": "c"}).encode(),
-        json.dumps({"row": -1, "stage": "a", "reason": "b", "detail": "c"}).encode(),
-        json.dumps({"row": 1, "path": 5}).encode(),
-        json.dumps({"row": 1, "path": "../secret.jpg", "num_bytes": 3, "sha256": "ab"}).encode(),
+        b"{]", b"[1]", b'{"row": 1}', json.dumps({"row": 99, **OUTCOME}).encode(),
+        json.dumps({"row": -1, **OUTCOME}).encode(), json.dumps({"row": 1, "path": 5}).encode(),
+        json.dumps({"row": 1, **SECRET}).encode(),
     ],
-)
+)  # fmt: skip
 def test_damaged_lines_of_a_journal_are_removed(tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "journal"
     journal(path, (0, STORED)).close()
@@ -297,7 +295,7 @@ def test_a_list_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None
     path = tmp_path / "list.tsv"
     path.write_text("a\thttp://a.example/1.jpg\n")
     url_list = UrlList(str(path))
-    path.write_text("a\thttp://a.example/1.jpg\nb\thttp://a.example/2.jpg\n")
+    path.write_text(path.read_text() + "b\thttp://a.example/2.jpg\n")
     with pytest.raises(ValueError, match="changed while it was read"):
         list(url_list.rows())
 
@@ -331,12 +329,9 @@ def test_a_table_gives_the_rows_of_its_columns(tmp_path: Path, kind: str) -> Non
     table = pa.table({"TEXT": [row[1] for row in ROWS], "similarity": [0.3] * 4, "URL": [row[0] for row in ROWS]})
     pq.write_table(table, path) if kind == ".parquet" else csv.write_csv(table, path)
     url_list = UrlList(str(path))
-    assert [row for _, row in url_list.rows()] == [
-        UrlRow(1, "a dog", "https://a/1.jpg"),
-        BadRow(2, "empty caption"),
-        BadRow(3, "no http or https URL"),
-        UrlRow(4, "x, y", "http://b/3"),
-    ]
+    bad = (BadRow(2, "empty caption"), BadRow(3, "no http or https URL"))
+    rows = [UrlRow(1, "a dog", "https://a/1.jpg"), *bad, UrlRow(4, "x, y", "http://b/3")]
+    assert [row for _, row in url_list.rows()] == rows
     assert url_list.row_word == "row" and url_list.state == url_list.sha256
     # Other columns give other images: the folder of a download belongs to one choice.
     assert UrlList(str(path), UrlColumns(url="URL")).state != url_list.state
@@ -344,16 +339,12 @@ def test_a_table_gives_the_rows_of_its_columns(tmp_path: Path, kind: str) -> Non
 
 def test_a_damaged_row_of_a_csv_costs_itself(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
-    path.write_bytes(
-        b'\xef\xbb\xbfurl,caption\r\nhttp://a/1,one\r\nhttp://a/2,"two\r\nhttp://a/3,th\xffree\r\nhttp://a/4\r\nhttp://a/5,five'
-    )
+    lines = (b"\xef\xbb\xbfurl,caption", b"http://a/1,one", b'http://a/2,"two', b"http://a/3,th\xffree", b"http://a/4")
+    path.write_bytes(b"\r\n".join((*lines, b"http://a/5,five")))
     reasons = ["quote that is opened there and not closed", "not UTF-8", "another number of fields than the header"]
-    rows = [row for _, row in UrlList(str(path)).rows()]
-    assert rows == [
-        UrlRow(1, "one", "http://a/1"),
-        *(BadRow(number, reason) for number, reason in enumerate(reasons, start=2)),
-        UrlRow(5, "five", "http://a/5"),
-    ]
+    bad = [BadRow(number, reason) for number, reason in enumerate(reasons, start=2)]
+    rows = [UrlRow(1, "one", "http://a/1"), *bad, UrlRow(5, "five", "http://a/5")]
+    assert [row for _, row in UrlList(str(path)).rows()] == rows
 
 
 @pytest.mark.parametrize(
