@@ -39,9 +39,8 @@ def write_labelled(folder: Path, *, first: int = 0) -> LabelledPhotos:
             pixels[y1:y2, x1:x2, class_id] = 250
         cv2.imwrite(str(folder / f"labelled-{number}.png"), pixels)
         attributes = ((), *((int(each) % 2,) for each in class_ids[1:]))
-        images.append(
-            labelled(boxes, class_ids, attributes, file_name=f"labelled-{number}.png", image_hw=(height, width))
-        )
+        name = f"labelled-{number}.png"
+        images.append(labelled(boxes, class_ids, attributes, file_name=name, image_hw=(height, width)))
     return LabelledPhotos(tuple(images), str(folder), CLASSES, ATTRIBUTES, {})
 
 

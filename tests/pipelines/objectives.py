@@ -164,14 +164,12 @@ def small_corpus(task: str = "") -> Corpus:
         return Corpus(store, CaptionTable(list(store), list(zip(places, texts, strict=True))))
     rows: list[tuple[tuple[int, ...], TaskCorpusText]] = []
     for number, (place, text) in enumerate(zip(places, texts, strict=True)):
-        following = [
-            " ".join(draw.choice(WORDS, int(draw.integers(1, 5)))) for _ in range({VQA: 3, VCR: 1}.get(task, 0))
-        ]
+        count = {VQA: 3, VCR: 1}.get(task, 0)
+        following = [" ".join(draw.choice(WORDS, int(draw.integers(1, 5)))) for _ in range(count)]
         shown = (place, (place + 2) % NUM_IMAGES) if task == NLVR2 else (place,)
         names = tuple(f"image-{each}" for each in shown)
-        rows.append(
-            (shown, TaskCorpusText("\n".join([text, *following]), names, None if task == VQA else number % 4 == 0))
-        )
+        matches = None if task == VQA else number % 4 == 0
+        rows.append((shown, TaskCorpusText("\n".join([text, *following]), names, matches)))
     return TaskCorpus(store, TaskTable(list(store), rows, as_pair=task == VCR))
 
 
@@ -219,9 +217,8 @@ class SomeUnmasked:
         if row in UNMASKED:
             sample = _nothing_predicted(sample)
         if row in self._without_image:
-            no_region: dict[str, Any] = {
-                name: getattr(sample, name)[:0] for name in ("features", "boxes", "masked", "predicted")
-            }
+            fields = ("features", "boxes", "masked", "predicted")
+            no_region: dict[str, Any] = {name: getattr(sample, name)[:0] for name in fields}
             targets = None if sample.targets is None else sample.targets[:0]
             sample = dataclasses.replace(sample, **no_region, region_targets=targets, whole_image=None, text_only=True)
         elif self._without_image:

@@ -49,10 +49,8 @@ class SmallTextTask(SmallTask, TextTask):
 def in_floats_of(batch: AnyBatch, dtype: torch.dtype) -> AnyBatch:
     """A dataclass with all of its floating point tensors in one type."""
     parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    floats = {
-        name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()
-    }
-    return dataclasses.replace(batch, **floats)
+    floats = {name: each for name, each in parts.items() if isinstance(each, Tensor) and each.is_floating_point()}
+    return dataclasses.replace(batch, **{name: each.to(dtype) for name, each in floats.items()})
 
 
 def digest(sample: VLBatch) -> str:

@@ -224,9 +224,8 @@ def test_pretraining_on_a_stores_own_captions_is_that_on_their_file(
         done = ok(roibeam("pretrain", tmp_path / name, *TINY_MODEL, "--store", *place))
         losses[name] = [line["loss"] for line in log_of(tmp_path / name)]
         if name != "file":
-            assert (
-                "5 of 5 captions joined (5 by id)" in done.err and "1 image without caption: sample_00005" in done.err
-            )
+            assert "5 of 5 captions joined (5 by id)" in done.err
+            assert "1 image without caption: sample_00005" in done.err
     assert losses["own"] == losses["staged"] == losses["file"]
     assert (tmp_path / "disk" / ANNOTATIONS_NAME).read_bytes() == (store[0] / ANNOTATIONS_NAME).read_bytes()
 

@@ -114,9 +114,8 @@ def test_the_pixels_of_a_batch_are_shown_as_the_encoder_reads_them(tokenizer):
     conventions = Conventions(channel_order="rgb", pixel_mean=(10.0, 20.0, 30.0), pixel_std=(2.0, 2.0, 2.0))
     pixels = torch.zeros(1, 3, 160, 200)
     pixels[:, 0, :120, :160] = 100.0  # the photo, twice its size, is red
-    images = ImageBatch(
-        pixels=pixels, boxes=batch.region_boxes * 2, blanked_regions=torch.zeros(1, 3, dtype=torch.bool)
-    )
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    images = ImageBatch(pixels=pixels, boxes=batch.region_boxes * 2, blanked_regions=nothing)
     shown = batch_photos(rows, images, conventions)
     assert list(shown) == [1]
     jpeg, _ = shown[1]

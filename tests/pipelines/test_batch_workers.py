@@ -57,9 +57,8 @@ print(next(stream), flush=True)
 def test_a_script_that_fails_with_a_stream_in_use_ends():
     """At exit the interpreter tells its children to end, and waits for them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", STREAM], capture_output=True, text=True, check=False, timeout=120, env=environment
-    )
+    command, options = [sys.executable, "-c", STREAM], {"capture_output": True, "text": True, "env": environment}
+    done = subprocess.run(command, check=False, timeout=120, **options)
     assert (done.returncode, done.stdout) == (1, "0\n") and "ZeroDivisionError" in done.stderr, done.stderr
 
 

@@ -113,9 +113,8 @@ def test_the_bert_base_row_of_glue_is_bert(name: str, tmp_path: Path) -> None:
     assert inputs.text_segments.max() == 1
     weight, bias = (each for path, each in network.module.named_parameters() if path.startswith("head."))
     with torch.no_grad():
-        pooled = theirs(
-            inputs.text_ids, attention_mask=inputs.text_mask.long(), token_type_ids=inputs.text_segments
-        ).pooler_output
+        rest = {"attention_mask": inputs.text_mask.long(), "token_type_ids": inputs.text_segments}
+        pooled = theirs(inputs.text_ids, **rest).pooler_output
         torch.testing.assert_close(network.module(inputs), pooled @ weight.T + bias, rtol=0, atol=1e-5)
     trained = sum(each.numel() for each in network.module.parameters() if each.requires_grad)
     assert trained == sum(each.numel() for each in theirs.parameters()) + weight.numel() + bias.numel()

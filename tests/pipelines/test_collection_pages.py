@@ -296,9 +296,8 @@ def record(url: str, body: bytes, *, length: int | str | None = None, headers: s
     """A record of a plain WARC, whose header may lie."""
     content = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n{headers}\r\n".encode() + body
     head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nContent-Type: application/http\r\n"
-    return (
-        f"{head}Content-Length: {len(content) if length is None else length}\r\n\r\n".encode() + content + b"\r\n\r\n"
-    )
+    length = len(content) if length is None else length
+    return f"{head}Content-Length: {length}\r\n\r\n".encode() + content + b"\r\n\r\n"
 
 
 AFTER = record("http://a.org/1", b"one") + record("http://a.org/2", b"two")

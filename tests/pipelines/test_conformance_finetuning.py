@@ -151,9 +151,8 @@ def cut_phrases(arrays: Arrays) -> Arrays:
         width = ids.shape[1]
         for row in range(len(ids)):
             asked = int((positions[row] >= 0).sum())
-            positions[row, :asked] = [
-                (width - 1, width + number % 2, width + 4)[p % 3] for p in range(number, number + asked)
-            ]
+            places = (width - 1, width + number % 2, width + 4)
+            positions[row, :asked] = [places[p % 3] for p in range(number, number + asked)]
         made[f"in/{number}.flickr_position"] = positions
         made[f"in/{number}.bert_input_mask"] = np.ones_like(ids)
         made[f"in/{number}.bert_input_ids"] = np.where(ids == 0, 7, ids)

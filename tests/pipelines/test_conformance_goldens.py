@@ -153,9 +153,8 @@ RECIPE = {"dist": "uniform", "offset": 0.0, "scale": 0.0, "shape": [1, 64]}
 
 def drawn(recipe: dict[str, Any], promise: float) -> Change:
     """A weight that is not stored, and the sum that its recipe promises."""
-    return lambda arrays: option(weights_spec={END: recipe}, weights_check={END: [promise, 0.0]})(
-        without(f"param/{END}")(arrays)
-    )
+    change = option(weights_spec={END: recipe}, weights_check={END: [promise, 0.0]})
+    return lambda arrays: change(without(f"param/{END}")(arrays))
 
 
 WRONG: dict[str, list[tuple[Change, str]]] = {

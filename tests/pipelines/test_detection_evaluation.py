@@ -93,9 +93,8 @@ def knowing_detector(photos: list[LabelledImage], *, blind: bool = False) -> Det
         deltas = torch.zeros(len(boxes), NUM_CLASSES, 4)
         return RegionOutputs(torch.zeros(len(boxes), 2), classes, attributes, deltas)
 
-    config = DetectorConfig(
-        num_classes=NUM_CLASSES, num_attributes=NUM_ATTRIBUTES, short_edge=HEIGHT, long_edge=2 * HEIGHT
-    )
+    sizes = {"num_classes": NUM_CLASSES, "num_attributes": NUM_ATTRIBUTES, "short_edge": HEIGHT}
+    config = DetectorConfig(**sizes, long_edge=2 * HEIGHT)
     return built(config, CONVENTIONS["hf"], proposals, heads)
 
 
@@ -108,7 +107,8 @@ def built(
 
 
 def judged(detector: Detector, photos: list[LabelledImage], folder: Path, **options: object) -> DetectionReport:
-    return evaluate_detector(detector, photos, str(folder), class_names=CLASSES, attribute_names=ATTRIBUTES, **options)  # type: ignore[arg-type]
+    names = {"class_names": CLASSES, "attribute_names": ATTRIBUTES}
+    return evaluate_detector(detector, photos, str(folder), **names | options)  # type: ignore[arg-type]
 
 
 def test_a_perfect_detector_is_perfect_in_everything(tmp_path: Path, photos: list[LabelledImage]) -> None:
@@ -163,9 +163,7 @@ def test_lines_for_a_terminal(tmp_path: Path, photos: list[LabelledImage]) -> No
 def test_photos_without_attributes(tmp_path: Path, photos: list[LabelledImage]) -> None:
     bare = [replace(row, attribute_ids=np.empty((len(row.boxes), 0), np.int64)) for row in photos]
     for names in ((), ATTRIBUTES):
-        report = evaluate_detector(
-            knowing_detector(photos), bare, str(tmp_path), class_names=CLASSES, attribute_names=names
-        )
+        report = judged(knowing_detector(photos), bare, tmp_path, attribute_names=names)
         assert (report.attributes.mean, report.attribute_accuracy.given_boxes, report.objects.mean) == (None, None, 1)
         assert "worst attributes:" not in report_lines(report)
         assert any(line.startswith("attribute mAP") for line in report_lines(report)) is bool(names)

@@ -110,9 +110,8 @@ def test_overlap_counts_the_last_pixel_and_must_be_above_half() -> None:
 
 
 def test_ignored_objects_and_crowds_take_any_number_of_detections() -> None:
-    image = labelled(
-        [[0, 0, 40, 40], [100, 0, 200, 100], [300, 0, 340, 40]], [0, 0, 0], ignored=[1, 0, 0], crowds=[0, 1, 0]
-    )
+    objects = [[0, 0, 40, 40], [100, 0, 200, 100], [300, 0, 340, 40]]
+    image = labelled(objects, [0, 0, 0], ignored=[1, 0, 0], crowds=[0, 1, 0])
     boxes = [[0, 0, 40, 40], [0, 0, 38, 40], [0, 0, 20, 20], [110, 10, 130, 30], [150, 50, 190, 90], [300, 0, 340, 40]]
     found = Found(np.array(boxes, np.float32), np.zeros(6, np.int64), np.linspace(0.9, 0.4, 6).astype(np.float32))
     # The third lies in an ignored object, which is no crowd, and shows a quarter of it: wrong.
@@ -232,9 +231,8 @@ def test_equals_pycocotools_on_random_detections(seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_classes = int(rng.integers(1, 6))
     photos = [random_photo(rng, num_classes, side=int(rng.choice([40, 200]))) for _ in range(12)]
-    photos.append(
-        (labelled([[1, 1, 30, 30]], [0]), Found(np.array([[1, 1, 30, 30.0]]), np.array([0]), np.array([0.5])))
-    )
+    last = Found(np.array([[1, 1, 30, 30.0]]), np.array([0]), np.array([0.5]))
+    photos.append((labelled([[1, 1, 30, 30]], [0]), last))
     assert_equal(ours(photos), pycocotools_numbers(photos, num_classes))
 
 
@@ -267,13 +265,10 @@ def test_nothing_to_find_or_nothing_found() -> None:
 
 
 def test_a_crowd_and_an_ignored_object_take_any_number_of_detections() -> None:
-    image = labelled(
-        [[0, 0, 20, 20], [50, 50, 90, 90], [100, 0, 140, 40]], [0, 0, 0], crowds=[0, 1, 0], ignored=[0, 0, 1]
-    )
-    boxes = np.array(
-        [[50, 50, 70, 70], [70, 70, 90, 90], [100, 0, 139, 40], [101, 0, 140, 40], [0, 0, 20, 20]], np.float32
-    )
-    found = Found(boxes, np.zeros(5, np.int64), np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32))
+    objects = [[0, 0, 20, 20], [50, 50, 90, 90], [100, 0, 140, 40]]
+    image = labelled(objects, [0, 0, 0], crowds=[0, 1, 0], ignored=[0, 0, 1])
+    boxes = [[50, 50, 70, 70], [70, 70, 90, 90], [100, 0, 139, 40], [101, 0, 140, 40], [0, 0, 20, 20]]
+    found = Found(np.array(boxes, np.float32), np.zeros(5, np.int64), np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32))
     assert ours([(image, found)]).ap == pytest.approx(1)
 
 

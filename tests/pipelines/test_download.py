@@ -40,9 +40,8 @@ def server() -> Iterator[FaultyServer]:
 
 def download(rows: str, out: Path, **options: Any) -> Coverage:
     resolver = options.pop("resolver", None)
-    return run_download(
-        rows, out, DownloadOptions(**{"limits": LIMITS, "allow_private": LOOPBACK} | options), resolver=resolver
-    )
+    given = {"limits": LIMITS, "allow_private": LOOPBACK} | options
+    return run_download(rows, out, DownloadOptions(**given), resolver=resolver)
 
 
 def letters(out: Path) -> dict[int, tuple[str, str]]:
@@ -264,9 +263,8 @@ def self_signed(path: Path) -> Path:
         .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
         .sign(key, hashes.SHA256())
     )  # fmt: skip
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    forms = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(*forms)
     path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
     return path
 

@@ -112,9 +112,8 @@ def test_a_slow_photo_is_the_only_one_timed(
     given = dict(zip(tiny_network[::2], tiny_network[1::2], strict=True))
     settings = tiny_network[7::2]  # each after its --set
     detector = RequestedDetector(given["--detector"], weights=given["--weights"], set=settings, device="cpu")
-    work = open_work(
-        ExtractRequest(RequestedImages((str(pictures.photos),)), str(tmp_path / "store"), detector), tell=str
-    )
+    request = ExtractRequest(RequestedImages((str(pictures.photos),)), str(tmp_path / "store"), detector)
+    work = open_work(request, tell=str)
     assert estimate(work).timed == 3
     monkeypatch.setattr("roibeam.pipelines.extract.dry_run.ENOUGH_SECONDS", 0.0)
     found = estimate(work)
