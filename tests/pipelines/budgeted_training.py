@@ -43,9 +43,8 @@ def make_task(*, batch_size: int, max_tokens: int = BUDGET, workers: int = 0) ->
     sizes |= {"intermediate_size": 24, "coordinate_embedding_size": 8, "region_feature_size": WIDTH}
     sizes |= {"vocab_size": tokenizer().vocab_size, "num_region_labels": NUM_CLASSES + 1}
     sizes |= {"with_relationship_head": True, "with_pooler": True}
-    model = VLBertForPreTraining(
-        vlbert_small(**sizes, **dict.fromkeys(("hidden_dropout", "attention_dropout", "region_dropout"), 0.0))
-    ).double()
+    sizes |= dict.fromkeys(("hidden_dropout", "attention_dropout", "region_dropout"), 0.0)
+    model = VLBertForPreTraining(vlbert_small(**sizes)).double()
     draw = np.random.default_rng(7)
     store = {f"image-{number}": record(number, (1, 13)) for number in range(NUM_ROWS)}
     captions = [(number, " ".join(draw.choice(WORDS, int(draw.integers(1, 16))))) for number in range(NUM_ROWS)]

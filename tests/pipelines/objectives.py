@@ -42,8 +42,9 @@ class Objective:
 
 
 _OFTEN: dict[str, Any] = {"word_probability": 0.3, "region_probability": 0.3}
-_MASKED = frozenset({"masked_words", "masked_regions"})
-_MATCHED = _MASKED | {"matching"}
+_WORDS, _TEXTS = frozenset({"masked_words"}), frozenset({"text_only_words"})
+_PAIRED, _MASKED = _WORDS | {"matching"}, _WORDS | {"masked_regions"}
+_MATCHED, _FEATURES = _MASKED | {"matching"}, _MASKED | {"matching", "masked_region_features"}
 _TWO_STREAMS: dict[str, Any] = {
     "image_hidden_size": 12, "image_num_hidden_layers": 1, "image_num_attention_heads": 2,
     "image_intermediate_size": 20, "co_attention_size": 16, "co_attention_num_heads": 2,
@@ -57,41 +58,31 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
         "image_intermediate_size": 24, "pooled_size": 12,
     },
 }  # fmt: skip
-_OF_TASK = {"text_form": "task_text", "word_probability": 0.3}
-_OF_FEATURES = {"region_target_size": WIDTH}
+_OF_TASK, _LINES = {"text_form": "task_text", "word_probability": 0.3}, {"min_text_words": 6}
+_UNPAIRED = {"with_match_head": False}
+_REGRESSION = {"region_loss": "regression", "region_target_size": WIDTH}
 OBJECTIVES: Mapping[str, Objective] = {
     "vlbert": Objective("vlbert", _MASKED),
-    "vlbert-without-image": Objective("vlbert", _MASKED | {"text_only_words"}, without_image=TEXT_ONLY),
-    "vlbert-texts": Objective("vlbert", _MASKED | {"text_only_words"}, sampling={"min_text_words": 6}, texts=0.5),
-    "vlbert-text-alone": Objective(
-        "vlbert", frozenset({"text_only_words"}), sampling={"min_text_words": 6, "word_probability": 0.3},
-        text_alone=True,
-    ),
+    "vlbert-without-image": Objective("vlbert", _MASKED | _TEXTS, without_image=TEXT_ONLY),
+    "vlbert-texts": Objective("vlbert", _MASKED | _TEXTS, sampling=_LINES, texts=0.5),
+    "vlbert-text-alone": Objective("vlbert", _TEXTS, sampling=_LINES | {"word_probability": 0.3}, text_alone=True),
     "vlbert-paper": Objective(
-        "vlbert",
-        _MATCHED,
+        "vlbert", _MATCHED,
         {"region_labels": "hard", "with_pooler": True, "with_relationship_head": True, "relationship_loss": "sigmoid"},
     ),
     "vlbert-rows": Objective("vlbert", _MASKED, {"word_loss_mean": "rows", "region_loss_mean": "rows"}),
-    "visualbert": Objective("visualbert", frozenset({"masked_words", "matching"})),
+    "visualbert": Objective("visualbert", _PAIRED),
     # With as many pairs of both kinds, in a step of nothing else gradients would cancel, and their norm be rounding.
     "visualbert-one-caption": Objective(
-        "visualbert",
-        frozenset({"masked_words", "matching"}),
-        sampling={"text_form": "one_caption", "mismatched_probability": 0.3},
+        "visualbert", _PAIRED, sampling={"text_form": "one_caption", "mismatched_probability": 0.3}
     ),
-    "visualbert-words-only": Objective(
-        "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, {"text_form": "words_only"}
-    ),
-    "visualbert-vqa": Objective(
-        "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, _OF_TASK, task=VQA
-    ),
-    "visualbert-vcr": Objective("visualbert", frozenset({"masked_words", "matching"}), sampling=_OF_TASK, task=VCR),
-    "visualbert-nlvr2": Objective("visualbert", frozenset({"masked_words", "matching"}), sampling=_OF_TASK, task=NLVR2),
-    "imagebert": Objective("imagebert", _MATCHED | {"masked_region_features"}, sampling=_OFTEN),
+    "visualbert-words-only": Objective("visualbert", _WORDS, _UNPAIRED, {"text_form": "words_only"}),
+    "visualbert-vqa": Objective("visualbert", _WORDS, _UNPAIRED, _OF_TASK, task=VQA),
+    "visualbert-vcr": Objective("visualbert", _PAIRED, sampling=_OF_TASK, task=VCR),
+    "visualbert-nlvr2": Objective("visualbert", _PAIRED, sampling=_OF_TASK, task=NLVR2),
+    "imagebert": Objective("imagebert", _FEATURES, sampling=_OFTEN),
     "imagebert-all-pairs": Objective(
-        "imagebert",
-        _MATCHED | {"masked_region_features"},
+        "imagebert", _FEATURES,
         {
             "masked_loss_pairs": "all", "feature_reduction": "sum", "global_feature_size": GLOBAL_WIDTH,
             "final_separator": "next",
@@ -104,18 +95,16 @@ OBJECTIVES: Mapping[str, Objective] = {
         _OFTEN | {"overlapping_regions": "hidden", "negatives": "caption_or_image"},
     ),
     "vilbert-regression": Objective(
-        "vilbert", _MATCHED, {"region_loss": "regression", **_OF_FEATURES},
-        _OFTEN | {"overlapping_regions": "uncounted", "negatives": "image"},
+        "vilbert", _MATCHED, _REGRESSION, _OFTEN | {"overlapping_regions": "uncounted", "negatives": "image"}
     ),
     "vilbert-contrastive": Objective(
-        "vilbert", _MATCHED, {"region_loss": "contrastive", "num_negatives": 6, "negative_rows": 2, **_OF_FEATURES},
+        "vilbert", _MATCHED, _REGRESSION | {"region_loss": "contrastive", "num_negatives": 6, "negative_rows": 2},
         _OFTEN, group=2,
     ),
     "vilbert-single-stream": Objective("vilbert-single-stream", _MATCHED, sampling=_OFTEN),
     "interbert": Objective("interbert", _MATCHED, sampling=_OFTEN),
     "interbert-regression": Objective(
-        "interbert", _MATCHED, {"region_loss": "regression", **_OF_FEATURES},
-        {"masking": "groups_as_released", "region_probability": 0.3},
+        "interbert", _MATCHED, _REGRESSION, {"masking": "groups_as_released", "region_probability": 0.3}
     ),
     "interbert-conditional": Objective(
         "interbert", _MATCHED, sampling=_OFTEN | {"masking": "single", "conditional_masking": True}

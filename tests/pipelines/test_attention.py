@@ -419,8 +419,9 @@ def test_the_command_tells_it_as_json_and_needs_no_parses(
     told = json.loads(done.out.splitlines()[-1])
     (entity,) = told["populations"]
     assert entity["name"] == "entity" and entity["best_head_recalls"]["R@1"] == entity["best_head"]["value"]
+    names = ("heads", "picture-1", "picture-2", "picture-3")
     assert {Path(name).name for name in told["pictures"]} == {
-        f"{name}.{kind}" for name in ("heads", "picture-1", "picture-2", "picture-3") for kind in ("svg", "png")
+        f"{name}.{kind}" for name in names for kind in ("svg", "png")
     }
 
 

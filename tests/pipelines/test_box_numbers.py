@@ -82,9 +82,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         classes = store.vocabulary["classes"]
         with StoreWriter(folder / "by-hand", feature_space="by-hand", classes=classes) as writer:
             for record in store:
-                given: dict[str, Any] = {
-                    name: getattr(record, name) for name in ("height", "width", "boxes", "class_ids", "class_scores")
-                }
+                names = ("height", "width", "boxes", "class_ids", "class_scores")
+                given: dict[str, Any] = {name: getattr(record, name) for name in names}
                 writer.write(record.image_id, features=by_hand(record), **given)
     return World(folder, folder / "store", folder / "by-hand")
 
@@ -226,9 +225,8 @@ def test_another_width_is_one_line_that_tells_both(
 def test_training_says_which_setting_it_is(width: int) -> None:
     system, tokenizer = SYSTEMS["visualbert"], load_tokenizer("captions", [*CAPTIONS, *CAPTIONS])
     record = next(iter(make_store().values()))
-    config = VisualBertConfig(
-        **SIZES | {"region_feature_size": record.features.shape[1] + width, "vocab_size": tokenizer.vocab_size}
-    )
+    own = {"region_feature_size": record.features.shape[1] + width, "vocab_size": tokenizer.vocab_size}
+    config = VisualBertConfig(**SIZES | own)
     sampler = system.sampler(VisualBertSampling(box_numbers=not width), tokenizer, config, num_classes=0)
     with pytest.raises(ValueError, match=f"; set sampling.box_numbers={'true' if width else 'false'}") as refused:
         sampler.check(record)

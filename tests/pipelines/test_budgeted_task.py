@@ -230,9 +230,8 @@ def test_a_budget_changed_on_resume_changes_no_sample(tmp_path: Path, caplog: py
 
 def test_rows_of_text_alone_count_too(tokenizer: CaptionTokenizer, tmp_path: Path) -> None:
     system = SYSTEMS["vlbert"]
-    config = system.sizes["small"](
-        vocab_size=tokenizer.vocab_size, region_feature_size=WIDTH, num_region_labels=21, with_text_only=True
-    )
+    sizes = {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "num_region_labels": 21}
+    config = system.sizes["small"](**sizes, with_text_only=True)
     sampler = system.sampler(system.sampling(max_text_pieces=30), tokenizer, config, num_classes=NUM_CLASSES)
     store, corpus = make_rows()
     lengths = RowLengths(corpus, np.repeat([each.num_regions for each in store.values()], 3), tokenizer)

@@ -240,9 +240,8 @@ def test_a_plain_list_of_captions(tmp_path: Path) -> None:
     ]  # fmt: skip
     path.write_text(json.dumps(rows))
     captions, notes = read_captions(str(path))
-    assert [(each.name, each.text) for each in captions] == [
-        ("train/a.jpg", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat."),
-    ]  # fmt: skip
+    read = [("train/a.jpg", "A dog."), ("42", "One."), ("42", "Two."), ("b", "A cat.")]
+    assert [(each.name, each.text) for each in captions] == read
     assert "none of image, image_id, id" in notes[0] and "(entries 4, 5, 6)" in notes[0]
     path.write_text("[1, 2]")
     with pytest.raises(ValueError, match="expected "):

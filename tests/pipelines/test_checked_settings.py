@@ -177,9 +177,8 @@ def test_what_is_there_decides_before_the_default(named: dict[str, object], syst
 
 
 def test_folders_name_their_systems_by_the_class_of_the_model() -> None:
-    assert {name: each.architecture for name, each in NAMED_SYSTEMS.items()} == {
-        name: system.model_class.__name__ for name, system in SYSTEMS.items()
-    }
+    built = {name: system.model_class.__name__ for name, system in SYSTEMS.items()}
+    assert {name: each.architecture for name, each in NAMED_SYSTEMS.items()} == built
 
 
 def test_a_recipe_goes_on_from_a_named_checkpoint(tmp_path: Path) -> None:

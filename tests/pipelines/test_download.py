@@ -116,9 +116,8 @@ def test_sbu_lists_and_captions_with_line_ends(server: FaultyServer, tmp_path: P
     captions = ["a\tcaption\r\nof two lines", "b", "c"]
     path.write_text(json.dumps({"image_urls": urls, "user_ids": ["x", "y", "z"], "captions": captions}))
     download(str(path), tmp_path / "out")
-    assert (tmp_path / "out" / "local.tsv").read_text() == (
-        "a caption of two lines\timages/00000/00000000.jpg\nc\timages/00000/00000002.jpg\n"
-    )
+    lines = ("a caption of two lines\timages/00000/00000000.jpg", "c\timages/00000/00000002.jpg\n")
+    assert (tmp_path / "out" / "local.tsv").read_text() == "\n".join(lines)
     assert letters(tmp_path / "out") == {1: ("list", "no http or https URL")}
 
 
@@ -279,9 +278,8 @@ def test_a_url_is_asked_for_as_it_is_written(server: FaultyServer, tmp_path: Pat
     names = ["0.jpg?a=%2C,%41+b;c=%e9", "1.jpg?x=y#place", "2.jpg?two words", "3.jpg?é"]
     urls = [server.url("good").removesuffix("0.jpg") + name for name in names]
     assert download(write_list(tmp_path / "list.tsv", urls), tmp_path / "out").images == 4
-    assert server.requests == dict.fromkeys(
-        ["/good/0.jpg?a=%2C,%41+b;c=%e9", "/good/1.jpg?x=y", "/good/2.jpg?two%20words", "/good/3.jpg?%C3%A9"], 1
-    )
+    asked = ("0.jpg?a=%2C,%41+b;c=%e9", "1.jpg?x=y", "2.jpg?two%20words", "3.jpg?%C3%A9")
+    assert server.requests == {f"/good/{name}": 1 for name in asked}
 
 
 def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Cli) -> None:

@@ -136,9 +136,8 @@ def test_thousands_of_urls_with_kills_in_between(tmp_path: Path) -> None:
         for kill in range(1, 6):
             run = start(rows, tmp_path / "out", *options, log=subprocess.DEVNULL)
             kill_after_requests(run, server, kill * count // 8)
-        output = subprocess.run(
-            [*COMMAND, rows, str(tmp_path / "out"), *options, "--json"], capture_output=True, text=True, check=True
-        ).stdout
+        command = [*COMMAND, rows, str(tmp_path / "out"), *options, "--json"]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         summary = json.loads(output.splitlines()[-1])
         print(f"{count} URLs, killed five times: {summary['images']} stored, dead {summary['failures']}")
         found = content(tmp_path / "out")

@@ -142,9 +142,8 @@ def test_each_of_a_question_s_ten_answers_comes_alike(draws: int) -> None:
     text = TaskCorpusText("\n".join([" ".join(WORDS[:3]), *answers]), ("image-0",), None)
     corpus = TaskCorpus({"image-0": record(0)}, TaskTable(["image-0"], [((0,), text)], as_pair=False))
     config = small_model("visualbert", dropout=0.0).config
-    sampler = VisualBertSampler(
-        VisualBertSampling(text_form="task_text", with_regions=False), words, config, num_classes=NUM_CLASSES
-    )
+    sampling = VisualBertSampling(text_form="task_text", with_regions=False)
+    sampler = VisualBertSampler(sampling, words, config, num_classes=NUM_CLASSES)
     found: Counter[int] = Counter()
     for random in generators(draws):
         sample = sampler.sample(corpus, 0, random)

@@ -88,9 +88,8 @@ def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
     event = json.loads(cloud.out.splitlines()[-1])
     assert event["images"] == 8 and event["device"] == "cuda" and event["slots"] is None
     assert "--machine_type=g2-standard-8" in event["beam_options"]
-    assert [option.partition("=")[0] for option in event["missing_beam_options"]] == [
-        "--project", "--region", "--temp_location", "--sdk_container_image",
-    ]  # fmt: skip
+    missing = [option.partition("=")[0] for option in event["missing_beam_options"]]
+    assert missing == ["--project", "--region", "--temp_location", "--sdk_container_image"]
     cluster = roibeam(*base, "--runner", "flink", "--", "--flink_master=localhost:1", "--parallelism=3")
     assert cluster.code == 0 and "warning: 1 shard for 3 at once" in cluster.out
     # The CPU of this machine says nothing of how many images make a shard.
