@@ -1,8 +1,6 @@
 """Every pre-training objective of every system on ten drawn captions, texts of a task or lines of text; models of
 milliseconds a step."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tempfile
@@ -135,7 +133,7 @@ def small_model(name: str, *, dropout: float) -> nn.Module:
     return system.model_class(system.sizes["small"](**fields, **dict.fromkeys(dropouts, dropout)))
 
 
-def small_rules(name: str, model_config: Any) -> SomeUnmasked:
+def small_rules(name: str, model_config: Any) -> "SomeUnmasked":
     """The rules of an objective."""
     objective = OBJECTIVES[name]
     system = SYSTEMS[objective.system]

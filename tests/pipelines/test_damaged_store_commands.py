@@ -1,7 +1,5 @@
 """Stores hurt by a seed, given to commands: an error of one line, or the truth; never a crash, a hang or a lie."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -196,7 +194,7 @@ class Evaluation:
     figures: Any  # of the unhurt store
 
     @classmethod
-    def of(cls, store: Original, folder: Path, *, has_captions: bool) -> Evaluation:
+    def of(cls, store: Original, folder: Path, *, has_captions: bool) -> "Evaluation":
         from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "picture", "of", "things", *"0123456789"]
