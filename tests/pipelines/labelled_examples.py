@@ -69,8 +69,7 @@ def random_boxes(rng: np.random.Generator, count: int, side: int, *, whole: bool
     sizes = rng.uniform(2, side * rng.choice([0.2, 0.5, 1.0], count)[:, None], (count, 2))
     corners = rng.uniform(-0.2, 1.2, (count, 2)) * (side - sizes)
     low = np.clip(corners, 0, side - 1)
-    high = np.clip(corners + sizes, low + 1, side)
-    boxes = np.concatenate([low, high], axis=1)
+    boxes = np.concatenate([low, np.clip(corners + sizes, low + 1, side)], axis=1)
     return (np.floor(boxes) if whole else boxes).astype(np.float32)
 
 

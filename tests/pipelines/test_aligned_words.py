@@ -162,8 +162,7 @@ def test_a_run_on_vcr_and_its_own_boxes(roibeam: Cli, extract: Cli, made_data: P
     aligned = ("--set", "sampling.aligned_words=first_piece")
     given = ("--store", tmp_path / "given")
     ok(roibeam("pretrain", tmp_path / "run", *given, *options, *aligned, "--inspect-batch", 8))
-    page = (tmp_path / "run" / "batch.html").read_text()
-    assert len(re.findall(r"<sub>\d+</sub>", page)) > 8
+    assert len(re.findall(r"<sub>\d+</sub>", (tmp_path / "run" / "batch.html").read_text())) > 8
     ok(roibeam("pretrain", tmp_path / "without", *given, *options))
     assert log_of(tmp_path / "run")[0]["loss"] != log_of(tmp_path / "without")[0]["loss"]
 

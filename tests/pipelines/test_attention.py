@@ -225,8 +225,7 @@ def test_a_head_that_looks_at_the_right_region_finds_all_that_any_region_covers(
     assert kinds == {name for name in entity.recalls if "R@5 " in name}
     assert (entity.layer, entity.head) == (3, 2) and entity.verdict == ABOVE
     assert [(half.layer, half.head) for half in entity.halves] == [(3, 2), (3, 2)]
-    others = np.delete(entity.accuracy.ravel(), 2 * 4 + 1)
-    assert others.max() < entity.baseline.value + 0.12
+    assert np.delete(entity.accuracy.ravel(), 2 * 4 + 1).max() < entity.baseline.value + 0.12
     # An untrained model beside it, on the same questions.
     untrained = head_figures(plain, ENTITY, seed=0)
     assert untrained.baseline == entity.baseline
@@ -304,8 +303,7 @@ def test_a_few_images_have_no_verdict() -> None:
         found = head_figures(made_looks(np.ones((count, 1, 1), bool), np.zeros(count)), ENTITY, seed=0)
         assert (found.questions, found.difference.low, found.verdict) == (count, 1.0, verdict)
     looks = made_looks(np.ones((60, 1, 1), bool), np.zeros(60))
-    crowded = dataclasses.replace(looks, image=np.arange(60) % 6)
-    assert head_figures(crowded, ENTITY, seed=0).verdict == TOO_FEW
+    assert head_figures(dataclasses.replace(looks, image=np.arange(60) % 6), ENTITY, seed=0).verdict == TOO_FEW
 
 
 def test_the_best_head_is_an_active_one_where_there_is_any() -> None:
@@ -339,8 +337,7 @@ def test_pictures_show_the_six_layers_that_ground_phrases_best() -> None:
 def test_a_relation_of_the_paper_stands_beside_the_commonest_of_ours_and_all_ten_are_named() -> None:
     """compound and nn are one to the paper; a relation without questions has no figure of ours."""
     looks = made_looks(np.ones((60, 1, 1), bool), np.zeros(60))
-    names = np.array([ENTITY] * 10 + ["nn"] * 10 + ["compound"] * 40)
-    looks = dataclasses.replace(looks, population=names)
+    looks = dataclasses.replace(looks, population=np.array([ENTITY] * 10 + ["nn"] * 10 + ["compound"] * 40))
     entity, *relations = (head_figures(looks, name, seed=0) for name in (ENTITY, *relations_of(looks, ENTITY)))
     found = {row.name: None if ours is None else ours.name for row, ours in beside_paper(entity, relations)}
     assert list(found) == [row[0] for row in TABLE_2]

@@ -78,8 +78,7 @@ def test_boxes_targets_order_and_denominators_are_there(tokenizer):
 def test_a_feature_to_predict_and_rows_that_are_not_asked_for(tokenizer):
     target = torch.zeros(1, 3, 5)
     target[0, 1] = torch.tensor([3.0, -4.0, 0, 0, 0])
-    page = page_of(tokenizer, region_targets=target)
-    assert "its feature, 5 numbers of length 5.0" in page
+    assert "its feature, 5 numbers of length 5.0" in page_of(tokenizer, region_targets=target)
     assert "photo-7" not in page_of(tokenizer, rows=0)
 
 
@@ -90,8 +89,7 @@ def test_the_legend_names_the_marks_of_this_page_alone(tokenizer):
     assert "names region 3" not in page and "region to predict, and seen" not in page
     quiet = torch.full((1, len(tokenizer.encode(CAPTION).ids)), IGNORE_INDEX)
     assert "to predict</span>" not in page_of(tokenizer, text_labels=quiet)
-    named = torch.tensor([[[1, -1], [-1, -1], [-1, -1]]])
-    assert "names region 3" in page_of(tokenizer, aligned_words=named)
+    assert "names region 3" in page_of(tokenizer, aligned_words=torch.tensor([[[1, -1], [-1, -1], [-1, -1]]]))
 
 
 def test_photos_lie_under_the_boxes_and_the_page_stays_small(tokenizer):

@@ -176,8 +176,7 @@ def test_a_judge_of_pairs_and_python_read_them_alike(world: World, tmp_path: Pat
 
 def test_what_the_run_did_decides_and_not_the_width(world: World, tmp_path: Path) -> None:
     """A model of features that are six wider by themselves, such as VinVL's, gets no numbers."""
-    given = saved(tmp_path / "checkpoints" / "step-00000001")
-    folder = Path(given).parent
+    folder = Path(saved(tmp_path / "checkpoints" / "step-00000001")).parent
     (folder / "state.json").write_text('{"step": 1}')
     for rules, is_wider in (({"box_numbers": True}, True), ({"box_numbers": False}, False), ({}, False)):
         (folder / "config.json").write_text(json.dumps({"task": {"sampling": rules}, "recorded": {}}))

@@ -137,8 +137,7 @@ def test_batches_keep_the_budget_and_have_less_padding() -> None:
     steps = list(islice(task.steps(0, step_samples=STEP, rank=0, num_ranks=1), 10))
     assert max(task.padded) <= BUDGET and sum(map(len, steps)) == len(task.padded) > 20
     real = sum(int(batch.text_mask.sum() + batch.region_mask.sum()) for step in steps for batch in step)
-    plain = make_task(batch_size=3)
-    fixed = list(islice(plain.batches(0, rank=0, num_ranks=1), 10 * STEP // 3))
+    fixed = list(islice(make_task(batch_size=3).batches(0, rank=0, num_ranks=1), 10 * STEP // 3))
     padded = sum(batch.batch_size * (batch.text_ids.shape[1] + batch.region_mask.shape[1]) for batch in fixed)
     assert real == sum(int(batch.text_mask.sum() + batch.region_mask.sum()) for batch in fixed)
     assert 1 - real / sum(task.padded) < 0.6 * (1 - real / padded)

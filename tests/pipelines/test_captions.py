@@ -222,8 +222,7 @@ def test_a_folder_gets_the_captions_of_its_photos(photos: Path, made_data: Path)
 def test_another_caption_file_is_another_run(extract: Cli, photos: Path, made_data: Path, tmp_path: Path) -> None:
     command = (photos, tmp_path / "store")
     captions = made_data / "coco" / "captions_train2014.json"
-    done = ok(extract(*command, "--captions", captions, "--json"))
-    summary = json.loads(done.out.splitlines()[-1])
+    summary = json.loads(ok(extract(*command, "--captions", captions, "--json")).out.splitlines()[-1])
     assert summary["join"]["joined"] == 10 and summary["join"]["by_rule"]["id"] == 10
     assert summary["notes"][0] == "10 of 40 captions joined (10 by id); 2 of 8 captioned images found"
     again = extract(*command, "--captions", captions)

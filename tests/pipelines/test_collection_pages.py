@@ -199,8 +199,7 @@ def test_thresholds_that_would_drop_all_or_mean_nothing_are_refused(setting: str
 
 def test_a_relative_image_of_a_page_without_an_address_is_not_asked_for() -> None:
     assert look(GOOD, url=f"{NOWHERE}a.html").reason is Reason.RELATIVE_ADDRESS
-    whole = GOOD.replace("dog.jpg", "http://a.org/dog.jpg")
-    assert look(whole, url=f"{NOWHERE}a.html").candidate is not None
+    assert look(GOOD.replace("dog.jpg", "http://a.org/dog.jpg"), url=f"{NOWHERE}a.html").candidate is not None
 
 
 def test_texts_lose_what_nobody_sees_and_credits() -> None:
@@ -284,8 +283,7 @@ def test_a_warc_of_warcio_comes_back(tmp_path: Path, packed: bool) -> None:
 
 def test_a_damaged_record_costs_itself(tmp_path: Path) -> None:
     data = bytearray(write_warc(PAGES, packed=True))
-    starts = [at for at in range(len(data)) if data[at : at + 3] == b"\x1f\x8b\x08"]
-    second = starts[-4]
+    second = [at for at in range(len(data)) if data[at : at + 3] == b"\x1f\x8b\x08"][-4]
     data[second + 20 : second + 40] = bytes(20)
     found = read(tmp_path, bytes(data), packed=True, max_bytes=10_000)
     assert [page.url for page in found if isinstance(page, Page)] == [PAGES[at][0] for at in (0, 2, 3, 4)]

@@ -193,8 +193,7 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
     """UCLA's segment of regions is 0; under transformers' names it reads as 1, which is another vector."""
     VisualBertForPreTraining(VisualBertConfig(**WORDY)).save_pretrained(tmp_path / "ours")
     done = ok(roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official"))
-    told = "a.bin.json: settings that the file does not show (here first_region_segment 0, else 1)"
-    assert told in done.out
+    assert "a.bin.json: settings that the file does not show (here first_region_segment 0, else 1)" in done.out
     (tmp_path / "a.bin.json").unlink()
     with pytest.warns(UserWarning, match="regions are segment 1, .*taken as published.* num_attention_heads 1"):
         assert load_model(str(tmp_path / "a.bin")).model.config.first_region_segment == 1
@@ -213,8 +212,7 @@ def test_settings_that_no_shape_shows_come_back(image_size: int, tmp_path: Path,
     fields = made.config.own_fields()
     assert [getattr(again.model.config, name) for name in fields] == [getattr(made.config, name) for name in fields]
     assert again.changes == (f"settings read from {tmp_path / 'a.bin.json'}",) and not again.assumed
-    back = roibeam("convert", tmp_path / "a.bin", tmp_path / "back", "--to", "roibeam")
-    assert "a.bin.json" in back.out
+    assert "a.bin.json" in roibeam("convert", tmp_path / "a.bin", tmp_path / "back", "--to", "roibeam").out
     assert load_model(str(tmp_path / "back")).model.config.num_attention_heads == 4
     (tmp_path / "b.bin").write_bytes((tmp_path / "a.bin").read_bytes())
     assert load_model(str(tmp_path / "b.bin"), options=tmp_path / "a.bin.json").model.config == again.model.config

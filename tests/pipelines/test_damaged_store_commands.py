@@ -68,8 +68,7 @@ def extracted(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str,
     from roibeam.pipelines.toyworld.rendering import draw_samples
 
     folder = tmp_path_factory.mktemp("extracted")
-    captions = draw_samples(folder, count=12)
-    given = ("--captions", captions, "--shard-size", 9, *tiny_network)
+    given = ("--captions", draw_samples(folder, count=12), "--shard-size", 9, *tiny_network)
     code, said = run("extract", folder / "images", folder / "store", *given, seconds=600)
     assert not code, said
     with FeatureStore(folder / "store") as opened:

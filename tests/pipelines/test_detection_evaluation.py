@@ -94,8 +94,7 @@ def knowing_detector(photos: list[LabelledImage], *, blind: bool = False) -> Det
         return RegionOutputs(torch.zeros(len(boxes), 2), classes, attributes, deltas)
 
     sizes = {"num_classes": NUM_CLASSES, "num_attributes": NUM_ATTRIBUTES, "short_edge": HEIGHT}
-    config = DetectorConfig(**sizes, long_edge=2 * HEIGHT)
-    return built(config, CONVENTIONS["hf"], proposals, heads)
+    return built(DetectorConfig(**sizes, long_edge=2 * HEIGHT), CONVENTIONS["hf"], proposals, heads)
 
 
 def built(

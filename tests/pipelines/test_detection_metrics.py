@@ -257,8 +257,7 @@ def test_the_best_hundred_of_a_photo_count() -> None:
 def test_nothing_to_find_or_nothing_found() -> None:
     nothing = Found(np.empty((0, 4), np.float32), np.empty(0, np.int64), np.empty(0, np.float32))
     assert astuple(ours([(labelled(), nothing)])) == (None,) * 12
-    only_crowds = labelled([[0, 0, 50, 50]], [0], crowds=[True])
-    assert astuple(ours([(only_crowds, nothing)])) == (None,) * 12
+    assert astuple(ours([(labelled([[0, 0, 50, 50]], [0], crowds=[True]), nothing)])) == (None,) * 12
     missed = ours([(labelled([[0, 0, 50, 50]], [0]), nothing)])
     assert (missed.ap, missed.ap50, missed.ar100, missed.ap_medium) == (0, 0, 0, 0)
     assert (missed.ap_small, missed.ap_large, missed.ar_small) == (None, None, None)
@@ -298,8 +297,7 @@ def test_calibration_by_hand() -> None:
     assert (result.num_regions, result.num_background, result.accuracy) == (4, 2, 0.5)
     by_hand = (abs(1.8 - 1) + abs(0.5 - 1) + abs(0.7 - 0)) / 4
     assert result.expected_error == pytest.approx(by_hand, abs=1e-6)
-    likelihoods = [0.9, 0.1 / 3, 0.5, 0.1]
-    assert result.negative_log_likelihood == pytest.approx(-np.log(likelihoods).mean(), rel=1e-5)
+    assert result.negative_log_likelihood == pytest.approx(-np.log([0.9, 0.1 / 3, 0.5, 0.1]).mean(), rel=1e-5)
     filled = [each for each in result.bins if each.num_regions]
     assert [each.num_regions for each in filled] == [1, 1, 2]
     assert [each.accuracy for each in filled] == [1, 0, 0.5]

@@ -115,8 +115,7 @@ def test_photos_do_not_depend_on_batch_size_or_processes(photos):
 def test_an_epoch_shows_each_photo_once_and_the_next_one_otherwise(photos):
     task = task_on(photos, batch_size=4, short_edges=(48, 64))
     assert task.num_samples == 12
-    rows = photos_of(taken(task, 6))
-    names, pixels, _, seeds = zip(*rows, strict=True)
+    names, pixels, _, seeds = zip(*photos_of(taken(task, 6)), strict=True)
     assert sorted(names[:12]) == sorted(names[12:]) == sorted(each.image_id for each in photos.images)
     assert names[:12] != names[12:]
     assert {min(each.shape[1:]) for each in pixels} == {48, 64}
@@ -174,15 +173,12 @@ def test_other_labels_are_another_run(photos, tmp_path):
 
 
 def test_a_checkpoint_is_a_detectors_folder(photos, tmp_path):
-    result = run(photos, tmp_path / "run")
-    folder = read_detector_folder(result.checkpoint / "model")
+    folder = read_detector_folder(run(photos, tmp_path / "run").checkpoint / "model")
     assert (folder.config, folder.conventions) == (TINY, COMPUTES)
     assert folder.class_names == photos.class_names and folder.attribute_names == photos.attribute_names
     detector = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
-    trained = load_file(folder.weights)
-    assert not torch.equal(trained["backbone.stem.conv1.norm.running_var"], torch.ones(4))
-    image = read_photo(photos.images[0], photos.root, "applied")
-    regions = detector([image])[0]
+    assert not torch.equal(load_file(folder.weights)["backbone.stem.conv1.norm.running_var"], torch.ones(4))
+    regions = detector([read_photo(photos.images[0], photos.root, "applied")])[0]
     assert len(regions.boxes) and regions.class_probabilities.shape[1] == 25
     assert regions.attribute_ids is not None and regions.attribute_ids.max() < 19
 
@@ -238,8 +234,7 @@ def test_coco_trains_a_detector_without_attributes(world, tmp_path):
     labels = coco / "annotations" / "instances_train2014.json"
     photos = open_labelled_photos(str(labels), image_root=str(coco / "train2014"))
     assert len(photos.class_names) == 24 and photos.attribute_names == ()
-    config = replace(TINY, num_attributes=0)
-    result = run(photos, tmp_path / "run", config=config)
+    result = run(photos, tmp_path / "run", config=replace(TINY, num_attributes=0))
     assert result.last["attributes"] == 0 and result.last["attribute_accuracy"] is None
     folder = read_detector_folder(result.checkpoint / "model")
     assert not any("attr" in name or "embedding" in name for name in load_file(folder.weights))
@@ -282,8 +277,7 @@ def test_two_processes_are_two_micro_batches(tmp_path, command_options):
 
 def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     out = tmp_path / "run"
-    done = ok(roibeam("detector", "train", out, *command_options, "--json"))
-    facts = json.loads(done.out)
+    facts = json.loads(ok(roibeam("detector", "train", out, *command_options, "--json")).out)
     assert facts["step"] == 4
     page = (out / "report.html").read_text()
     assert "24 classes, 19 attributes" in page.partition("</header>")[0]

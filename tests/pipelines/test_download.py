@@ -247,8 +247,7 @@ def test_the_address_that_is_connected_to_is_the_one_that_was_checked(server: Fa
 def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     with serve(self_signed(tmp_path / "key.pem")) as server:
         url = f"https://127.0.0.1:{server.port}/good/0.jpg"
-        coverage = download(write_list(tmp_path / "list.tsv", [url]), tmp_path / "out")
-        assert coverage.failures == {"TLS error": 1}
+        assert download(write_list(tmp_path / "list.tsv", [url]), tmp_path / "out").failures == {"TLS error": 1}
         assert not server.requests
 
 
@@ -263,8 +262,7 @@ def self_signed(path: Path) -> Path:
         .sign(key, hashes.SHA256())
     )  # fmt: skip
     forms = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    private = key.private_bytes(*forms)
-    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    path.write_bytes(key.private_bytes(*forms) + certificate.public_bytes(serialization.Encoding.PEM))
     return path
 
 
@@ -291,7 +289,6 @@ def test_the_command(server: FaultyServer, tmp_path: Path, roibeam: Cli) -> None
     done = roibeam("download", rows, out, *loopback, "--max-failures", "0.5", "--json")
     assert done.code == 1
     assert "66.7 % of the rows have no image, more than the 50 % of --max-failures" in done.err
-    events = [json.loads(line) for line in done.out.splitlines()]
-    progress, summary = events[-2:]
+    progress, summary = [json.loads(line) for line in done.out.splitlines()][-2:]
     assert (summary["event"], summary["images"], summary["failures"]) == ("summary", 1, {"HTTP 404": 2})
     assert (progress["event"], progress["images"], progress["total"]) == ("progress", 3, 3)

@@ -101,8 +101,7 @@ def test_a_site_may_call_us_what_its_log_calls_us(user_agent: str, names: tuple[
 
 def test_headers_that_speak_of_use() -> None:
     headers = {"X-Robots-Tag": ["all", "nofollow"], "tdm-reservation": ["1"]}
-    said = usage_directives(lambda name: headers.get(name, ()))
-    assert said == ("all", "nofollow", "tdm-reservation: 1")
+    assert usage_directives(lambda name: headers.get(name, ())) == ("all", "nofollow", "tdm-reservation: 1")
 
 
 @pytest.mark.parametrize(

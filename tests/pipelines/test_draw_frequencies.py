@@ -58,8 +58,7 @@ def test_half_of_the_photos_are_mirrored_and_short_edges_come_alike(draws: int) 
 
 
 def test_rules_without_a_choice_draw_none() -> None:
-    drawn = {PhotoRules(flip=False).draw(random, 600) for random in generators(200)}
-    assert drawn == {(600, False)}
+    assert {PhotoRules(flip=False).draw(random, 600) for random in generators(200)} == {(600, False)}
 
 
 class NotedPhotos:
@@ -108,8 +107,7 @@ def test_negatives_of_a_run_s_rows_come_alike(rows: int) -> None:
 
     Three rows of a group have 3, 4 and 2 regions; in each the second is predicted.
     """
-    objective = "vilbert-contrastive"
-    task = make_task(objective, batch_size=50)
+    task = make_task("vilbert-contrastive", batch_size=50)
     seeds: list[int] = []
     for batch in RowsTask.batches(task, 0, rank=0, num_ranks=1):  # without notes of what it sees
         seeds += batch.draw_seeds
