@@ -216,5 +216,4 @@ class SomeUnmasked:
 def _nothing_predicted(sample: PretrainSample) -> PretrainSample:
     nothing = np.full_like(sample.text_labels, IGNORE_INDEX)
     twin = None if sample.twin is None else _nothing_predicted(sample.twin)
-    unseen = np.zeros_like(sample.predicted)
-    return dataclasses.replace(sample, text_labels=nothing, predicted=unseen, twin=twin)
+    return dataclasses.replace(sample, text_labels=nothing, predicted=np.zeros_like(sample.predicted), twin=twin)

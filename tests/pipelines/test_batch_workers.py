@@ -75,8 +75,7 @@ def test_a_run_with_workers_is_the_run_without_also_after_a_stop(tmp_path, syste
     store = make_store()
     settings = {"train_config": TrainConfig(steps=5, learning_rate=1e-3, device="cpu"), "system": SYSTEMS[system]}
     alone = run_pretrain(store, tmp_path / "alone", data=DataConfig(batch_size=3), **settings)
-    helped = DataConfig(batch_size=3, workers=2)
-    run_pretrain(store, tmp_path / "helped", data=helped, stop_at_step=2, **settings)
+    run_pretrain(store, tmp_path / "helped", data=DataConfig(batch_size=3, workers=2), stop_at_step=2, **settings)
     other = DataConfig(batch_size=3, workers=1)
     goes_on = run_pretrain(store, tmp_path / "helped", data=other, resume=True, **settings)
     left, right = (load_file(run.training.checkpoint / "model" / "model.safetensors") for run in (alone, goes_on))

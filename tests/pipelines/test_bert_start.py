@@ -189,8 +189,7 @@ def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Cli, pictures: Picture
     assert not (tmp_path / "no" / "tokenizer").exists()
     words += ("--steps", 1, "--batch-size", 2, "--learning-rate", 1e-12, "--system", "vlbert")
     ok(roibeam("pretrain", tmp_path / "run", *words))
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["recorded"]["bert"] == str(tmp_path / "bert")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["recorded"]["bert"] == str(tmp_path / "bert")
     model: Any = load_model(str(tmp_path / "run")).model
     assert model.config.hidden_size == 32 and model.config.vocab_size == len(WORDS)
     ours = model.state_dict()["vlbert.encoder.layers.1.attention.query.weight"]

@@ -65,8 +65,7 @@ def test_captions_join_by_id_then_by_path() -> None:
     ],
 )
 def test_numbers_of_data_sets_name_one_image(name: str, image_id: str, rule: str | None) -> None:
-    found = ImageFinder(["a/b", image_id, "c"]).look_up(name)
-    assert found == (None if rule is None else Found(image_id, 1, rule))
+    assert ImageFinder(["a/b", image_id, "c"]).look_up(name) == (None if rule is None else Found(image_id, 1, rule))
 
 
 def test_a_number_of_two_images_is_ambiguous() -> None:

@@ -100,8 +100,7 @@ def test_of_nlvr2_it_is_the_commonest_label_and_groups_of_one_label() -> None:
     # Of groups with both labels no label is always right, and a coin is right in all four of one group in sixteen.
     mixed = nlvr2_measures(JudgedStatement(f"d-1-{row}-0", True, row % 2 == 0) for row in range(4))
     assert chances(mixed) == {"accuracy": 0.5, "consistency": 1 / 16}
-    untold = nlvr2_measures([JudgedStatement("d-1-0-0", True)])
-    assert chances(untold) == {"accuracy": None, "consistency": None}
+    assert chances(nlvr2_measures([JudgedStatement("d-1-0-0", True)])) == {"accuracy": None, "consistency": None}
 
 
 # A choice by lot

@@ -122,8 +122,7 @@ def test_every_tampered_array_of_the_end_to_end_case_is_named(with_photos: Path)
         arrays["box_mask"] = ~arrays["box_mask"]
 
     change_arrays(with_photos / "e2e_batch.npz", change)
-    misses = missed(run(with_photos, only="e2e*")["detector/e2e_batch"])
-    assert set(misses) == set(tampered)
+    assert set(missed(run(with_photos, only="e2e*")["detector/e2e_batch"])) == set(tampered)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +171,7 @@ def test_batch_order_salt_and_weights_matter(with_photos: Path) -> None:
     write_json(folder / "case.json", options | {"batch_order": [NAMES[0], *NAMES[:0:-1]]})
     assert "raw_sizes_hw" in missed(run(folder, only=f"{SET}_batch")[f"detector/{SET}_batch"])
     write_json(folder / "case.json", options | {"salt": 8})
-    result = run(folder, only=f"weight_sums_{SET}")[f"detector/weight_sums_{SET}"]
-    assert set(missed(result)) == {"sum", "abs_sum"}
+    assert set(missed(run(folder, only=f"weight_sums_{SET}")[f"detector/weight_sums_{SET}"])) == {"sum", "abs_sum"}
 
 
 def test_a_folder_may_ask_for_closer_values_never_for_looser_ones(with_photos: Path) -> None:

@@ -195,8 +195,7 @@ def test_frozen_stages_and_norms_of_a_weight_file_stay(photos, tmp_path):
 
 
 def test_a_resnet_of_another_detector_starts_a_new_one(photos, tmp_path):
-    other = replace(TINY, num_classes=3, num_attributes=2)
-    first = build_detector(other, weights="random:2", conventions=COMPUTES)
+    first = build_detector(replace(TINY, num_classes=3, num_attributes=2), weights="random:2", conventions=COMPUTES)
     path = tmp_path / "other.safetensors"
     save_file(dict(first.state_dict()), path)
     begun = build_start(TINY, COMPUTES, Start(resnet=str(path)), seed=0).state_dict()
