@@ -47,9 +47,10 @@ MODELS: dict[str, Callable[..., Any]] = {
 WITHOUT_MATCH, WITHOUT_REGIONS = ("VL-BERT",), ("VisualBERT", "VisualBERT, late fusion")
 
 
-def build(name: str) -> Any:
+def build(name: str, **own: Any) -> Any:
+    """With weights far from a start, where all regions look alike."""
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
+    model = MODELS[name](**own).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from captioned_records import CAPTIONS, TINY, captioned, make_store, pretrain_with
-from evaluated_models import SIZES, VILBERT
+from evaluated_models import SIZES, VILBERT, build
 from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.record.region_record import RegionRecord
@@ -19,7 +19,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.features.writing.store_writer import StoreWriter
 from roibeam.model.vilbert.encoder import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.pipelines.analysis.analysis_settings import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.probe import pair_batch
@@ -88,17 +88,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(folder, folder / "store", folder / "by-hand")
 
 
-def drawn_model(model: Any) -> Any:
-    """Far from a start, where all regions look alike."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape) * 0.3)
-    return model.eval()
-
-
-def visual_bert(**fields: Any) -> VisualBertForPreTraining:
-    return cast(VisualBertForPreTraining, drawn_model(VisualBertForPreTraining(VisualBertConfig(**MODEL | fields))))
+def visual_bert(**fields: Any) -> Any:
+    return build("VisualBERT", **MODEL | fields)
 
 
 def saved(folder: Path) -> str:

@@ -112,14 +112,11 @@ def test_of_vcr_it_is_one_of_four_and_one_of_sixteen() -> None:
     assert chances(measures) == {name: measure.mean for name, measure in measures.items()}
 
 
-def phrase(covering: Sequence[bool]) -> GroundedPhrase:
-    return GroundedPhrase("image", ("people",), np.array(covering, bool))
-
-
 def test_of_phrases_it_is_regions_in_random_order() -> None:
     shown = [(True, *[False] * 5), (True, True, *[False] * 4), (False, False, False), ()]
     expected = [np.mean([any(order[:5]) for order in itertools.permutations(each)]) for each in shown]
-    found = chances(grounding_measures([phrase(each) for each in shown]))
+    phrases = [GroundedPhrase("image", ("people",), np.array(each, bool)) for each in shown]
+    found = chances(grounding_measures(phrases))
     assert found["R@5"] == found["R@5 people"] == pytest.approx(float(np.mean(expected)))
     assert found["R@1"] == pytest.approx((1 / 6 + 2 / 6) / 4) and found["upper bound"] is None
 

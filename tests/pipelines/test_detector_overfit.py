@@ -38,7 +38,8 @@ def test_the_eight_photos_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     instances = json.loads((shared_data / "coco" / "instances_train2014.json").read_text())
     sizes = {image["id"]: (image["height"], image["width"]) for image in instances["images"]}
     for entry in instances["annotations"]:
-        entry["ignore"] = int(too_small(entry["bbox"], *sizes[entry["image_id"]]))
+        _, factor = input_size(sizes[entry["image_id"]], SHORT_EDGE, LONG_EDGE, CONVENTIONS["vlbert-e2e"])
+        entry["ignore"] = int(min(entry["bbox"][2:]) * factor < SMALLEST_SIDE)
     coco, visual_genome = tmp_path / "instances.json", tmp_path / "train.txt"
     coco.write_text(json.dumps(instances))
     write_visual_genome(tmp_path, instances)
@@ -53,11 +54,6 @@ def test_the_eight_photos_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     assert found[visual_genome]["attribute_accuracy"]["given_boxes"] > 0.9
     assert found[visual_genome]["attribute_accuracy"]["matched_boxes"] > 0.9
     assert found[visual_genome]["objects"]["mean"] > 0.9
-
-
-def too_small(box: list[float], height: int, width: int) -> bool:
-    _, factor = input_size((height, width), SHORT_EDGE, LONG_EDGE, CONVENTIONS["vlbert-e2e"])
-    return min(box[2], box[3]) * factor < SMALLEST_SIDE
 
 
 def write_visual_genome(folder: Path, instances: dict[str, Any]) -> None:

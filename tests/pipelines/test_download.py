@@ -29,7 +29,6 @@ LIMITS = DownloadLimits(
     connections=32, per_host=32, attempts=2, connect_seconds=5, stall_seconds=0.5, total_seconds=1.5,
     backoff_seconds=0.01, max_redirects=3, max_bytes=1_000_000,
 )  # fmt: skip
-LOOPBACK = ("127.0.0.1",)
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def server() -> Iterator[FaultyServer]:
 
 def download(rows: str, out: Path, **options: Any) -> Coverage:
     resolver = options.pop("resolver", None)
-    given = {"limits": LIMITS, "allow_private": LOOPBACK} | options
+    given = {"limits": LIMITS, "allow_private": ("127.0.0.1",)} | options
     return run_download(rows, out, DownloadOptions(**given), resolver=resolver)
 
 

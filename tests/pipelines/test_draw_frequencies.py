@@ -2,7 +2,8 @@
 
 import itertools
 from collections import Counter
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,24 +62,15 @@ def test_rules_without_a_choice_draw_none() -> None:
     assert {PhotoRules(flip=False).draw(random, 600) for random in generators(200)} == {(600, False)}
 
 
-class NotedPhotos:
-    """In the place of threads that prepare labelled photos: `drawn` has each place, its edge and whether mirrored."""
-
-    def __init__(self) -> None:
-        self.drawn: list[tuple[int, int, bool]] = []
-
-    def submit(self, prepare: object, place: int, edge: int, flip: bool) -> None:
-        self.drawn.append((place, edge, flip))
-
-
 def drawn_of_labelled(draws: int, **rules: Any) -> tuple[list[tuple[int, bool]], list[int]]:
     """Short edge, mirrored or not, and the seed of the sampled regions of a detector's photos, epoch by epoch."""
     images = tuple(labelled([[0, 0, 9, 9]], [0], file_name=f"{n}.png", image_hw=(50, 60)) for n in range(ROWS))
     photos = LabelledPhotos(images, "", ("ball",), (), {})
-    batches, pool = LabelledBatches(photos, DETECTOR, COMPUTES, seed=3, **rules), NotedPhotos()
-    seeds = [batches.coming(cast(Any, pool), *divmod(number, ROWS)).seed for number in range(draws)]
-    assert [place for place, *_ in pool.drawn] == [number % ROWS for number in range(draws)]
-    return [(edge, flip) for _, edge, flip in pool.drawn], seeds
+    batches, drawn = LabelledBatches(photos, DETECTOR, COMPUTES, seed=3, **rules), list[tuple[int, int, bool]]()
+    pool: Any = SimpleNamespace(submit=lambda prepare, *shown: drawn.append(shown))  # in the place of threads
+    seeds = [batches.coming(pool, *divmod(number, ROWS)).seed for number in range(draws)]
+    assert [place for place, *_ in drawn] == [number % ROWS for number in range(draws)]
+    return [(edge, flip) for _, edge, flip in drawn], seeds
 
 
 @DRAWS

@@ -217,6 +217,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*toy, "--captions", folder / "others.token"), "none of 2 captioned images is among the 8 images"),
         WrongCall((*toy, "--captions", folder / "whole.token"),
                   "so the file is of more photos than these. That is a normal case: allow it with --min-match 0.09"),
+        WrongCall((*toy, "--captions", gone), f"no such file or folder: --captions '{gone}'"),
         WrongCall((*toy, "--captions", photos), "is a folder; name a file"),
         WrongCall((*toy, "--captions", folder / "broken.json"), "broken.json"),
         WrongCall((*toy, "--photos", file), "is a file; name a folder"),
