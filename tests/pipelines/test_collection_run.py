@@ -24,6 +24,7 @@ from roibeam.pipelines.collection.request import need_packages
 from roibeam.pipelines.collection.same_images import EvaluationImages, groups_of_same, is_distinctive, perceptual_hash
 from roibeam.pipelines.collection.thresholds import AggregationThresholds, PictureThresholds
 from roibeam.pipelines.data.datasets.photo_folders import DRAWN_WORLD, WEB_FORMAT, are_toy_photos, world_of
+from roibeam.pipelines.data.download.url_list import UrlList
 from roibeam.pipelines.data.source_kinds import open_source
 
 BLOCK = "The dog is an animal that people keep at home, and it likes to run in the park every day."
@@ -112,9 +113,9 @@ def test_each_page_is_a_pair_or_has_its_reason(collected: Path) -> None:
     reasons = {letter["location"].split("/")[-2]: letter["reason"] for letter in fetched}
     assert reasons["latest"] == reasons["moved-inside"] == "private address"  # a redirect leads nowhere else either
     assert reasons["forbidden"] == "robots.txt" and reasons["optout"] == "opted out"
-    brown = next(pair for pair in pairs if "brown" in pair["caption"])
-    assert brown["num_pages"] == 2 and brown["image_url"].endswith("copy.png")  # the larger of two copies
-    assert brown["text_source"] == "alt"
+    (brown,) = (pair for pair in pairs if "brown" in pair["caption"])
+    assert brown["image_url"].endswith("copy.png")  # the larger of two copies
+    assert (brown["num_pages"], brown["text_source"]) == (2, "alt")
     assert summary["notes"][0].startswith("step off: porn")
 
 
@@ -123,8 +124,6 @@ def test_the_lists_are_read_by_download_and_extract(collected: Path) -> None:
     source = open_source(str(collected / "local.tsv"))
     assert {image.image_id.rpartition("/")[2] for image in source.images} == ids
     assert all((collected / "photos" / f"{one[:2]}").is_dir() for one in ids)
-    from roibeam.pipelines.data.download.url_list import UrlList
-
     assert UrlList(str(collected / "pairs.tsv")).num_urls == len(ids)
 
 
@@ -207,8 +206,8 @@ def test_racy_pictures_go_unless_a_collection_was_begun_without(site: Site, tmp_
     begun = json.loads(state.read_text())
     assert json.loads((tmp_path / "out" / "collection.json").read_text())["notes"][0].startswith("step off: natural")
     state.write_text(json.dumps({key: value for key, value in begun.items() if key not in ("sha256", "drops_racy")}))
-    again = roibeam(*words)
-    assert again.code == 0 and "racy pictures stay, as when this collection was begun" in again.err + again.out
+    again = ok(roibeam(*words))
+    assert "racy pictures stay, as when this collection was begun" in again.err + again.out
     part = next((tmp_path / "out" / "work" / "pictures").rglob("*.json"))
     assert '"max_racy": 1.01' in part.read_text().replace("\\", "")
     chosen = roibeam(*words, "--set", "picture.max_racy=0.6")
@@ -232,8 +231,8 @@ def test_without_nudenet_the_collection_says_that_such_pictures_stay(
 
 
 def test_a_dry_run_writes_nothing(site: Site, tmp_path: Path, roibeam: Cli) -> None:
-    done = roibeam("collect", "run", site.pages, tmp_path / "out", "--no-nsfw", "--dry-run")
-    assert done.code == 0 and "11 files of pages" in done.out and not (tmp_path / "out").exists()
+    done = ok(roibeam("collect", "run", site.pages, tmp_path / "out", "--no-nsfw", "--dry-run"))
+    assert "11 files of pages" in done.out and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -294,9 +294,9 @@ def test_settings_out_of_range(tmp_path: Path, photos: list[LabelledImage], name
 def test_detectors_that_cannot_be_judged(tmp_path: Path, photos: list[LabelledImage]) -> None:
     detector = knowing_detector(photos)
     with pytest.raises(ValueError, match="the photos have 3 classes, the detector has 20"):
-        evaluate_detector(detector, photos, str(tmp_path), class_names=CLASSES[:3])
+        judged(detector, photos, tmp_path, class_names=CLASSES[:3])
     with pytest.raises(ValueError, match="the photos have 3 attributes, the detector has 12"):
-        evaluate_detector(detector, photos, str(tmp_path), class_names=CLASSES, attribute_names=ATTRIBUTES[:3])
+        judged(detector, photos, tmp_path, attribute_names=ATTRIBUTES[:3])
     with pytest.raises(ValueError, match=r"training mode.* call its eval\(\) first"):
         judged(knowing_detector(photos).train(), photos, tmp_path)
     diverged = tiny("hf")
