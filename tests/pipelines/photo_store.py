@@ -1,7 +1,5 @@
 """A store and the photos it was made of: noise of several sizes, stored without loss, so that every pixel tells."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,15 +59,12 @@ def draw_record(number: int, feature_dim: int) -> RegionRecord:
     ends = np.minimum(corners + 10 + random.uniform(0, 0.5, (count, 2)) * [width, height], [width - 1, height - 1])
     probabilities = random.dirichlet(np.full(NUM_CLASSES + 1, 0.3), count).astype(np.float16)
     return RegionRecord(
-        image_id=image_id(number),
-        height=height,
-        width=width,
+        image_id=image_id(number), height=height, width=width,
         boxes=np.concatenate([corners, ends], axis=1).astype(np.float32),
         features=random.standard_normal((count, feature_dim)).astype(np.float16),
         class_ids=probabilities[:, :-1].argmax(1).astype(np.uint16),
-        class_scores=random.random(count).astype(np.float32),
-        class_distribution=probabilities,
-    )
+        class_scores=random.random(count).astype(np.float32), class_distribution=probabilities,
+    )  # fmt: skip
 
 
 def write_photo_store(folder: Path, *, feature_dim: int, exif_orientation: str = "applied") -> PhotoStore:

@@ -1,7 +1,5 @@
 """Small groups of every form over made records, the networks of all systems, and batches of them."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, cast
 
@@ -74,9 +72,8 @@ def small_network(
     own: Any = named.model_class.config_class
     dropouts = {name: dropout for name in own.own_fields() if name.endswith("dropout")}
     fields = {**TINY, **SIZES.get(system, {}), **dropouts}
-    config = named.sizes["small"](
-        vocab_size=tokenizer().vocab_size, region_feature_size=WIDTH, max_position_embeddings=64, **fields
-    )
+    fields |= {"vocab_size": tokenizer().vocab_size, "region_feature_size": WIDTH, "max_position_embeddings": 64}
+    config = named.sizes["small"](**fields)
     network = started_network(named, named.model_class(config), asked or ASKED[kind], head, source="a test")
     network.module.eval()
     drop(network.module, dropout)

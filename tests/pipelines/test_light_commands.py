@@ -219,6 +219,7 @@ def test_a_wrong_call_is_told_in_two_lines_what_was_wrong_and_the_cure(
         short = call.err.replace(str(folder), "tmp").replace(str(pictures.photos.parent), "tmp")
         assert short.count("\n") <= 2 and len(short) <= 420, (len(short), short)
         assert len(short.splitlines()[-1]) <= 330, (len(short), short)
+    assert not (folder / "new").exists()  # where most of them would have written
 
 
 def test_every_command_with_json_is_asked_for_it(ran: dict[str, list[Ran]]) -> None:
