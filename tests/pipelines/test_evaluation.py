@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
@@ -147,20 +148,13 @@ def scores_one_by_one(model: Any, samples: EvaluationSamples, corpus: Any, rows:
 
 
 # What a model scores knows nothing of folds: two are enough, one that reads texts by themselves and one that does not.
-IN_FOLDS = ("ViLBERT", "VL-BERT, paper")
+IN_FOLDS = [("ViLBERT", 2), ("VL-BERT, paper", 2)]
+WHOLE = [("VL-BERT, paper", 1), ("ViLBERT", 1), ("ImageBERT", 1), ("InterBERT", 1)]
 
 
-@pytest.mark.parametrize("name", some(NAMES, ("VL-BERT, paper", "ViLBERT", "ImageBERT", "InterBERT")))
-def test_retrieval_is_that_of_pairs_one_by_one(name: str, tokenizer: Any, tmp_path: Path) -> None:
-    check_retrieval(name, 1, tokenizer, tmp_path)
-
-
-@pytest.mark.parametrize("name", some(NAMES, IN_FOLDS))
-def test_retrieval_in_folds_is_that_of_pairs_one_by_one(name: str, tokenizer: Any, tmp_path: Path) -> None:
-    check_retrieval(name, 2, tokenizer, tmp_path)
-
-
-def check_retrieval(name: str, folds: int, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", some(itertools.product(NAMES, (1, 2)), [*WHOLE, *IN_FOLDS]), ids=str)
+def test_retrieval_is_that_of_pairs_one_by_one(case: tuple[str, int], tokenizer: Any, tmp_path: Path) -> None:
+    name, folds = case
     store, captions, model = make_store(), make_captions(), build(name)
     _, figures = evaluate(model, tokenizer, tmp_path, folds=folds)
     ids = list(cast(Any, store))

@@ -110,114 +110,112 @@ def test_a_run_and_its_checkpoints_are_taken_as_their_model(saved, tmp_path):
         assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
 
 
-class TestWhatIsRefused:
-    @pytest.fixture
-    def folder(self, saved, tmp_path):
-        return shutil.copytree(saved, tmp_path / "joint")
+def rewrite(path, change):
+    path.write_bytes(change(path.read_bytes()))
 
-    def test_features_of_two_widths(self, folder):
-        change(folder, model={"region_feature_size": 64})
-        with pytest.raises(
-            ValueError, match=r"joint: the model reads region features of width 64 .* encoder makes 128"
-        ):
-            load_joint(folder)
 
-    def test_weights_of_another_model(self, folder):
-        change(folder, model={"num_hidden_layers": 3})
-        wrong = r"joint: parameter model.vlbert.encoder.layers.2\S*: the file has none, the config makes it \("
-        with pytest.raises(ValueError, match=wrong):
-            load_joint(folder)
+def retensor(folder, change):
+    """Writes the weights again, with what `change` makes of them."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors), folder / "model.safetensors")
 
-    def test_a_weight_too_much(self, folder):
-        tensors = load_file(folder / "model.safetensors")
-        save_file(tensors | {"model.other": torch.zeros(3)}, folder / "model.safetensors")
-        with pytest.raises(ValueError, match=r"parameter model.other: the file has \(3,\), the config makes it none"):
-            load_joint(folder)
 
-    def test_a_model_of_an_unknown_class(self, folder):
-        change(folder, model={"architectures": ["os.system"]})
-        with pytest.raises(
-            ValueError, match=r"config.json: architecture 'os.system' is unknown; there are VLBertForPre"
-        ):
-            load_joint(folder)
+def with_a_nan(tensors):
+    next(tensor for name, tensor in tensors.items() if name.startswith("region_encoder.")).view(-1)[0] = math.nan
+    return tensors
 
-    def test_an_unknown_field(self, folder):
-        change(folder, end_to_end={"masked": "black"})
-        with pytest.raises(ValueError, match=r"config.json: 'end_to_end' must have the fields .* 'masked'"):
-            load_joint(folder)
 
-    @pytest.mark.parametrize("stages", [["1"], None, [7]])
-    def test_stages_that_do_not_exist(self, folder, stages):
-        change(folder, region_encoder={"frozen_stages": stages})
-        with pytest.raises(ValueError, match=r"joint.*frozen_stages"):
-            load_joint(folder)
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', "{}" + " " * 2**20])
-    def test_another_config(self, folder, text):
-        (folder / "config.json").write_text(text)
-        with pytest.raises(ValueError, match=r"config.json: .*joint checkpoint's config.json"):
-            load_joint(folder)
 
-    def test_a_newer_format(self, folder):
-        path = folder / "config.json"
-        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-        with pytest.raises(ValueError, match='"format" is 2, this roibeam reads 1'):
-            load_joint(folder)
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda folder: change(folder, model={"region_feature_size": 64}),
+            r"joint: the model reads region features of width 64 .* encoder makes 128",
+        ),
+        (
+            lambda folder: change(folder, model={"num_hidden_layers": 3}),
+            r"joint: parameter model.vlbert.encoder.layers.2\S*: the file has none, the config makes it \(",
+        ),
+        (
+            lambda folder: change(folder, model={"architectures": ["os.system"]}),
+            r"config.json: architecture 'os.system' is unknown; there are VLBertForPre",
+        ),
+        (
+            lambda folder: change(folder, end_to_end={"masked": "black"}),
+            r"config.json: 'end_to_end' must have the fields .* 'masked'",
+        ),
+        *(
+            (
+                lambda folder, given=given: change(folder, region_encoder={"frozen_stages": given}),
+                "joint.*frozen_stages",
+            )
+            for given in (["1"], None, [7])
+        ),
+        *(
+            (
+                lambda folder, text=text: (folder / CONFIG).write_text(text),
+                r"config.json: .*joint checkpoint's config.json",
+            )
+            for text in ("{", "[]", '{"format": 1}', "{}" + " " * 2**20)
+        ),
+        (
+            lambda folder: rewrite(folder / CONFIG, lambda data: data.replace(b'"format": 1', b'"format": 2')),
+            '"format" is 2, this roibeam reads 1',
+        ),
+        (
+            lambda folder: rewrite(folder / WEIGHTS, lambda data: data[:-100]),
+            r"model\.safetensors: not a complete safetensors file",
+        ),
+        (lambda folder: (folder / WEIGHTS).unlink(), r"joint: model\.safetensors is missing"),
+        (
+            lambda folder: retensor(folder, lambda tensors: tensors | {"model.other": torch.zeros(3)}),
+            r"parameter model.other: the file has \(3,\), the config makes it none",
+        ),
+        (lambda folder: retensor(folder, with_a_nan), r"joint: parameter region_encoder\..* holds NaN or infinity"),
+    ],
+)
+def test_a_folder_that_does_not_fit_itself_is_refused(saved, tmp_path, damage, words):
+    folder = shutil.copytree(saved, tmp_path / "joint")
+    damage(folder)
+    with pytest.raises(ValueError, match=words):
+        load_joint(folder)
 
-    def test_damaged_weights(self, folder):
-        path = folder / "model.safetensors"
-        path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
-            load_joint(folder)
 
-    def test_one_bit_of_a_run_s_checkpoint(self, saved, tmp_path):
-        weights = as_checkpoint(saved, tmp_path / "run") / "model" / "model.safetensors"
-        data = bytearray(weights.read_bytes())
-        data[-1] ^= 1
-        weights.write_bytes(data)
-        with pytest.raises(ValueError, match=r"model\.safetensors: is damaged: its SHA-256 is not that in SHA256SUMS"):
-            load_joint(tmp_path / "run")
+def test_one_bit_of_a_run_s_checkpoint(saved, tmp_path):
+    weights = as_checkpoint(saved, tmp_path / "run") / "model" / WEIGHTS
+    rewrite(weights, lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"model\.safetensors: is damaged: its SHA-256 is not that in SHA256SUMS"):
+        load_joint(tmp_path / "run")
 
-    def test_weights_that_are_not_numbers(self, folder):
-        tensors = load_file(folder / "model.safetensors")
-        next(tensor for name, tensor in tensors.items() if name.startswith("region_encoder.")).view(-1)[0] = math.nan
-        save_file(tensors, folder / "model.safetensors")
-        with pytest.raises(ValueError, match=r"joint: parameter region_encoder\..* holds NaN or infinity"):
-            load_joint(folder)
 
-    def test_a_model_on_stored_features_and_the_other_way_round(self, saved, tmp_path):
-        joint_model("vlbert").model.save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match=r"of a model on stored features, which roibeam\.load_model reads"):
-            load_joint(tmp_path)
-        with pytest.raises(ValueError, match=r"config\.json is of a model with its region encoder, .*load_joint reads"):
-            VLBertForPreTraining.from_pretrained(saved)
+def test_a_model_on_stored_features_and_the_other_way_round(saved, tmp_path):
+    joint_model("vlbert").model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"of a model on stored features, which roibeam\.load_model reads"):
+        load_joint(tmp_path)
+    with pytest.raises(ValueError, match=r"config\.json is of a model with its region encoder, .*load_joint reads"):
+        VLBertForPreTraining.from_pretrained(saved)
 
-    def test_a_missing_file(self, folder):
-        (folder / "model.safetensors").unlink()
-        with pytest.raises(ValueError, match=r"joint: model\.safetensors is missing"):
-            load_joint(folder)
 
-    def test_an_encoder_that_its_config_does_not_make(self, tmp_path):
-        own = encoder()
-        backbone = Backbone(ENCODER, own.conventions)
-        backbone.res4 = backbone.res4[:1]
-        odd = RegionEncoder(ENCODER, backbone=backbone)
-        joint = EndToEndModel(awake(vlbert()), odd, EndToEndChoices(whole_image="box"))
-        with pytest.raises(ValueError, match=r"other parts than its config makes: parameter backbone.res4.1"):
-            save_joint(joint, tmp_path / "joint")
-        assert not list(tmp_path.iterdir())
+def test_an_encoder_that_its_config_does_not_make(tmp_path):
+    backbone = Backbone(ENCODER, encoder().conventions)
+    backbone.res4 = backbone.res4[:1]
+    odd = RegionEncoder(ENCODER, backbone=backbone)
+    joint = EndToEndModel(awake(vlbert()), odd, EndToEndChoices(whole_image="box"))
+    with pytest.raises(ValueError, match=r"other parts than its config makes: parameter backbone.res4.1"):
+        save_joint(joint, tmp_path / "joint")
+    assert not list(tmp_path.iterdir())
 
 
 class TestOfficialVLBert:
-    def test_round_trip(self, tmp_path):
+    def test_round_trip_under_the_official_names(self, tmp_path):
         joint = joint_model("vlbert")
         path = save_official_joint(joint, tmp_path / "vl-bert.model")
         fresh = EndToEndModel(vlbert(), RegionEncoder(ENCODER), joint.choices)
         load_official_joint(str(path), fresh)
         assert all(torch.equal(tensor, fresh.state_dict()[name]) for name, tensor in joint.state_dict().items())
-
-    def test_names_are_the_official_ones(self, tmp_path):
-        joint = joint_model("vlbert")
         names = set(official_joint_state(joint))
         last_stage = "image_feature_extractor.{}0.conv1.weight"
         assert names >= {
@@ -227,7 +225,6 @@ class TestOfficialVLBert:
             last_stage.format("roi_head_feature_extractor."),
             last_stage.format("head.0."),
         }
-        path = save_official_joint(joint, tmp_path / "vl-bert.model")
         saved = torch.load(path, weights_only=True)["state_dict"]
         assert set(saved) == {f"module.{name}" for name in names}
         # The encoder alone reads the same file.
