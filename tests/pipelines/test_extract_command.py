@@ -205,10 +205,8 @@ def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(extract: Cli,
     assert done.code == 1
     assert "14.3 % of the images failed, more than the 5 % of --max-failures" in done.err
     assert "--retry-dead-letters tries them again" in done.err
-    letters = {
-        row["image_id"]: (row["stage"], row["reason"])
-        for row in pq.read_table(out / "dead_letters.parquet").to_pylist()
-    }
+    rows = pq.read_table(out / "dead_letters.parquet").to_pylist()
+    letters = {row["image_id"]: (row["stage"], row["reason"]) for row in rows}
     assert letters == {"<b>bad": ("decode", "not an image"), "empty": ("decode", "empty file")}
     assert "<b>bad" not in (out / "report.html").read_text()
     assert extract(photos, out, "--max-failures", "0.2").code == 0

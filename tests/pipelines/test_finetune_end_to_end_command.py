@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 from photo_groups import write_outlines
-from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from photo_store import PhotoStore, image_id, write_photo_store
 from test_vcr_command import figures, last_evaluation, write_vcr
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok, one_line, tiny_run
 
@@ -18,25 +17,14 @@ from roibeam.features.store import FeatureStore
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
-    """With captions.tsv and a table beside the store, outlines beside the photos. Nothing may be changed there."""
+    """With a table beside the store, outlines beside the photos. Nothing may be changed there."""
     made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
     write_outlines(made)
-    rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
-    captions_of(made).write_text("\n".join(rows) + "\n")
     table_of(made).mkdir()
     for split, numbers in (("train", range(6)), ("val", range(6, 8))):
-        with (table_of(made) / f"{split}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "image", "text", "label"])
-            writer.writerows(
-                (f"row {number}", image_id(number), ("a red thing", "a blue thing")[number % 2], "rb"[number % 2])
-                for number in numbers
-            )
+        rows = [f"row {n},{image_id(n)},a {('red', 'blue')[n % 2]} thing,{'rb'[n % 2]}\n" for n in numbers]
+        (table_of(made) / f"{split}.csv").write_text("id,image,text,label\n" + "".join(rows))
     return made
-
-
-def captions_of(made: PhotoStore) -> Path:
-    return made.path.parent / "captions.tsv"
 
 
 def table_of(made: PhotoStore) -> Path:
@@ -47,7 +35,7 @@ def table_of(made: PhotoStore) -> Path:
 def runs(made: PhotoStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pre-training on stored features and end to end, a fine-tuning run from photos. Nothing may be changed there."""
     folder = tmp_path_factory.mktemp("runs")
-    given = ("--system", "vlbert", "--store", made.path, "--captions", captions_of(made), "--device", "cpu")
+    given = ("--system", "vlbert", "--store", made.path, "--captions", made.captions, "--device", "cpu")
     command("pretrain", folder / "stored", *given, *tiny_run(1))
     command("pretrain", folder / "pixels", *given, *TINY_ENCODER, *TINY_JOINT)
     command(*words(folder / "tuned", folder / "pixels", made, "--end-to-end", "--steps", 10, "--learning-rate", 0.003))

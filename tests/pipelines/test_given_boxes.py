@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tiny_commands import Cli, digest, ok
+from tiny_commands import Cli, Pictures, digest, ok
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -27,17 +27,14 @@ from roibeam.pipelines.data.datasets.vcr import read_vcr_boxes
 from roibeam.pipelines.data.given_boxes import give_boxes, read_box_lines
 from roibeam.pipelines.data.image_table import ImageFinder
 from roibeam.pipelines.data.source_kinds import open_source
-from roibeam.pipelines.toyworld.rendering import draw_samples
 
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six pictures of at least 200 x 200 pixels; shared: read only."""
-    folder = tmp_path_factory.mktemp("samples")
-    draw_samples(folder, count=6)
-    return folder / "images"
+@pytest.fixture
+def photos(pictures: Pictures) -> Path:
+    """Eight pictures of at least 200 x 200 pixels; shared: read only."""
+    return pictures.photos
 
 
 def write_rows(path: Path, rows: dict[str, list[list[float]]]) -> Path:
@@ -67,10 +64,8 @@ def test_coco_images_without_annotations_and_crowds_are_there(tmp_path: Path) ->
     (tmp_path / "c.json").write_text(json.dumps({"images": images, "annotations": boxes}))
     found = read_coco_boxes(str(tmp_path / "c.json"))
     assert found.num_crowd == 1
-    assert [(image.name, image.boxes.tolist(), image.image_hw) for image in found.images] == [
-        ("b", [[1, 2, 1, 5], [0.5, 0, 2.5, 2]], None),
-        ("a", [], (4, 5)),
-    ]
+    read = [(image.name, image.boxes.tolist(), image.image_hw) for image in found.images]
+    assert read == [("b", [[1, 2, 1, 5], [0.5, 0, 2.5, 2]], None), ("a", [], (4, 5))]
 
 
 def test_vcr_metadata_of_the_pack(made_data: Path) -> None:
@@ -181,7 +176,7 @@ def test_images_and_entries_without_each_other_are_counted(photos: Path, tmp_pat
     assert [image.image_id for image in source.images] == ["sample_00001", "sample_00003"]
     assert len(boxes) == 2 and boxes.attach(source.images[0]).boxes == ()
     assert source.notes == [
-        f"4 images left out: {tmp_path}/b.jsonl does not name them",
+        f"6 images left out: {tmp_path}/b.jsonl does not name them",
         f"2 entries of {tmp_path}/b.jsonl name no image of the source, such as 'stranger'",
     ]
 
@@ -262,7 +257,7 @@ def test_stored_regions_are_those_that_the_detector_gives_for_the_boxes(
     out = tmp_path / "store"
     options = ("--boxes", write_rows(tmp_path / "b.jsonl", rows), "--dtype", "float32", "--image-feature", "region")
     done = ok(extract(photos, out, *options, "--conventions", conventions))
-    assert "5 records with 340 regions" in done.out and "1 image left out" in done.out
+    assert "5 records with 340 regions" in done.out and "3 images left out" in done.out
     assert "note: --selection does nothing with --boxes" in done.err
     detector = build_detector(TINY, weights="random:1", conventions=CONVENTIONS[conventions])
     with FeatureStore(out) as store:
@@ -304,18 +299,15 @@ def test_given_boxes_give_one_store_for_any_shard_size_and_a_rerun_mends_it(
 def test_given_boxes_give_one_store_for_any_number_of_workers(extract: Cli, photos: Path, tmp_path: Path) -> None:
     run = ("--boxes", many_boxes(tmp_path), "--threads", 1, "--shard-size", 2, "--image-feature", "resnet18=random:1")
     ok(extract(photos, tmp_path / "one", *run))
-    ok(
-        extract(
-            photos, tmp_path / "many", *run, "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"
-        )
-    )
+    workers = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    ok(extract(photos, tmp_path / "many", *run, *workers))
     assert digest(tmp_path / "one") == digest(tmp_path / "many")
 
 
-def test_a_store_holds_the_regions_of_one_set_of_boxes(extract: Cli, photos: Path, tmp_path: Path) -> None:
+def test_a_store_holds_the_regions_of_one_set_of_boxes(extract: Cli, pictures: Pictures, tmp_path: Path) -> None:
     rows = {f"sample_{i:05d}": some_boxes(3) for i in range(4)}
     out, boxes = tmp_path / "store", write_rows(tmp_path / "b.jsonl", rows)
-    run = (photos, out, "--boxes", boxes)
+    run = (pictures.photos, out, "--boxes", boxes)
     ok(extract(*run))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
@@ -334,9 +326,8 @@ def test_a_store_holds_the_regions_of_one_set_of_boxes(extract: Cli, photos: Pat
     with FeatureStore(out) as store:
         assert len(store) == 5 and len(store.manifest.shards) == 2
 
-    proposed = tmp_path / "proposed"
-    ok(extract(photos, proposed))
-    assert "source: boxes was None, is now" in one_line(extract(photos, proposed, *run[2:]))
+    proposed = shutil.copytree(pictures.store, tmp_path / "proposed")
+    assert "source: boxes was None, is now" in one_line(extract(pictures.photos, proposed, *run[2:]))
 
 
 def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(extract: Cli, photos: Path, tmp_path: Path) -> None:

@@ -63,14 +63,10 @@ def trained(
 ) -> PretrainResult:
     """Two steps of a small model."""
     sizes = [each for each in TINY_SIZES if each != "--set"] + [f"model.{each}" for each in _SETTINGS.get(system, ())]
-    return run_pretraining(
-        PretrainRequest(
-            run,
-            RequestedData(store=[str(imported.stores[layout])], captions=[str(imported.captions)], **data),
-            RequestedModel(system=system),
-            RequestedTraining(steps=2, batch_size=4, device="cpu", set=["train.checkpoint_every=2", *sizes, *settings]),
-        )
-    )
+    read = RequestedData(store=[str(imported.stores[layout])], captions=[str(imported.captions)], **data)
+    settings = ("train.checkpoint_every=2", *sizes, *settings)
+    training = RequestedTraining(steps=2, batch_size=4, device="cpu", set=[*settings])
+    return run_pretraining(PretrainRequest(run, read, RequestedModel(system=system), training))
 
 
 def check_two_steps(imported: Imported, layout: tuple[str, str], system: str, run: Path) -> None:

@@ -189,12 +189,7 @@ def test_targets_look_answers_up_as_written() -> None:
 
 
 def test_both_choices_of_one_question_count_and_not_the_product() -> None:
-    rows = [
-        ChosenRow(0, 0, 0, 1, "a"),
-        ChosenRow(0, 1, 1, 1, "a"),
-        ChosenRow(2, 3, 2, 3, "b"),
-        ChosenRow(0, 0, 1, 1, "b"),
-    ]
+    rows = [ChosenRow(*row) for row in ((0, 0, 0, 1, "a"), (0, 1, 1, 1, "a"), (2, 3, 2, 3, "b"), (0, 0, 1, 1, "b"))]
     assert {name: each.mean for name, each in vcr_measures(rows).items()} == {"Q->A": 0.5, "QA->R": 0.5, "Q->AR": 0.25}
     assert best_choice([0.1, 0.4, 0.4, 0.1]) == 1
 
