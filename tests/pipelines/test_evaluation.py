@@ -7,15 +7,15 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from captioned_records import FakeStore
 from evaluated_models import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
 from soak_share import some
 
-from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -58,20 +58,11 @@ def make_record(image_id: str, seed: int, count: int = 5) -> RegionRecord:
     )
 
 
-class FakeStore(dict[str, RegionRecord]):
-    """Records by id with what else a store tells about itself."""
-
-    path = Path("fake-store")
-    fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
-    vocabulary: ClassVar[dict[str, Any]] = {"classes": list(CLASSES), "attributes": None}
-
-    def ids(self) -> Any:
-        return iter(self)
-
-
 def make_store(count: int = 6) -> FeatureStore:
     records = (make_record(f"image-{number}", number, 3 + number % 3) for number in range(count))
-    return cast(FeatureStore, FakeStore((record.image_id, record) for record in records))
+    store = FakeStore((record.image_id, record) for record in records)
+    store.vocabulary = {"classes": list(CLASSES), "attributes": None}
+    return cast(FeatureStore, store)
 
 
 def make_captions(count: int = 6) -> list[Caption]:

@@ -12,8 +12,6 @@ from photo_store import PhotoStore, image_id, write_photo_store
 from test_vcr_command import figures, last_evaluation, write_vcr
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok, one_line, tiny_run
 
-from roibeam.features.store import FeatureStore
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
@@ -65,8 +63,8 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
     assert roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "blind", "--blind").code == 0
     moved = tmp_path / "moved"
     shutil.copytree(made.photos, moved)
-    done = roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "again", "--photos", moved)
-    assert done.code == 0 and (tmp_path / "again").read_text() == out.read_text()
+    ok(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "again", "--photos", moved))
+    assert (tmp_path / "again").read_text() == out.read_text()
     (moved / "photo-7.png").unlink()
     refused = one_line(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "no", "--photos", moved))
     assert "1 image of 2 without a photo, such as 'photo-7'" in refused and not (tmp_path / "no").exists()
@@ -121,9 +119,8 @@ def test_an_encoder_beside_a_model_of_stored_features(
 ) -> None:
     """The command again goes on where it was; another setting of the photos is another run."""
     given = words(tmp_path / "run", runs / "stored", made, *TINY_ENCODER, "--steps", 2)
-    assert roibeam(*given).code == 0
-    done = roibeam(*given)
-    assert done.code == 0 and "all 2 steps are there already" in done.out
+    ok(roibeam(*given))
+    assert "all 2 steps are there already" in ok(roibeam(*given)).out
     refused = one_line(roibeam(*given, "--set", "photos.flip=false"))
     assert "belongs to another configuration" in refused and "photos" in refused
 
@@ -132,15 +129,13 @@ def test_what_was_fine_tuned_from_photos_learns_more(
     roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """Model, head and region encoder: before its first step the next run measures what the first one ended with."""
-    done = roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1))
+    done = ok(roibeam(*words(tmp_path / "run", runs / "tuned", made, "--end-to-end", "--steps", 1)))
     origin = f"{runs / 'tuned'}/checkpoints/step-00000010/model (step 10 of the run {runs / 'tuned'})"
     assert f"started from {origin}" in done.out and f"region encoder started from {origin}" in done.out
     assert (tmp_path / "run" / "report.html").read_text().count(origin) == 2
-    assert done.code == 0, done.err
     assert "the model learned labels before: its head goes on too" in done.err
     first = json.loads((tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()[0])
-    assert first["step"] == 0
-    assert {name: first[name] for name in last_evaluation(runs / "tuned")} == last_evaluation(runs / "tuned")
+    assert first.items() >= {"step": 0, **last_evaluation(runs / "tuned")}.items()
 
 
 @pytest.mark.parametrize(
@@ -171,20 +166,15 @@ def test_photos_that_nobody_names_and_photos_of_others(
 ) -> None:
     """A copied store tells no photos; others of another size are not those that its boxes are of."""
     command("store", "copy", made.path, tmp_path / "copy")
-    with FeatureStore(tmp_path / "copy") as copied:
-        assert len(list(copied.ids())) == 8
-    lonely = PhotoStore(tmp_path / "copy", made.photos)
     given = words(tmp_path / "new", runs / "pixels", made, "--end-to-end", "--steps", 1)
-    given = tuple(lonely.path if each == made.path else each for each in given)
-    refused = one_line(roibeam(*given))
-    assert "does not say where its photos lie; name their folder with --photos" in refused
+    given = tuple(tmp_path / "copy" if each == made.path else each for each in given)
+    assert "does not say where its photos lie; name their folder with --photos" in one_line(roibeam(*given))
     others = tmp_path / "others"
     others.mkdir()
     for number in range(8):
         shutil.copy(made.photo(image_id(number - 1 if number else 7)), others / f"{image_id(number)}.png")
-    refused = one_line(roibeam(*given, "--photos", others))
-    assert "its boxes would cut out other things" in refused
-    asked = ("predict", runs / "tuned", "--store", lonely.path, "--data", table_of(made), "--out", tmp_path / "said")
-    assert "does not say where its photos lie" in one_line(roibeam(*asked))
-    stored = ("predict", runs / "stored", *asked[2:], "--photos", others)
-    assert "is no run of roibeam finetune" in one_line(roibeam(*stored))
+    assert "its boxes would cut out other things" in one_line(roibeam(*given, "--photos", others))
+    asked = ("--store", tmp_path / "copy", "--data", table_of(made), "--out", tmp_path / "said")
+    assert "does not say where its photos lie" in one_line(roibeam("predict", runs / "tuned", *asked))
+    stored = roibeam("predict", runs / "stored", *asked, "--photos", others)
+    assert "is no run of roibeam finetune" in one_line(stored)

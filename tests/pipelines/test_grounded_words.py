@@ -56,16 +56,13 @@ def visual_inputs(encoder: Any, ask: Any) -> torch.Tensor:
     return found[0]
 
 
-def other_region(inputs: VLBatch) -> VLBatch:
-    """Another feature in place of the box that words name; the whole image has one of its own."""
+def changed_pieces(encoder: Any, ask: Any, inputs: VLBatch) -> torch.Tensor:
+    """(B, T) bool, True where a piece's visual input is another one when the named region's feature is; the whole image
+    has one of its own."""
     features = inputs.region_features.clone()
     features[:, NAMED_BOX] += 1.0
-    return replace(inputs, region_features=features)
-
-
-def changed_pieces(encoder: Any, ask: Any, inputs: VLBatch) -> torch.Tensor:
-    """(B, T) bool, True where a piece's visual input is another one when the named region's feature is."""
-    before, after = (visual_inputs(encoder, lambda each=each: ask(each)) for each in (inputs, other_region(inputs)))
+    given = (inputs, replace(inputs, region_features=features))
+    before, after = (visual_inputs(encoder, lambda each=each: ask(each)) for each in given)
     return (before != after).any(dim=-1)
 
 

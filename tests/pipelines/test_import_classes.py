@@ -6,19 +6,25 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from small_files import write_text
-from tiny_commands import Cli, ok, one_line
+from tiny_commands import Cli, ok, one_line, tiny_sizes
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 
-from roibeam.features.exchange.formats import format_named
-from roibeam.features.record.fingerprint import num_classes_of
+from roibeam.features.exchange.formats import FORMATS, format_named
+from roibeam.features.record.fingerprint import has_classes, num_classes_of
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.stores.store_import import import_features
+from roibeam.pipelines.pretraining.request import PretrainRequest, RequestedData, RequestedModel, RequestedTraining
+from roibeam.pipelines.pretraining.requested_run import run_pretraining
+from roibeam.pipelines.pretraining.systems import SYSTEMS
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("cat", "dog", "hat", "tree", "house", "ball")
 RECORDS = [measured("first", 4), measured("second", 3, seed=5)]  # of six classes and four hundred attributes
 
@@ -186,3 +192,67 @@ def test_number_types_of_bytes(roibeam: Cli, tmp_path: Path) -> None:
     store = FeatureStore(tmp_path / "store")
     np.testing.assert_array_equal(next(iter(store)).features, values[0].astype(np.float16))
     assert store.manifest.config["options"]["file_feature_dtype"] == "float16"
+
+
+# --- imported files are trained on: no layout leaves a system without anything to do ---
+
+NUM_CLASSES = 6  # of `measured`
+LAYOUTS = [(name, layout) for name in FORMATS for layout in format_named(name).layouts]
+
+
+class Imported(NamedTuple):
+    stores: dict[tuple[str, str], Path]
+    captions: Path
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    """A store of every layout, and captions of its images."""
+    folder = tmp_path_factory.mktemp("imported")
+    records = [measured(f"image{number}", 4, seed=9 * number) for number in range(4)]
+    stores = {}
+    for name, layout in LAYOUTS:
+        found = format_named(name)
+        file = folder / f"{name}-{layout}{found.suffixes[0] if found.suffixes else ''}"
+        found.write(records, file, layout=layout)
+        stores[name, layout] = folder / f"{name}-{layout}-store"
+        import_features(file, stores[name, layout])
+    rows = [f"a {colour} dog\t{record.image_id}.jpg\n" for record in records for colour in ("red", "blue")]
+    (folder / "captions.tsv").write_text("".join(rows))
+    return Imported(stores, folder / "captions.tsv")
+
+
+def check_two_steps(imported: Imported, layout: tuple[str, str], system: str, run: Path) -> None:
+    """Masked regions are predicted by class exactly where the file has classes, and their number is known or given."""
+    with FeatureStore(imported.stores[layout]) as store:
+        with_ids = has_classes(store.fingerprint)
+        distribution = next(iter(store)).class_distribution
+    predicts = SYSTEMS[system].class_objective is not None
+    given = NUM_CLASSES if predicts and with_ids and distribution is None else None
+    read = RequestedData(store=[str(imported.stores[layout])], captions=[str(imported.captions)], num_classes=given)
+    sizes = [word for word in tiny_sizes(system) if word != "--set"]
+    training = RequestedTraining(steps=2, batch_size=4, device="cpu", set=["train.checkpoint_every=2", *sizes])
+    result = run_pretraining(PretrainRequest(run, read, RequestedModel(system=system), training))
+    assert result.training.step == 2 and "masked_words" in result.evaluation
+    assert ("masked_regions" in result.evaluation) == (predicts and with_ids)
+    assert ("masked_region_features" in result.evaluation) == (system == "imagebert")
+    assert result.num_classes == (NUM_CLASSES if predicts and with_ids else 0)
+    off = [note for note in result.notes if "predicts no classes of masked regions" in note]
+    assert len(off) == (predicts and not with_ids)
+    assert all(note in json.loads((run / "config.json").read_text())["recorded"]["notes"] for note in off)
+
+
+@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=["-".join(layout) for layout in LAYOUTS])
+def test_every_layout_trains_with_one_of_the_systems(imported: Imported, tmp_path: Path, number: int) -> None:
+    """Guards that what any reader gives can be trained on; all systems come, each with some layouts."""
+    assert len(LAYOUTS) >= len(SYSTEMS)
+    check_two_steps(imported, LAYOUTS[number], list(SYSTEMS)[number % len(SYSTEMS)], tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
+def test_every_layout_trains_with_every_system(
+    imported: Imported, tmp_path: Path, layout: tuple[str, str], system: str
+) -> None:
+    check_two_steps(imported, layout, system, tmp_path / "run")

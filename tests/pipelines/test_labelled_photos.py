@@ -15,7 +15,6 @@ from PIL import Image
 from tiny_commands import ok
 
 from roibeam.pipelines.data.datasets.coco import read_coco_boxes
-from roibeam.pipelines.data.datasets.image_boxes import LabelledImage
 from roibeam.pipelines.data.labelled_photos import LabelledPhotos, look_at_photos, open_labelled_photos, read_photo
 
 
@@ -31,11 +30,7 @@ def opened(coco: SimpleNamespace, **looked: str) -> LabelledPhotos:
     """The photos of the file as it was changed; with `exif` their headers are looked at, too."""
     coco.path.write_text(json.dumps(coco.content))
     photos = open_labelled_photos(str(coco.path))
-    return look_at_photos(photos, looked["exif"], is_needed=has_objects) if looked else photos
-
-
-def has_objects(image: LabelledImage) -> bool:
-    return bool((~image.ignored).any())
+    return look_at_photos(photos, looked["exif"], is_needed=lambda image: (~image.ignored).any()) if looked else photos
 
 
 def error_of(coco: SimpleNamespace, **looked: str) -> str:

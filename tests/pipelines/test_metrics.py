@@ -150,10 +150,6 @@ def test_percents_of_vqa_are_compared_at_the_decimals_of_the_case(tmp_path: Path
 # By hand
 
 
-def people(*answers: str) -> list[HumanAnswer]:
-    return [HumanAnswer(answer, "yes", number) for number, answer in enumerate(answers, 1)]
-
-
 @pytest.mark.parametrize(
     ("predicted", "answers", "accuracy"),
     [
@@ -167,7 +163,7 @@ def people(*answers: str) -> list[HumanAnswer]:
     ],
 )
 def test_accuracy_leaves_one_person_out(predicted: str, answers: list[str], accuracy: float) -> None:
-    told = people(*answers)
+    told = [HumanAnswer(answer, "yes", number) for number, answer in enumerate(answers, 1)]
     before = list(told)
     assert answer_accuracy(predicted, told) == pytest.approx(accuracy)
     assert told == before  # the official object changes its answers, so that a second file scores otherwise

@@ -129,27 +129,18 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     features = torch.randn(2, 3, 12)
     with torch.no_grad():
         want = theirs(input_ids=ids, visual_embeds=features, visual_attention_mask=torch.ones(2, 3)).prediction_logits
-        batch = plain_batch(ids, features)
+        batch = VLBatch(
+            text_ids=ids, text_mask=torch.ones_like(ids, dtype=torch.bool), text_segments=torch.zeros_like(ids),
+            region_features=features, region_boxes=torch.tensor([1.0, 1.0, 9.0, 9.0]).expand(2, 3, 4),
+            region_mask=torch.ones(2, 3, dtype=torch.bool), image_hw=torch.full((2, 2), 20.0),
+            masked_regions=torch.zeros(2, 3, dtype=torch.bool),
+        )  # fmt: skip
         got = found.model.word_logits(found.model.encode(batch).text_states)
     torch.testing.assert_close(got, want[:, :5], rtol=0, atol=1e-5)
 
 
 def save(tensors: dict[str, Tensor], path: Path) -> None:
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)  # refuses shared memory
-
-
-def plain_batch(ids: Tensor, features: Tensor) -> VLBatch:
-    rows, regions = features.shape[:2]
-    return VLBatch(
-        text_ids=ids,
-        text_mask=torch.ones_like(ids, dtype=torch.bool),
-        text_segments=torch.zeros_like(ids),
-        region_features=features,
-        region_boxes=torch.tensor([1.0, 1.0, 9.0, 9.0]).expand(rows, regions, 4),
-        region_mask=torch.ones(rows, regions, dtype=torch.bool),
-        image_hw=torch.full((rows, 2), 20.0),
-        masked_regions=torch.zeros(rows, regions, dtype=torch.bool),
-    )
 
 
 def test_the_names_of_uclas_files(tmp_path: Path) -> None:
