@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from small_files import write_json_lines
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok
 
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -29,11 +30,9 @@ FROZEN = {"stem", "res2", "norms"}
 def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
     """Photos of noise with captions and a table. Nothing may be written there."""
     made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
-    table = made.path.parent / "table"
-    table.mkdir()
     for split, numbers in (("train", range(6)), ("val", range(6, 8))):
         lines = [{"image": image_id(n), "text": CAPTIONS[n], "label": "ab"[n % 2]} for n in numbers]
-        (table / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write_json_lines(made.path.parent / "table" / f"{split}.jsonl", lines)
     return made
 
 

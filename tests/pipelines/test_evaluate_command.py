@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from evaluated_models import MODELS, build
+from small_files import write_text
 from tiny_commands import Cli, Pictures, command, ok, one_line, tiny_run
 
 
@@ -159,8 +160,7 @@ def test_results_lie_in_the_runs_folder_and_stay(
 ) -> None:
     """Nothing is written where the user happens to stand, and an older evaluation keeps its place."""
     shutil.copytree(world / "run", tmp_path / "run")
-    (tmp_path / "here" / "evaluation").mkdir(parents=True)
-    (tmp_path / "here" / "evaluation" / "notes.txt").write_text("of somebody")
+    write_text(tmp_path / "here" / "evaluation" / "notes.txt", "of somebody")
     monkeypatch.chdir(tmp_path / "here")
     for name in ("evaluation", "evaluation-2"):
         done = ok(roibeam("evaluate", tmp_path / "run", *data_of(world)))

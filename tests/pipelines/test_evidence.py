@@ -25,7 +25,7 @@ from evidence.tasks.own_pictures import OwnPictures, read_text_bounds
 from evidence.tasks.task_world import TaskWorld
 from evidence.worlds import FULL, QUICK
 from photo_store import FINGERPRINT, draw_record, publish_store, write_shard
-from small_files import write_text
+from small_files import write_json, write_text
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.masking import mask_segments
@@ -178,10 +178,9 @@ def test_texts_have_a_floor_and_a_ceiling(own_pictures: Any) -> None:
 def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> None:
     asked = ["perfect/text-only", "perfect/vilbert"]
     made = all_runs(tmp_path, worlds.World(tmp_path, worlds.QUICK), asked, seeds=[0, 1])
-    (tmp_path / "results" / "perfect").mkdir(parents=True)
     commands = {0: made.command(ARMS["perfect/vilbert"]), 1: "roibeam pretrain with other steps"}
     for seed, command in commands.items():
-        made.result(made.all[2 + seed]).write_text(json.dumps({"command": command, "seconds": 100.0}))
+        write_json(made.result(made.all[2 + seed]), {"command": command, "seconds": 100.0})
     assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
     text = made.all[0].arm
     assert made.seconds() == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
@@ -195,8 +194,7 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
     for run in made.all:
         store, name = run.arm.id.split("/")
         answers = {"store": store, "arm": name, "seed": 0, "command": made.command(run.arm), "seconds": 1.0}
-        made.result(run).parent.mkdir(parents=True, exist_ok=True)
-        made.result(run).write_text(json.dumps(answers))
+        write_json(made.result(run), answers)
     run_answers.pack(tmp_path / "results")
     assert [path.name for path in (tmp_path / "results").rglob("*")] == ["perfect.jsonl.xz"]
     made = all_runs(tmp_path, world, [before, after, task, weights], seeds=[0])
@@ -205,8 +203,7 @@ def test_what_a_missing_run_starts_from_is_made_first(tmp_path: Path) -> None:
     named = all_runs(tmp_path, world, [weights], seeds=[0], with_weights=True)
     assert [run.arm.id for run in named.missing()] == [weights]
     (tmp_path / "weights" / weights).mkdir(parents=True)
-    (tmp_path / "runs" / f"{before}-0").mkdir(parents=True)
-    (tmp_path / "runs" / f"{before}-0" / "trained").touch()
+    write_text(tmp_path / "runs" / f"{before}-0" / "trained", "")
     assert made.to_make() == made.missing() and named.missing() == []
 
 
@@ -294,8 +291,7 @@ def test_a_task_run_of_another_command_is_not_taken_for_this_one(tmp_path: Path)
     forget = task_runs.TaskRuns._forget_others
     folder = tmp_path / "runs" / "vqa-vilbert-0"
     forget(folder, "finetune --steps 20")
-    folder.mkdir()
-    (folder / "trained").touch()
+    write_text(folder / "trained", "")
     forget(folder, "finetune --steps 20")
     assert (folder / "trained").exists()
     forget(folder, "finetune --steps 10")

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from small_files import write_text
 from tiny_commands import Cli, ok
 from tiny_commands import extract as extract_store
 
@@ -164,23 +165,22 @@ def test_one_store_has_one_precision(extract: Cli, samples: Path, tmp_path: Path
 def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "store"
-    shutil.copytree(samples, photos)
-    late = [path for path in sorted(photos.iterdir()) if path.name in ("sample_00003.jpg", "sample_00007.jpg")]
+    photos, out = Path(shutil.copytree(samples, tmp_path / "photos")), tmp_path / "store"
+    late = [photos / "sample_00003.jpg", photos / "sample_00007.jpg"]
     for path in late:
         path.rename(tmp_path / path.name)
-    assert extract(photos, out, "--shard-size", 4).code == 0
+    run = (photos, out, "--shard-size", 4)
+    ok(extract(*run))
     before = files(out)
-    again = extract(photos, out, "--shard-size", 4)
-    assert again.code == 0 and "nothing to do" in again.out and "note:" not in again.out
+    again = ok(extract(*run))
+    assert "nothing to do" in again.out and "note:" not in again.out
     same = {name for name, digest in files(out).items() if before[name] == digest}
     # Its summary tells of itself; the report keeps the time and the rate of the run that extracted.
     assert set(before) - same == {"run_summary.json"} and "<dt>images/s</dt>" in (out / "report.html").read_text()
 
     for path in late:
         (tmp_path / path.name).rename(path)
-    grown = extract(photos, out, "--shard-size", 4)
-    assert grown.code == 0 and "2 images extracted" in grown.out
+    assert "2 images extracted" in ok(extract(*run)).out
     assert "<dt>time of 2</dt>" in (out / "report.html").read_text()
     assert all(files(out)[name] == digest for name, digest in before.items() if name.startswith("part-"))
     with FeatureStore(out) as store:
@@ -190,15 +190,12 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
         assert one.manifest.content_digest == other.manifest.content_digest
         assert len(one.manifest.shards) == 1 and len(other.manifest.shards) == 4
 
-    path = photos / "sample_00001.jpg"
-    path.rename(tmp_path / "gone.jpg")
-    gone = extract(photos, out)
-    assert gone.code == 0 and "1 image of earlier runs is not in the source now" in gone.out
+    (photos / "sample_00001.jpg").unlink()
+    assert "1 image of earlier runs is not in the source now" in ok(extract(photos, out)).out
 
 
 def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(extract: Cli, samples: Path, tmp_path: Path) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "store"
-    shutil.copytree(samples, photos)
+    photos, out = Path(shutil.copytree(samples, tmp_path / "photos")), tmp_path / "store"
     (photos / "<b>bad.jpg").write_bytes(b"<html>")
     (photos / "empty.jpg").write_bytes(b"")
     done = extract(photos, out)
@@ -236,11 +233,10 @@ def test_a_source_of_which_nothing_can_be_extracted_is_not_begun(extract: Cli, s
 
 
 def test_shards_without_a_record_are_shards(roibeam: Cli, extract: Cli, tmp_path: Path) -> None:
-    photos, out = tmp_path / "photos", tmp_path / "store"
-    photos.mkdir()
-    (photos / "a.jpg").write_bytes(b"")
-    assert extract(photos, out, "--max-failures", "1").code == 0
-    assert roibeam("store", "verify", out, "--deep").code == 0
+    out = tmp_path / "store"
+    write_text(tmp_path / "photos" / "a.jpg", b"")
+    ok(extract(tmp_path / "photos", out, "--max-failures", "1"))
+    ok(roibeam("store", "verify", out, "--deep"))
     with FeatureStore(out) as store:
         assert len(store) == 0
 
@@ -255,9 +251,8 @@ def test_vocabulary_names_travel_into_store_and_report(
     roibeam: Cli, extract: Cli, samples: Path, tmp_path: Path
 ) -> None:
     names = tmp_path / "vocab"
-    names.mkdir()
-    (names / "objects_vocab.txt").write_text("\n".join(f"thing{i},synonym" for i in range(20)))
-    (names / "attributes_vocab.txt").write_text("\n".join(f"kind{i}" for i in range(12)) + "\n")
+    write_text(names / "objects_vocab.txt", "\n".join(f"thing{i},synonym" for i in range(20)))
+    write_text(names / "attributes_vocab.txt", "\n".join(f"kind{i}" for i in range(12)) + "\n")
     out = tmp_path / "store"
     events = [json.loads(line) for line in ok(extract(samples, out, "--vocab", names, "--json")).out.splitlines()]
     assert events[-1]["event"] == "done" and events[-1]["records"] == 12 and events[-1]["succeeded"] is True
@@ -359,9 +354,7 @@ def test_the_output_of_another_run_is_refused(
         ("--distribution", "none", "distribution was full, is now none"),
     ):
         assert f"made with other settings: {change}" in one_line(extract(samples, out, option, value))
-    other_photos = tmp_path / "other"
-    shutil.copytree(samples, other_photos)
-    moved = one_line(extract(other_photos, out))
+    moved = one_line(extract(shutil.copytree(samples, tmp_path / "other"), out))
     assert "holds another run: its source: image_root was" in moved
     assert moved.strip().endswith("if the photos are the same and only moved, a link at the old path will do")
     other_ids = one_line(extract(samples, out, "--id-rule", "with-extension"))
@@ -393,10 +386,10 @@ def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
     out = shutil.copytree(plain, tmp_path / "store")
     for path in (*out.glob("part-*"), out / "manifest.json"):
         path.unlink()  # as a run leaves it that fails in its first shards
-    done = extract(samples, out, "--conventions", "caffe", "--shard-size", 5)
-    assert done.code == 0 and "12 images extracted" in done.out and "note:" not in done.out
+    done = ok(extract(samples, out, "--conventions", "caffe", "--shard-size", 5))
+    assert "12 images extracted" in done.out and "note:" not in done.out
     assert [shard.num_images for shard in read_plan(LocalFolder(out)).shards] == [5, 5, 2]  # type: ignore[union-attr]
-    assert roibeam("store", "verify", out, "--deep").code == 0
+    ok(roibeam("store", "verify", out, "--deep"))
     # Now features are there: their shards stay, and a size that is not theirs is told.
     again = extract(samples, out, "--conventions", "caffe", "--shard-size", 4)
     assert "note: --shard-size 4 is for new images; the shards of earlier runs stay as they are" in again.out

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from forks import KILLED, in_a_fork
+from small_files import write_text
 from soak_share import share_of
 from tiny_commands import Cli, Pictures, digest, ok
 from tiny_commands import extract as extract_store
@@ -115,8 +116,7 @@ def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
     extract: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    out.mkdir()
-    (out / ".plan.json.1.ab.tmp").write_text("{")  # killed while the very first file was written
+    write_text(out / ".plan.json.1.ab.tmp", "{")  # killed while the very first file was written
     ok(extract(photos, out))
     for name in (".part-00000.json.1.ab.tmp", ".tmp-file", "part-00000.dead.lmdb", "notes.tmp"):
         (out / name).write_text("x")
@@ -149,8 +149,7 @@ def test_pipes_are_dead_letters_not_a_wait(extract: Cli, photos: Path, tmp_path:
 
 
 def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "other").write_text("x")
+    write_text(tmp_path / "root" / "other", "x")
     with pytest.raises(FileNotFoundError):
         read_image(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
     (tmp_path / "root" / "other").unlink()  # an unmounted folder is an empty one

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from predicting import Predicting
 from ranks import run_ranks, said
-from small_files import write_json, write_json_lines
+from small_files import write_json, write_json_lines, write_text
 from tiny_commands import Cli, command, ok, one_line, tiny_run
 from toy_questions import write_questions
 
@@ -200,9 +200,8 @@ def test_a_fine_tuned_model_learns_more(roibeam: Cli, labels: Labels, tmp_path: 
     """On the same labels it begins where it was; on others with a new head. Both lists of images are known, and the
     command again goes on."""
     other = tmp_path / "other"
-    other.mkdir()
     for path in labels.data.iterdir():
-        (other / path.name).write_text(path.read_text().replace('"b"', '"c"').replace(",b", ",c"))
+        write_text(other / path.name, path.read_text().replace('"b"', '"c"').replace(",b", ",c"))
     (other / "train.csv").write_text("\n".join((other / "train.csv").read_text().splitlines()[:4]) + "\n")
     more = ("--steps", 1, "--set", "data.shared_images=true")
     done = ok(roibeam(*labels.finetune(tmp_path / "same", *more, from_=labels.run)))

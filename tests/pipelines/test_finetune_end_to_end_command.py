@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from photo_groups import write_outlines
 from photo_store import PhotoStore, image_id, write_photo_store
+from small_files import write_text
 from test_vcr_command import figures, last_evaluation, write_vcr
 from tiny_commands import TINY_ENCODER, TINY_JOINT, Cli, command, ok, one_line, tiny_run
 
@@ -18,10 +19,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
     """With a table beside the store, outlines beside the photos. Nothing may be changed there."""
     made = write_photo_store(tmp_path_factory.mktemp("made"), feature_dim=128)
     write_outlines(made)
-    table_of(made).mkdir()
     for split, numbers in (("train", range(6)), ("val", range(6, 8))):
         rows = [f"row {n},{image_id(n)},a {('red', 'blue')[n % 2]} thing,{'rb'[n % 2]}\n" for n in numbers]
-        (table_of(made) / f"{split}.csv").write_text("id,image,text,label\n" + "".join(rows))
+        write_text(table_of(made) / f"{split}.csv", "id,image,text,label\n" + "".join(rows))
     return made
 
 
@@ -61,8 +61,7 @@ def test_a_task_is_learned_from_photos_predicted_and_scored(
     config = json.loads((sorted((runs / "tuned" / "checkpoints").iterdir())[-1] / "model" / "config.json").read_text())
     assert config["end_to_end"]["whole_image"] == "box" and config["region_encoder"]["frozen_stages"] == [1, 2]
     assert roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "blind", "--blind").code == 0
-    moved = tmp_path / "moved"
-    shutil.copytree(made.photos, moved)
+    moved = Path(shutil.copytree(made.photos, tmp_path / "moved"))
     ok(roibeam("predict", runs / "tuned", *given, "--out", tmp_path / "again", "--photos", moved))
     assert (tmp_path / "again").read_text() == out.read_text()
     (moved / "photo-7.png").unlink()

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from small_files import write_text
 from tiny_commands import Cli, Pictures, digest, ok
 
 from roibeam.extraction.network.config import CONFIGS
@@ -122,31 +123,17 @@ def test_entries_are_found_by_id_then_name_then_coco_number() -> None:
         "z_000000000007",
     ]  # fmt: skip
     finder = ImageFinder(ids)
+    coco = "COCO_train2014_000000000042"
     expected = {
-        "b/x": "b/x",
+        "b/x": "b/x", "data/b/x.png": "b/x", "a/" * 5000 + "x": "a/x",
         "x": None,  # two images have this name
-        "data/b/x.png": "b/x",
         "c/x": None,  # a folder that neither image is in
         "y": None,  # only an image extension comes off
-        "y.1.jpg": "b/y.1",
-        "elsewhere/y.1.jpg": None,
-        "b\\y.1.JPG": "b/y.1",
-        "./b//y.1.webp": "b/y.1",
-        "bb/y.1": None,
-        "w.png": "w.jpg",
-        "any/where/w": "w.jpg",
-        "d/v.jpg": "d/v",
-        "c/d/v.jpg": "c/d/v",
-        "e/d/v": "d/v",
-        "a/" * 5000 + "x": "a/x",
-        "42": "COCO_train2014_000000000042",
-        "COCO_train2014_000000000042.jpg": "COCO_train2014_000000000042",
+        "y.1.jpg": "b/y.1", "elsewhere/y.1.jpg": None, "b\\y.1.JPG": "b/y.1", "./b//y.1.webp": "b/y.1", "bb/y.1": None,
+        "w.png": "w.jpg", "any/where/w": "w.jpg", "d/v.jpg": "d/v", "c/d/v.jpg": "c/d/v", "e/d/v": "d/v",
+        "42": coco, f"{coco}.jpg": coco, "-42": None, "٤٢": None, "": None, "1" * 5000: None,
         "7": None,  # two images have this number
-        "-42": None,
-        "٤٢": None,
-        "": None,
-        "1" * 5000: None,
-    }
+    }  # fmt: skip
     assert {name: finder.find(name) for name in expected} == expected
 
 
@@ -154,8 +141,7 @@ def test_ids_with_dots_keep_them_and_their_folder(tmp_path: Path) -> None:
     """VCR names frames by their times, written with dots: what follows the last one is no extension."""
     first, second = "1054_Harry_00.00.05.905-00.00.07.083@0", "1054_Harry_00.01.10.000-00.01.12.500@0"
     for name in (first, second):
-        (tmp_path / "vcr1images" / "lsmdc_1").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "vcr1images" / "lsmdc_1" / f"{name}.jpg").touch()
+        write_text(tmp_path / "vcr1images" / "lsmdc_1" / f"{name}.jpg", "")
     rows = {
         f"lsmdc_1/{first[:-1]}1": [[1, 2, 30, 40]],  # another frame
         f"lsmdc_1/{second[:-5]}777@3": [[5, 6, 70, 80]],
@@ -210,9 +196,8 @@ def test_unusable_box_files_are_one_error(photos: Path, tmp_path: Path, name: st
 
 
 def test_detections_of_mattnet_are_joined_by_the_number_of_coco(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
     for number in (5, 6):
-        (tmp_path / "images" / f"COCO_train2014_{number:012d}.jpg").touch()
+        write_text(tmp_path / "images" / f"COCO_train2014_{number:012d}.jpg", "")
     rows = [(5, [1, 2, 3, 4]), (7, [0, 0, 1, 1]), (5, [0.5, 0, 10, 20])]
     path = tmp_path / "dets.json"
     path.write_text(json.dumps([{"image_id": number, "box": box, "score": 0.9} for number, box in rows]))
