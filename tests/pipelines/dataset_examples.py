@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 
-def write(path: Path, content: str | bytes | dict[str, Any]) -> str:
-    text = json.dumps(content) if isinstance(content, dict) else content
+def write(path: Path, content: str | bytes | dict[str, Any] | list[Any]) -> str:
+    text = json.dumps(content) if isinstance(content, dict | list) else content
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
 

@@ -35,10 +35,15 @@ class PhotoStore:
     """Attributes:
     path: of the store; its plan says where the photos lie.
     photos: their folder.
+    captions: a file beside the store, one for each photo.
     """
 
     path: Path
     photos: Path
+
+    @property
+    def captions(self) -> Path:
+        return self.path.parent / "captions.tsv"
 
     def photo(self, image_id: str) -> Path:
         return self.photos / f"{image_id}.png"
@@ -83,4 +88,5 @@ def write_photo_store(folder: Path, *, feature_dim: int, exif_orientation: str =
     images = [ImageRef(image_id(number), str(made.photo(image_id(number)))) for number in numbers]
     source = {"kind": "folder", "location": str(made.photos), "image_root": str(made.photos), "id_rule": "no-extension"}
     extend_plan(LocalFolder(made.path), None, source=source, settings={}, images=images, shard_size=100)
+    made.captions.write_text("".join(f"{caption}\t{image_id(number)}\n" for number, caption in made.rows()))
     return made

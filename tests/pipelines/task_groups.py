@@ -92,10 +92,11 @@ def drop(network: torch.nn.Module, share: float) -> None:
 
 
 def batches(
-    network: TaskNetwork, system: str, kind: str, *, options: LayoutOptions | None = None, blind: bool = False
-) -> GroupBatches:
-    loss = loss_named(ASKED[kind].form, LOSS[kind])
+    network: TaskNetwork, system: str, kind: str, *, options: LayoutOptions | None = None, blind: bool = False,
+    loss: str = "", records: Any = None,
+) -> GroupBatches:  # fmt: skip
+    """`loss` in place of the one of the kind, `records` of the store of captions."""
     return GroupBatches(
-        SYSTEMS[system], network.encoder_config, tokenizer(), options or LayoutOptions(), ASKED[kind], store(),
-        loss=loss, blind=blind,
+        SYSTEMS[system], network.encoder_config, tokenizer(), options or LayoutOptions(), ASKED[kind],
+        records or store(), loss=loss_named(ASKED[kind].form, loss or LOSS[kind]), blind=blind,
     )  # fmt: skip
