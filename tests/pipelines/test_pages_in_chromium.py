@@ -5,8 +5,6 @@ Needs Chromium (Debian's package; `make chromium`). Without it these tests are s
 "required", as .ci/run does, they fail.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

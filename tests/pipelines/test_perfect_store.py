@@ -1,20 +1,17 @@
 """The perfect store: regions from the scene graph that stay as they are bit for bit, faults that do not touch one
 another, and the command that writes it beside a world."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from forks import KILLED, in_a_fork
-from tiny_commands import digest, extract, one_line
+from tiny_commands import Cli, digest, extract, one_line
 
 from roibeam.features.record.region_record import record_digest
 from roibeam.features.store import FeatureStore
@@ -27,7 +24,6 @@ from roibeam.pipelines.toyworld.perfect_store import Perception, image_id, perce
 from roibeam.pipelines.toyworld.scene import Scene, generate
 from roibeam.pipelines.toyworld.write import write_world
 
-Roibeam = Callable[..., Any]
 IMAGES = 40
 FAULTS = Perception(noise=0.5, missed=0.2, doubled=0.3, box_jitter=0.1)
 
@@ -45,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def ask(roibeam: Roibeam, world: Path, store: object, *more: object, seed: int = 3) -> Any:
+def ask(roibeam: Cli, world: Path, store: object, *more: object, seed: int = 3) -> Any:
     words = ("toyworld", world, "--seed", seed, "--num-images", IMAGES, "--workers", 1, "--perfect-store", store)
     return roibeam(*words, *more)
 
@@ -159,9 +155,7 @@ def test_the_order_of_scenes_changes_nothing(scenes: list[Scene], tmp_path: Path
     assert made[0].content_digest == made[1].content_digest
 
 
-def test_the_command_writes_a_store_of_a_drawn_world_and_finds_it(
-    world: Path, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_the_command_writes_a_store_of_a_drawn_world_and_finds_it(world: Path, tmp_path: Path, roibeam: Cli) -> None:
     """Under the ids of `roibeam extract WORLD`: paths below it, so that captions of every data set find them."""
     store = tmp_path / "store"
     done = ask(roibeam, world, store, "--doubled", 0.5)
@@ -194,7 +188,7 @@ def test_the_command_writes_a_store_of_a_drawn_world_and_finds_it(
 
 
 def test_a_store_of_something_else_is_refused_before_anything_is_drawn(
-    world: Path, tmp_path: Path, roibeam: Roibeam
+    world: Path, tmp_path: Path, roibeam: Cli
 ) -> None:
     store, new = tmp_path / "store", tmp_path / "new"
     named = [(image_id(index), generate(3, index).scene) for index in range(2)]
@@ -237,7 +231,7 @@ def test_a_killed_writer_goes_on(scenes: list[Scene], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_extraction_of_the_world_has_the_same_ids(world: Path, tmp_path: Path, roibeam: Roibeam) -> None:
+def test_an_extraction_of_the_world_has_the_same_ids(world: Path, tmp_path: Path, roibeam: Cli) -> None:
     """But for the contact sheet, which lies in the world's folder too."""
     assert ask(roibeam, world, tmp_path / "perfect").code == 0
     extract(world, tmp_path / "detector", "--detector", "toy")

@@ -1,7 +1,5 @@
 """A joint model that is asked about one photo."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,20 +4,16 @@ Every decodable file becomes a record, every other one a dead letter with a true
 networks are slow tests.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tiny_commands import Cli
 
 from roibeam.features.store import FeatureStore
 
-Cli = Callable[..., Any]
 REASONS = {
     "awkward/html_404_named": ("decode", "not an image"),
     "awkward/text_named": ("decode", "not an image"),

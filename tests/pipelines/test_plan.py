@@ -1,7 +1,5 @@
 """The plan: shard sizes, growth, given boxes, and that an edit of it is noticed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

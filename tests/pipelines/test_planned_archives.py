@@ -1,7 +1,5 @@
 """Many archives planned at once: the same plan, notes and errors as by one thread, from few bytes of each."""
 
-from __future__ import annotations
-
 import io
 import random
 import tarfile

@@ -1,7 +1,5 @@
 """Plots stay what a page needs: text as text, colours of the page, names of their own, the same each time."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

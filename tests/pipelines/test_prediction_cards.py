@@ -1,8 +1,6 @@
 """What stands beside predictions: the card that the score tells, the page with its boxes, for a task in a file of one's
 own and for each form of task."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

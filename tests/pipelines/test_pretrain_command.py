@@ -1,7 +1,5 @@
 """`roibeam pretrain` as a user runs it: on a store that `extract` wrote, and on everything that is not one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

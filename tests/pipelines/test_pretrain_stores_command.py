@@ -1,7 +1,5 @@
 """`roibeam pretrain` on several stores: `--store`, `--captions` and `--store-weight`, paired in their order."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several stores with their captions in one run: what is mixed, what must fit, what the run folder says."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`roibeam probe` for every model, on a photo and on stored records, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import partial

@@ -1,18 +1,15 @@
 """What is told of a run: progress seen from elsewhere, and its summary."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tiny_commands import Cli
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.folder_protocol import LOCK_NAME, store_lock
@@ -34,7 +31,6 @@ from roibeam.pipelines.extract.store_progress import (
 from roibeam.pipelines.toyworld.rendering import draw_samples
 from roibeam.version import __version__
 
-Cli = Callable[..., Any]
 PLAN = Plan({}, {}, tuple(PlannedShard(number, 100, "") for number in range(40)))
 NOW = 1_800_000_000.0
 

@@ -1,7 +1,5 @@
 """What is under way: a bar on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

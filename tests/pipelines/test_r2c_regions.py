@@ -1,8 +1,6 @@
 """VisualBERT's regions on VCR, R2C's: a ResNet-50 of torchvision's file that is told outlines in channels of its map,
 classes of boxes beside the features, and the whole image as the first region; trained along, or fixed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 What differs between two links on purpose is said by the later one (`left_open`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

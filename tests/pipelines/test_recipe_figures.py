@@ -1,8 +1,6 @@
 """Figures of the papers, each once; those of the recipes, copied once more from the papers, row by row in the order in
 which they stand there."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

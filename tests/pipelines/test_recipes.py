@@ -1,7 +1,5 @@
 """The published runs: each can be built, says where it is from, and its toy variant trains."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ One of each (system, task, mode) in the default suite; all of them by `make test
 of them, another one every day. What such a run builds is compared with its recipe by test_runs_are_recipes.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

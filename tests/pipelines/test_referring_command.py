@@ -1,8 +1,6 @@
 """A referring task by its commands: annotated boxes of a second store stand behind the others in training alone, and
 VL-BERT's published run, from photos and on stored features."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Referring expressions as groups: which candidates, in which order, what is right, what is written and scored."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

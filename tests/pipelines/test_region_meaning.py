@@ -1,7 +1,5 @@
 """Where regions mean nothing: what is known of a detector and of its photos, and what is said."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,13 +4,10 @@ The default tests have a store of objects on this disk; the slow one a real S3 s
 badly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +15,13 @@ import pytest
 from disturbed_runs import BucketCommand, Command, Ended, Run
 from faulty_s3 import FaultyS3, faulty_s3
 from object_store import URL, ObjectStore, kill_at
-from tiny_commands import digest, one_line
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import make_record, write_store
+from tiny_commands import Cli, digest, one_line
 
 from roibeam.features.reading.temporary_copy import local_store, needed_room
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
-
-Cli = Callable[..., Any]
 
 
 @pytest.fixture

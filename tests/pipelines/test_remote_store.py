@@ -1,19 +1,16 @@
 """Stores written at URLs: equal to local ones, and whole after broken uploads, kills and two runs at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from object_store import URL, ObjectStore, kill_at
-from tiny_commands import digest, one_line
+from tiny_commands import Cli, digest, one_line
 
 from roibeam.features.folders.local_folder import output_folder
 from roibeam.features.reading.staging import StagedStore
@@ -25,7 +22,6 @@ from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.store_progress import StatusView
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 SHARDS = 3
 
 

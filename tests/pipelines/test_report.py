@@ -1,7 +1,5 @@
 """The report page: self-contained, escaped, bounded, and right about what it counts."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Parts of a result file: one call at a time, several processes, none of them waited for without end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,11 +1,8 @@
 """`extract --retry-dead-letters`: only failed images are computed, the other records are kept, through kills too."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL
-from tiny_commands import digest
+from tiny_commands import Cli, digest
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 BROKEN = ("sample_00001", "sample_00004")  # of two of the three shards
 
 

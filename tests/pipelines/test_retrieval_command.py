@@ -1,7 +1,5 @@
 """Retrieval by its commands, from captions and a store to figures and a page; and that it learns."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

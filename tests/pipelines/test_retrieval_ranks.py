@@ -1,7 +1,5 @@
 """Ranks against a count by hand, guessing against random orders, intervals against draws one by one."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Retrieval as a task: its files, its wrong pairs, pictures that look alike, its losses; and all pairs of a split."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """robots.txt (RFC 9309): what it forbids is not asked for, and no file makes a run slow, large or loud."""
 
-from __future__ import annotations
-
 import gzip
 import time
 from collections import Counter

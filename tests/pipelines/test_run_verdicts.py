@@ -1,7 +1,5 @@
 """What the evaluations of a run keep beside their numbers: sums of each image, and what chance reaches."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from dataclasses import replace

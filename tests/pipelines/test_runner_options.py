@@ -1,7 +1,5 @@
 """Each runner's options: what we fill in, what users override, and the pipeline translated with them, without a run."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import json

@@ -1,7 +1,5 @@
 """Runners that need nothing but Python: worker processes beside the driver, the portable runner, Beam's metrics."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,18 +7,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import digest
+from tiny_commands import Cli, digest
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
-Cli = Callable[..., Any]
 ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
 OUR_PROCESSES = "roibeam.pipelines.extract.runners.worker_process"
 

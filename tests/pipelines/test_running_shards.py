@@ -1,7 +1,5 @@
 """Ctrl-C in the main thread ends the work on shards in others."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Compared are the built model, rules, training, optimizer and encoder, on torch's
 mode may change is `MODE_CHANGES`, and nothing else. tests/pipelines/test_recipes.py holds recipes against their papers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

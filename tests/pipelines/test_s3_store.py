@@ -1,7 +1,5 @@
 """A store in a bucket of a real S3 server (moto, on this machine), written by several processes and read back."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

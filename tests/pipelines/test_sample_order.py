@@ -1,7 +1,5 @@
 """One order of samples for any batch size and number of processes."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

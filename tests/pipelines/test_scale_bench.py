@@ -1,7 +1,5 @@
 """What must hold in the simulation that justifies the size of shards, and in what it draws from."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

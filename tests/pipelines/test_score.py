@@ -1,7 +1,5 @@
 """`roibeam score`: result files that are right and wrong, both rules, two files beside each other."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """One shard of a run, and the store's manifest after all of them, without Beam."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

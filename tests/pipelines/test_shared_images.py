@@ -1,7 +1,5 @@
 """An image is read and embedded once a question, a text once where rows share it, and no score or loss shows it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace

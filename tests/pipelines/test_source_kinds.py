@@ -1,12 +1,10 @@
 """Each kind of source: which images it gives, with which ids, captions and labels; equal photos give equal stores."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from folder_filesystem import PREFIX, FolderFileSystem
 from small_files import write_tar
+from tiny_commands import Cli
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.local_folder import LocalFolder
@@ -24,8 +23,6 @@ from roibeam.pipelines.common.locations import SourceGoneError, read_image, read
 from roibeam.pipelines.data.shard_plan import planned_members, read_plan
 from roibeam.pipelines.data.source_kinds import open_source
 from roibeam.pipelines.toyworld.rendering import draw_samples
-
-Cli = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Sources mixed by weight: shares, rounds, and one order for any number of processes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import islice
 

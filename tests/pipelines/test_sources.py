@@ -1,7 +1,5 @@
 """Sources: what is found, which ids it gets, what is refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

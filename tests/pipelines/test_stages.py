@@ -1,8 +1,6 @@
 """Stages in a row: one command, each from the weights of the one before, and killed anywhere it goes on to the same
 bits."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What a step does with its micro-batches and its rate, correct and as the releases do (docs/models.md)."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

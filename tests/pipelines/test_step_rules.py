@@ -1,7 +1,5 @@
 """How a recipe's steps are made, by `steps.rule`: what is right, and what each release does by accident."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,8 @@
 """`roibeam store copy` and `store plan`: merged, cut anew, changed and killed, the records stay what they were."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -15,9 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
+from tiny_commands import Cli
 
 from roibeam.features.annotations import Annotation, write_annotations
 from roibeam.features.batch import RegionFilter
@@ -31,8 +27,6 @@ from roibeam.features.store_copy import RecordChange
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.data.id_lists import IdSelection, read_id_list, read_split
 from roibeam.pipelines.extract.stores.store_copy import CopyOptions, copy_store
-
-Roibeam = Callable[..., Any]
 
 
 def records(numbers: Iterable[int], **options: Any) -> list[RegionRecord]:
@@ -67,7 +61,7 @@ def store_with(folder: Path, kept: Sequence[RegionRecord], letters: Sequence[Dea
     return folder
 
 
-def test_a_copy_adds_names_to_a_store_of_bare_ids(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_copy_adds_names_to_a_store_of_bare_ids(roibeam: Cli, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     bare = [replace(each, class_ids=each.class_ids % 6) for each in records(range(8), distribution="full")]
     write_shard(tmp_path / "bare", 0, bare)
@@ -169,7 +163,7 @@ def test_other_feature_spaces_and_vocabularies_do_not_merge(tmp_path: Path) -> N
         copy_store([left], left)
 
 
-def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_subset_by_ids_and_by_split(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("image03\r\nimage20\n\nimage04\nnobody\n")
     done = roibeam("store", "copy", whole, tmp_path / "few", "--ids", ids)
@@ -216,7 +210,7 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
         read_id_list(ids)
 
 
-def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Cli, tmp_path: Path) -> None:
     ids = ["\x1b[31mred", "[1]", "a\u3000b", "new\nline", "plain"]
     store = store_with(tmp_path / "odd", [make_record(image_id, seed=i) for i, image_id in enumerate(ids)])
     listed = roibeam("store", "ids", store)
@@ -247,7 +241,7 @@ def test_ids_go_from_store_ids_to_a_copy_whatever_is_in_them(roibeam: Roibeam, t
     assert roibeam("store", "ids", tmp_path / "of_part").err.startswith("roibeam: 1 id holds")
 
 
-def test_dead_letters_are_listed_a_line_each(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_dead_letters_are_listed_a_line_each(roibeam: Cli, tmp_path: Path) -> None:
     store = store_with(tmp_path / "store", records(range(2)), [letter("new\nline"), letter("tab\there")])
     lines = roibeam("store", "dead-letters", store).out.splitlines()
     assert [line.split("\t")[0] for line in lines] == ["new\\nline", "tab\\there"]
@@ -258,7 +252,7 @@ def test_dead_letters_are_listed_a_line_each(roibeam: Roibeam, tmp_path: Path) -
     assert nothing.code == 1 and "no feature store" in nothing.err
 
 
-def test_images_are_taken_out_and_leave_no_trace(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_images_are_taken_out_and_leave_no_trace(roibeam: Cli, tmp_path: Path) -> None:
     store = store_with(tmp_path / "store", records(range(6)), [letter("gone07"), letter("gone08")])
     said = [Annotation(f"image{i:02}", (f"caption {i}",), ()) for i in range(6)]
     entry = write_annotations(LocalFolder(store), iter([said]))
@@ -330,7 +324,7 @@ def test_float16_to_float32_is_exact_and_a_space_of_its_own(whole: Path, tmp_pat
     assert "rounded_to" not in back.fingerprint.details
 
 
-def test_a_value_beyond_float16_is_a_dead_letter(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_value_beyond_float16_is_a_dead_letter(roibeam: Cli, tmp_path: Path) -> None:
     large = make_record("large", dtype="float32")
     large.features[1, 2] = 70000
     source = store_with(tmp_path / "source", [*records(range(3), dtype="float32"), large], [letter("bad")])
@@ -368,7 +362,7 @@ def test_distributions_become_top_k_or_none(whole: Path, tmp_path: Path) -> None
         RecordChange(None, "top-0")
 
 
-def test_regions_are_those_that_the_filter_chooses(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_regions_are_those_that_the_filter_chooses(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     limits = ("--min-score", 0.5, "--min-regions", 1, "--max-regions", 2)
     assert roibeam("store", "copy", whole, tmp_path / "out", *limits).code == 0
     assert "give --min-score too" in roibeam("store", "copy", whole, tmp_path / "x", "--min-regions", 3).err
@@ -471,7 +465,7 @@ def test_other_folders_are_refused(whole: Path, tmp_path: Path) -> None:
 # Damaged and hostile sources
 
 
-def test_a_damaged_record_stops_the_copy_or_is_left_out(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_stops_the_copy_or_is_left_out(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     manifest = StoreManifest.read(whole / "manifest.json")
     data = whole / str(manifest.shards[1].data_file)
     with FeatureStore(whole) as store:
@@ -548,7 +542,7 @@ def test_one_image_in_two_shards_of_a_source_is_an_error(whole: Path, tmp_path: 
 # Plan
 
 
-def test_plan_shares_shards_out(roibeam: Roibeam, whole: Path, tmp_path: Path) -> None:
+def test_plan_shares_shards_out(roibeam: Cli, whole: Path, tmp_path: Path) -> None:
     copy_store([whole], tmp_path / "out", CopyOptions(shard_size=4))
     done = roibeam("store", "plan", tmp_path / "out", "--ranks", 4, "--json")
     plan = json.loads(done.out)

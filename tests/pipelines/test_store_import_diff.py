@@ -1,26 +1,19 @@
 """`roibeam store import` and `store diff`: from a published file to a store, and how two of them compare."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from forks import KILLED, in_a_fork
-from tiny_commands import Pictures
-
-sys.path.append(str(Path(__file__).parents[1] / "features"))
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
+from forks import KILLED, in_a_fork
+from tiny_commands import Cli, Pictures
 
 from roibeam.features.exchange.butd_tsv import read_butd_tsv
 from roibeam.features.folders.folder_protocol import store_lock
@@ -28,8 +21,6 @@ from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.stores.store_import import import_features
-
-Roibeam = Callable[..., Any]
 
 
 @pytest.fixture
@@ -43,7 +34,7 @@ def tsv(tmp_path: Path) -> Path:
     return path
 
 
-def test_import_writes_a_store(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+def test_import_writes_a_store(roibeam: Cli, tsv: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     done = roibeam("store", "import", tsv, out, "--dtype", "float32", "--shard-size", 10)
     assert done.code == 0, done.err
@@ -71,7 +62,7 @@ def read_good(path: Path) -> list:
     return list(read_butd_tsv(good))
 
 
-def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Cli, tsv: Path, tmp_path: Path) -> None:
     other = tmp_path / "sorted.tsv"
     other.write_bytes(b"".join(sorted(tsv.read_bytes().splitlines(keepends=True))))
     digests = set()
@@ -84,9 +75,7 @@ def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Roibeam, t
     assert len(digests) == 1
 
 
-def test_bad_entries_over_the_limit_fail_the_command_but_not_the_store(
-    roibeam: Roibeam, tsv: Path, tmp_path: Path
-) -> None:
+def test_bad_entries_over_the_limit_fail_the_command_but_not_the_store(roibeam: Cli, tsv: Path, tmp_path: Path) -> None:
     done = roibeam("store", "import", tsv, tmp_path / "store", "--max-failures", 0.01)
     assert done.code == 1 and "3.8 % of the entries cannot be used" in done.err
     assert verify_store(tmp_path / "store", deep=True) == []
@@ -100,7 +89,7 @@ def test_bad_entries_over_the_limit_fail_the_command_but_not_the_store(
         (LXMERT, ["ids only, from objects_id", "ids only, from attrs_id"]),
     ],
 )
-def test_info_tells_what_the_source_had(roibeam: Roibeam, tmp_path: Path, columns: tuple, words: list[str]) -> None:
+def test_info_tells_what_the_source_had(roibeam: Cli, tmp_path: Path, columns: tuple, words: list[str]) -> None:
     (tmp_path / "a.tsv").write_bytes(line(columns, fields("a")))
     assert roibeam("store", "import", tmp_path / "a.tsv", tmp_path / "store").code == 0
     text = roibeam("store", "info", tmp_path / "store").out
@@ -114,7 +103,7 @@ def test_info_tells_what_the_source_had(roibeam: Roibeam, tmp_path: Path, column
     assert ("    -      " in roibeam("store", "show", tmp_path / "store").out) == (columns is CAFFE)
 
 
-def test_folders_that_an_import_does_not_touch(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+def test_folders_that_an_import_does_not_touch(roibeam: Cli, tsv: Path, tmp_path: Path) -> None:
     def refused(out: Path, words: str, *options: object, source: Path = tsv) -> None:
         done = roibeam("store", "import", source, out, *options)
         assert done.code == 1 and words in done.err and done.err.count("\n") == 1, done.err
@@ -167,7 +156,7 @@ def test_an_import_killed_at_any_step_is_no_store_and_is_redone(tmp_path: Path) 
     assert finished <= 1  # only removing the lock comes after the manifest
 
 
-def test_a_killed_import_goes_on_where_it_was(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_killed_import_goes_on_where_it_was(roibeam: Cli, tmp_path: Path) -> None:
     source = tmp_path / "features.tsv"
     source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abcbde") + b"torn")
     command = ("store", "import", source, tmp_path / "out", "--shard-size", 2, "--max-failures", 1, "--json")
@@ -192,7 +181,7 @@ def test_a_killed_import_goes_on_where_it_was(roibeam: Roibeam, tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "out").glob("part-*")) == before
 
 
-def test_a_killed_import_of_a_file_that_changed_is_refused(roibeam: Roibeam, tmp_path: Path) -> None:
+def test_a_killed_import_of_a_file_that_changed_is_refused(roibeam: Cli, tmp_path: Path) -> None:
     source, out = tmp_path / "features.tsv", tmp_path / "out"
     source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abc"))
     assert roibeam("store", "import", source, out, "--shard-size", 1).code == 0
@@ -202,7 +191,7 @@ def test_a_killed_import_of_a_file_that_changed_is_refused(roibeam: Roibeam, tmp
     assert done.code == 1 and "of other sources or options" in done.err and done.err.count("\n") == 1
 
 
-def test_shards_of_an_extraction_are_not_taken_for_a_killed_import(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+def test_shards_of_an_extraction_are_not_taken_for_a_killed_import(roibeam: Cli, tsv: Path, tmp_path: Path) -> None:
     from store_examples import make_record, write_shard
 
     (tmp_path / "s").mkdir()
@@ -216,7 +205,7 @@ def test_shards_of_an_extraction_are_not_taken_for_a_killed_import(roibeam: Roib
 
 
 @pytest.fixture
-def two_stores(roibeam: Roibeam, tmp_path: Path) -> tuple[Path, Path]:
+def two_stores(roibeam: Cli, tmp_path: Path) -> tuple[Path, Path]:
     """Three images; in the second store one has moved boxes, one fewer of them, and other features."""
     left = [fields(f"photo{i}", num_regions=5, seed=20 * i) for i in range(3)]
     right = [dict(each) for each in left]
@@ -229,7 +218,7 @@ def two_stores(roibeam: Roibeam, tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "left", tmp_path / "right"
 
 
-def test_diff_exit_codes_and_text(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
+def test_diff_exit_codes_and_text(roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
     left, right = two_stores
     same = roibeam("store", "diff", left, tmp_path / "left.tsv")  # float16 against float32
     assert same.code == 0 and same.out.splitlines()[-1].startswith("equal: boxes within 0.1 px")
@@ -260,7 +249,7 @@ def test_diff_exit_codes_and_text(roibeam: Roibeam, two_stores: tuple[Path, Path
     ],
 )
 def test_diff_says_in_one_line_why_it_cannot_compare(
-    roibeam: Roibeam, two_stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, arguments: list, words: str
+    roibeam: Cli, two_stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, arguments: list, words: str
 ) -> None:
     monkeypatch.chdir(two_stores[0].parent)
     done = roibeam("store", "diff", *arguments)
@@ -269,7 +258,7 @@ def test_diff_says_in_one_line_why_it_cannot_compare(
 
 
 def test_an_unexpected_error_is_no_difference_and_a_failing_page_costs_no_figures(
-    roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long_name = tmp_path / f"{'a' * 250}.html"  # the file written aside has a longer one than file systems take
     done = roibeam("store", "diff", *two_stores, "--html", long_name)
@@ -313,7 +302,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_page(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
+def test_page(roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     for i, height in enumerate((480, 480, 470)):  # the last one is another photo by now
@@ -347,7 +336,7 @@ def test_page(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -
 
 
 def test_a_page_of_equal_stores_has_no_worst_images(
-    roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path
+    roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
     html = tmp_path / "page.html"
     assert roibeam("store", "diff", two_stores[0], tmp_path / "left.tsv", "--html", html).code == 0
@@ -357,9 +346,7 @@ def test_a_page_of_equal_stores_has_no_worst_images(
     assert "No picture is shown: the 3 images of both sides are equal within the tolerances" in page.text
 
 
-def test_regions_have_class_and_score_and_long_hashes_are_cut(
-    roibeam: Roibeam, pictures: Pictures, tmp_path: Path
-) -> None:
+def test_regions_have_class_and_score_and_long_hashes_are_cut(roibeam: Cli, pictures: Pictures, tmp_path: Path) -> None:
     """By name in the picture and in the table; 64 digits run out of a telephone's screen."""
     photo = min(pictures.photos.iterdir())
     made = roibeam("extract", photo, tmp_path / "other", "--detector", "toy", "--device", "cpu")
@@ -373,9 +360,7 @@ def test_regions_have_class_and_score_and_long_hashes_are_cut(
     assert "Left: Random weights." in page.text and "Right: The toy detector knows the drawn world only." in page.text
 
 
-def test_text_of_files_never_becomes_markup_and_ids_never_leave_the_photo_folder(
-    roibeam: Roibeam, tmp_path: Path
-) -> None:
+def test_text_of_files_never_becomes_markup_and_ids_never_leave_the_photo_folder(roibeam: Cli, tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>&amp;\"'"
     (tmp_path / "photos").mkdir()
     assert cv2.imwrite(str(tmp_path / "secret.jpg"), np.zeros((480, 640, 3), np.uint8))
@@ -404,7 +389,7 @@ def tsv_folder(shared_data: Path) -> Path:
     return shared_data / "formats" / "butd_tsv"
 
 
-def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Roibeam, tsv_folder: Path, tmp_path: Path) -> None:
+def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Cli, tsv_folder: Path, tmp_path: Path) -> None:
     source = tsv_folder / "train2014_obj36.tsv"
     for dtype, max_error in (("float32", 0), ("float16", 5e-4)):
         assert roibeam("store", "import", source, tmp_path / dtype, "--dtype", dtype).code == 0
@@ -420,7 +405,7 @@ def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Roibeam, tsv
     ("other", "common", "regions"), [("six_columns.tsv", 3, 66), ("seven_columns_cls_prob.tsv", 2, 22)]
 )
 def test_the_layouts_of_the_true_output_agree(
-    roibeam: Roibeam, tsv_folder: Path, tmp_path: Path, shared_data: Path, other: str, common: int, regions: int
+    roibeam: Cli, tsv_folder: Path, tmp_path: Path, shared_data: Path, other: str, common: int, regions: int
 ) -> None:
     """The smaller files hold the first regions of some images under their bare COCO numbers."""
     html = tmp_path / "page.html"

@@ -6,8 +6,6 @@ kills a repair at each of its file operations in turn (those given, or as many a
 next one finish it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

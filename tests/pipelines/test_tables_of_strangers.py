@@ -1,7 +1,5 @@
 """Rows as people and other tools write them: what would be read wrong without a word is a bad row, counted, named."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

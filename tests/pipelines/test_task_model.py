@@ -1,7 +1,5 @@
 """A fine-tuned model that is asked in Python: two images for each text, texts alone, and runs that are not asked so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

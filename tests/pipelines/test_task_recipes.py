@@ -1,7 +1,5 @@
 """The published fine-tuning runs: what each sets, whether its figures are the printed ones, which cannot run yet."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace

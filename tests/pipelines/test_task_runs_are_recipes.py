@@ -4,8 +4,6 @@ Compared are settings, the built network, its optimizer and its encoder, on torc
 model of the recipe's own pre-training. What a mode may change is `MODE_CHANGES`; test_recipes_run.py runs them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import cache

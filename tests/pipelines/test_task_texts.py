@@ -1,7 +1,5 @@
 """A task's own text as pre-training reads it: the official files, which text stands where, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 from captioned_records import WIDTH
 from dataset_examples import error_of
 from task_corpora import corpus_of, joined, store_of
+from tiny_commands import Cli
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
@@ -25,7 +24,6 @@ from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import RowLengths, count_regions
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-Cli = Callable[..., Any]
 QUESTIONS = "v2_OpenEnded_mscoco_train2014_questions.json"
 ANNOTATIONS = "v2_mscoco_train2014_annotations.json"
 

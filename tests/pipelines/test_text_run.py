@@ -1,7 +1,5 @@
 """Pre-training on text alone: no store, no image, the same loop."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

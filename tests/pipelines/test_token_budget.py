@@ -1,7 +1,5 @@
 """Plans of a step under a token budget: every caption once, as many batches for each process, little padding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

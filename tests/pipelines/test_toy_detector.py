@@ -1,7 +1,5 @@
 """The detector that ships with the project: its files, and what it finds in a world that it has not seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

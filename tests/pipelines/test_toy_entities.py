@@ -1,8 +1,6 @@
 """Entities of a toy world: files that stay as they are, phrases with the boxes of what they name, and parses that are
 trees over the same words."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

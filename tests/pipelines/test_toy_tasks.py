@@ -1,20 +1,18 @@
 """Tasks of a toy world: files that stay as they are and that the readers read, rows that an independent reading of the
 texts finds right, scores that bound what a model can reach, and pictures that no pre-training has seen."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import toytask_judge as judge
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
@@ -40,7 +38,6 @@ from roibeam.pipelines.toyworld.world_files import WrittenFiles
 from roibeam.pipelines.toyworld.write import write_world
 from roibeam.pipelines.training.model_files.tokenizer import load_tokenizer
 
-Roibeam = Callable[..., Any]
 SEED, IMAGES = 7, 120
 DIGESTS = {
     "vqa": "77fb6f282e0d636158f435118748cd0f6256e5c5818acb353547d9c1ea60310e",
@@ -139,9 +136,7 @@ def test_a_vcr_recipe_reads_the_toy_s_files(made: Made, name: str) -> None:
     assert not names or task.beside is None or task.beside.class_names[1:] == names
 
 
-def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(
-    made: Made, tmp_path: Path, roibeam: Roibeam
-) -> None:
+def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     """Also those of NLVR2, which have names of their own; boxes are those of the regions, in their order."""
     store = tmp_path / "store"
     words = ("toyworld", made.world, "--seed", SEED, "--num-images", IMAGES, "--perfect-store", store)
@@ -230,14 +225,14 @@ def seen_answers(made: Made) -> dict[str, Any]:
     return found
 
 
-def scored(roibeam: Roibeam, made: Made, task: str, split: str, results: Path) -> dict[str, float]:
+def scored(roibeam: Cli, made: Made, task: str, split: str, results: Path) -> dict[str, float]:
     done = roibeam("score", task, results, "--data", made.tasks / task, "--split", split, "--json")
     assert done.code == 0, done.err
     return {each["name"]: each["value"] for each in json.loads(done.out)["figures"]}
 
 
 def test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(
-    made: Made, tmp_path: Path, roibeam: Roibeam
+    made: Made, tmp_path: Path, roibeam: Cli
 ) -> None:
     levels, seen = made.written.manifest["levels"], seen_answers(made)
     assert {f"{task}_{split}.{suffix}" for task, split, suffix in JUDGED} == set(seen)
@@ -328,7 +323,7 @@ def test_blind_answers_follow_from_the_texts_alone(made: Made) -> None:
 
 
 def test_the_command_writes_and_finds_tasks_and_says_what_can_be_reached(
-    made: Made, tmp_path: Path, roibeam: Roibeam
+    made: Made, tmp_path: Path, roibeam: Cli
 ) -> None:
     """Also after a run that was stopped, which leaves a folder beside."""
     tasks = tmp_path / "tasks"
@@ -342,7 +337,7 @@ def test_the_command_writes_and_finds_tasks_and_says_what_can_be_reached(
     assert again["sha256"] == DIGESTS and again["levels"] == made.written.manifest["levels"]
 
 
-def test_what_cannot_be_is_refused_in_one_line(made: Made, tmp_path: Path, roibeam: Roibeam) -> None:
+def test_what_cannot_be_is_refused_in_one_line(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     def refused(world: Path, tasks: object, seed: int = SEED) -> str:
         return one_line(roibeam("toyworld", world, "--seed", seed, "--num-images", IMAGES, "--tasks", tasks))
 
@@ -383,7 +378,7 @@ def test_more_pictures_leave_questions_as_they_were() -> None:
 
 @pytest.mark.slow
 def test_in_a_larger_world_every_level_leaves_room_to_learn(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, roibeam: Roibeam
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, roibeam: Cli
 ) -> None:
     """And all rows are right there too. Blind is more than chance: words alone tell something."""
     made = Made(tmp_path_factory.mktemp("larger"), 1200)

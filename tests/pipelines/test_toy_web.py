@@ -1,8 +1,6 @@
 """The toy web: its labels are true, its pictures have the sizes that the rule of 300 pixels asks about, its WARC files
 hold its pages, and equal seeds give equal webs."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

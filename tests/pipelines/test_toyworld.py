@@ -1,7 +1,5 @@
 """The toy world: labels that are the same everywhere, captions that are true, files that the readers read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -1,7 +1,5 @@
 """How likely each caption is: as often as the writer writes it, and never where it is false."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

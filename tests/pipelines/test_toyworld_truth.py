@@ -1,7 +1,5 @@
 """Which captions are true of which toy scenes: all of their own, and what a wrong word makes false."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of a model by name: what is frozen keeps every bit, and what has a rate of its own has it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Images of a task that must not be trained on: its own judged files, other tasks' files, and what a run saw, under
 whatever name."""
 
-from __future__ import annotations
-
 import csv
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Training killed anywhere, in one process or one of two, goes on to the bits of the run that nothing happened to."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Half precision with a scaled loss: on a GPU, and on the CPU, which the loop refuses, by torch's own scaler for it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

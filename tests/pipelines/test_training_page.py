@@ -1,7 +1,5 @@
 """The report of a training run says what its folder holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

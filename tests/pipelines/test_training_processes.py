@@ -1,7 +1,5 @@
 """One, two and four processes with the same global batch train alike, whatever falls to each of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial

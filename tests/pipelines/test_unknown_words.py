@@ -1,19 +1,14 @@
 """A vocabulary that lacks the words of the texts: all of them become [UNK], which a model soon always gets right."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from text_training import run_on_text
-from tiny_commands import one_line, tiny_run
+from tiny_commands import Cli, one_line, tiny_run
 
 from roibeam.pipelines.training.model_files.tokenizer import evenly, load_tokenizer, unknown_notes
 
-Cli = Callable[..., Any]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 RUSSIAN = ["собака бежит по траве", "собака спит", "собака бежит"]
 

@@ -1,7 +1,5 @@
 """Held-out captions that the evaluations of a run ask about: `roibeam pretrain --validation-captions`."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """VCR by its commands: two models or one, one file for the leaderboard, and what of it is told."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

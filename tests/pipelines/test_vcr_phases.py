@@ -1,7 +1,5 @@
 """VisualBERT's three phases for VCR on R2C's regions: what a row is told in the first two, and what goes on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

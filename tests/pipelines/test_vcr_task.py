@@ -1,7 +1,5 @@
 """VCR as groups: names, tags, rows with and without labels, cutting, regions, outlines, and the result file."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """VCR on the loop: rows as the releases feed them, both problems in turn, regions of two stores, losses beside."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

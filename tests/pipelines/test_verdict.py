@@ -1,7 +1,5 @@
 """A number beside chance, in words; and what numbers are called."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Vocabularies: the published files, a single list, the fetched lists, and lists of another detector."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """VQA on a table of one's own: how right answers are, what is written and scored, settings that no table has."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """VQA by the rules of the releases: labels, scores, wording, splits, what is stored and what is mirrored."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Threads of a training sleep while they wait where other programs compute, and spin where cores are free."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What counting neighbouring words finds on the words that a run's evaluation hides: the level beside chance."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial

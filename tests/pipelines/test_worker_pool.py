@@ -1,7 +1,5 @@
 """The worker pool on real processes: its port, its token, its workers, and runners that are told of dead ones."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import threading

@@ -2,18 +2,14 @@
 images that the store has no record of: one line each, before anything is written. Other faults of one file are with the
 tests of its reader."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import one_line
+from tiny_commands import Cli, one_line
 
-Roibeam = Callable[..., Any]
 ROW = '{"pair": "1", "photo": "a", "words": "b", "gold": "x"}'
 ANSWERS = [{"answer": "yes", "answer_confidence": "yes", "answer_id": n + 1} for n in range(10)]
 
@@ -103,7 +99,7 @@ WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+":
     ],
 )
 def test_wrong_files_of_a_task_are_one_line(
-    roibeam: Roibeam, store: tuple[Path, Path], tmp_path: Path, task: str, fault: str, said: str
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, task: str, fault: str, said: str
 ) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     data.mkdir()
@@ -124,7 +120,7 @@ def test_wrong_files_of_a_task_are_one_line(
     ],
 )
 def test_what_the_reader_of_ones_own_task_cannot_read_is_one_line(
-    roibeam: Roibeam, store: tuple[Path, Path], tmp_path: Path, line: str, said: str
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, line: str, said: str
 ) -> None:
     from test_prediction_cards import OWN_TASK
 
