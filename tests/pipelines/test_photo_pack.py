@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tiny_commands import Cli
+from toy_training import log_of
 
 from roibeam.features.store import FeatureStore
 
@@ -74,9 +75,7 @@ def test_a_photo_at_true_size(roibeam: Cli, shared_data: Path, tmp_path: Path) -
     assert roibeam("store", "verify", out, "--deep").code == 0
 
 
-def test_coco_and_tsv_sources_of_the_pack(
-    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_coco_and_tsv_of_pack(roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     captions = shared_data / "coco" / "captions_train2014.json"
     root = ("--photos", shared_data / "images")
     assert roibeam("extract", captions, tmp_path / "coco", *root, *tiny_network).code == 0
@@ -86,9 +85,8 @@ def test_coco_and_tsv_sources_of_the_pack(
     limit = ("--max-failures", "0.3")
     done = roibeam("extract", tsv, tmp_path / "tsv", "--photos", shared_data, *limit, *tiny_network)
     assert done.code == 0
-    letters = {
-        row["image_id"]: row["reason"] for row in pq.read_table(tmp_path / "tsv/dead_letters.parquet").to_pylist()
-    }
+    rows = pq.read_table(tmp_path / "tsv" / "dead_letters.parquet").to_pylist()
+    letters = {row["image_id"]: row["reason"] for row in rows}
     assert letters == {
         "images/awkward/truncated": "truncated",
         "images/awkward/zero_bytes": "empty file",
@@ -115,7 +113,7 @@ def test_eight_real_pairs_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     done = roibeam("pretrain", run, *options)
     assert done.code == 0, done.err
     result = json.loads(done.out.splitlines()[-1])
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    log = log_of(run)
     assert log[0]["masked_words"] == pytest.approx(10.326, rel=0.1)  # ln 30522
     assert log[0]["masked_regions"] == pytest.approx(3.045, rel=0.1)  # ln 21
     assert result["evaluation"]["masked_words"] < 0.1
@@ -124,6 +122,4 @@ def test_eight_real_pairs_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     # The last steps again from the checkpoint before them: the same losses.
     shutil.rmtree(run / "checkpoints" / "step-00000120")
     assert roibeam("pretrain", run, *options, "--resume").code == 0
-    again = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in again] == list(range(1, 121))
-    assert [row["loss"] for row in again] == [row["loss"] for row in log]
+    assert log_of(run) == log and [row["step"] for row in log] == list(range(1, 121))

@@ -88,9 +88,8 @@ def test_a_look_at_several_stores_shows_each_and_what_holds_for_all() -> None:
     finished = status(finished=40, state="finished")
     several = SeveralStatus({"a": slow, "c": stopped, "d": finished, "e": None})
     none = "not begun: no run has planned a store there yet"
-    assert several.text() == "\n".join(
-        ["a:", status_text(slow), "c:", status_text(stopped), "d:", status_text(finished), "e:", none]
-    )
+    told = ["a:", status_text(slow), "c:", status_text(stopped), "d:", status_text(finished), "e:", none]
+    assert several.text() == "\n".join(told)
     assert (several.is_well, several.is_over, several.has_work) == (False, False, True)
     assert [line["state"] for line in several.json_lines()] == ["running", "stopped", "finished", "not begun"]
     over = SeveralStatus({"c": stopped, "d": finished})

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL
-from tiny_commands import Cli, digest
+from tiny_commands import Cli, damage_record, digest
 
-from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
 
@@ -31,9 +30,8 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
-    return lambda store, *options: roibeam(
-        "extract", photos, store, *tiny_network, "--threads", 1, "--shard-size", 3, "--max-failures", 1, *options
-    )
+    given = (*tiny_network, "--threads", 1, "--shard-size", 3, "--max-failures", 1)
+    return lambda store, *options: roibeam("extract", photos, store, *given, *options)
 
 
 @pytest.fixture(params=["disk", pytest.param("URL", marks=pytest.mark.slow)])
@@ -73,11 +71,7 @@ def test_only_failed_images_are_computed(
 
     # A record that is damaged meanwhile is none to copy.
     mend(photos, BROKEN[1])
-    path = next(store.glob("part-00001.*.lmdb"))
-    data = bytearray(path.read_bytes())
-    with FeatureStore(store) as opened:
-        data[data.index(opened["sample_00003"].features.tobytes()) + 5] ^= 1
-    path.write_bytes(data)
+    damage_record(store, "sample_00003")
     done = extract(url, "--retry-dead-letters")
     assert done.code == 0 and this_run(store) == (2, 1, 1) and "'sample_00003': " in done.err
     assert whole_shard.exists()
@@ -106,10 +100,9 @@ def test_a_run_that_was_killed_keeps_the_records(
 
     assert in_a_fork(lambda: dies_at("run_extraction", "--retry-dead-letters"), tmp_path)[0] == KILLED
     assert len(list(store.glob("retried-*.json"))) == 2 and len(list(store.glob("part-*.json"))) == 1
-    assert {problem.file for problem in verify_store(store) if not problem.leftover} == {
-        "part-00000.json", "part-00001.json"
-    }  # fmt: skip
-    assert all(not problem.file.endswith(".lmdb") for problem in verify_store(store))
+    problems = verify_store(store)
+    assert {each.file for each in problems if not each.leftover} == {"part-00000.json", "part-00001.json"}
+    assert not any(each.file.endswith(".lmdb") for each in problems)
     assert len(roibeam("store", "ids", url).out.splitlines()) == 7
     assert roibeam("store", "copy", url, tmp_path / "copy").code == 0 and digest(tmp_path / "copy") == before
     # Also when a rerun has finished its shards, and the next one has tidied.

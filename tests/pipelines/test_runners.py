@@ -58,9 +58,7 @@ def assert_metrics_are_those_of_the_manifests(metrics: dict[str, Any], store: Pa
     assert metrics["net_ms"]["sum"] <= sum(shard.stats["seconds"] for shard in shards) * 1000
 
 
-def test_beam_counts_what_the_manifests_say(
-    roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_beam_counts_what_manifests_say(roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path) -> None:
     done = roibeam("extract", photos, tmp_path / "store", *options, "--json")
     assert done.code == 0, done.err
     metrics = json.loads(done.out.splitlines()[-1])["metrics"]

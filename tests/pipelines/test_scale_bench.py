@@ -93,9 +93,8 @@ def test_every_measured_input_has_the_command_that_made_it() -> None:
     read, content = inputs.read_inputs()
     assert all(part["command"].startswith("python bench/scale_measure.py ") for part in content.values())
     text = inputs.told(read, content)
-    assert [line for line in text.splitlines() if not line.startswith(" ")][1:] == [
-        "measured by others, and published:", "assumed:",
-    ]  # fmt: skip
+    headings = [line for line in text.splitlines() if not line.startswith(" ")][1:]
+    assert headings == ["measured by others, and published:", "assumed:"]
     assert f"{len(content['kills']['kills'])} kills" in text
 
 

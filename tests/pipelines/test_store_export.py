@@ -8,7 +8,7 @@ import pytest
 from exchange_examples import measured
 from forks import KILLED, in_a_fork
 from store_examples import FINGERPRINT, make_record, write_shard
-from tiny_commands import Cli
+from tiny_commands import Cli, damage_record
 
 from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
@@ -145,13 +145,8 @@ def test_an_export_killed_at_any_step_leaves_no_file_or_a_whole_one(store: Path,
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_damaged_record_is_not_exported(roibeam: Cli, store: Path, tmp_path: Path, name: str) -> None:
-    """One bit in the middle of a feature, which only its checksum knows of."""
-    with FeatureStore(store) as opened:
-        features = opened.get("image3").features.tobytes()
-    path = store / str(StoreManifest.read(store / "manifest.json").shards[1].data_file)
-    data = bytearray(path.read_bytes())
-    data[data.index(features) + len(features) // 2] ^= 4
-    path.write_bytes(data)
+    """One bit of a feature, which only its checksum knows of."""
+    damage_record(store, "image3")
     out = target(tmp_path, name)
     done = roibeam("store", "export", store, out, "--format", name)
     assert done.code == 1 and "'image3'" in done.err and "checksum" in done.err and not out.exists()

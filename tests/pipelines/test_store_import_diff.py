@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
 from forks import KILLED, in_a_fork
+from html_page import HtmlPage
 from tiny_commands import Cli, Pictures
 
 from roibeam.features.exchange.butd_tsv import read_butd_tsv
@@ -201,9 +201,6 @@ def test_shards_of_an_extraction_are_not_taken_for_a_killed_import(roibeam: Cli,
     assert len(list((tmp_path / "s").glob("part-*"))) == 2
 
 
-# --- diff
-
-
 @pytest.fixture
 def two_stores(roibeam: Cli, tmp_path: Path) -> tuple[Path, Path]:
     """Three images; in the second store one has moved boxes, one fewer of them, and other features."""
@@ -273,35 +270,6 @@ def test_an_unexpected_error_is_no_difference_and_a_failing_page_costs_no_figure
     assert done.code == 2 and "roibeam: unexpected error: KeyError: 'torn' (in " in done.err
 
 
-class Page(HTMLParser):
-    """Tags and text of a page; fails when a tag is left open."""
-
-    VOID = ("meta", "image", "rect")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_page(roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -310,17 +278,17 @@ def test_page(roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path) -> No
     html = tmp_path / "page.html"
     done = roibeam("store", "diff", *two_stores, "--html", html, "--photos", photos, "--worst", 3)
     assert done.code == 1 and f"page: {html}" in done.out
-    page = Page(html.read_text(encoding="utf-8"))
-    canvases = [attributes for tag, attributes in page.tags if tag == "svg"]
+    page = HtmlPage(html.read_text("utf-8"))
+    canvases = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert [canvas["viewbox"] for canvas in canvases] == ["0 0 640 480"] * 4  # the equal image is not shown
-    assert sum(tag == "image" for tag, _ in page.tags) == 2  # one photo on both sides
+    assert sum(tag == "image" for tag, _ in page.elements) == 2  # one photo on both sides
     assert f"left {two_stores[0]}, 5 regions" in page.text and f"right {two_stores[1]}, 3 regions" in page.text
     assert "470 pixels now and was 640 x 480" in page.text
-    strokes = [attributes["stroke"] for _, attributes in page.tags if attributes.get("class") == "box"]
+    strokes = [attributes["stroke"] for _, attributes in page.elements if attributes.get("class") == "box"]
     assert len(strokes) == 10 + 8 and len(set(strokes)) == 2
     assert min(strokes.count(colour) for colour in set(strokes)) == 2  # the two without a partner
     assert "They differ." in page.text and "86.7 % of left" in page.text
-    assert not [tag for tag, _ in page.tags if tag in ("script", "link", "iframe")]
+    assert not [tag for tag, _ in page.elements if tag in ("script", "link", "iframe")]
     addresses = re.findall(r'(?:href|src)="([^"]{0,20})', html.read_text())
     assert all(address.startswith("data:image/jpeg;base64,"[:20]) for address in addresses)
     assert roibeam("store", "diff", *two_stores, "--html", html).code == 1  # a page of ours gives way
@@ -329,20 +297,18 @@ def test_page(roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path) -> No
     refused = roibeam("store", "diff", *two_stores, "--html", notes)
     assert refused.code == 2 and "is there already, and roibeam did not write it" in refused.err
     assert notes.read_text() == "keep"
-    empty = Page(html.read_text(encoding="utf-8"))
-    assert sum(tag == "image" for tag, _ in empty.tags) == 0
-    assert sum(attributes.get("class") == "empty" for _, attributes in empty.tags) == 4
+    empty = HtmlPage(html.read_text("utf-8"))
+    assert sum(tag == "image" for tag, _ in empty.elements) == 0
+    assert sum(attributes.get("class") == "empty" for _, attributes in empty.elements) == 4
     assert "name the folder of the photos with --photos" in empty.text
 
 
-def test_a_page_of_equal_stores_has_no_worst_images(
-    roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_page_of_equal_stores_has_no_worst_image(roibeam: Cli, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
     html = tmp_path / "page.html"
     assert roibeam("store", "diff", two_stores[0], tmp_path / "left.tsv", "--html", html).code == 0
-    page = Page(html.read_text(encoding="utf-8"))
+    page = HtmlPage(html.read_text("utf-8"))
     assert page.text.index("Equal") < page.text.index("images on both sides")  # the verdict first
-    assert "Worst images" not in page.text and not [tag for tag, _ in page.tags if tag == "svg"]
+    assert "Worst images" not in page.text and not [tag for tag, _ in page.elements if tag == "svg"]
     assert "No picture is shown: the 3 images of both sides are equal within the tolerances" in page.text
 
 
@@ -354,7 +320,7 @@ def test_regions_have_class_and_score_and_long_hashes_are_cut(roibeam: Cli, pict
     assert "  warning         The toy detector knows" in roibeam("store", "info", tmp_path / "other").out
     html = tmp_path / "page.html"
     assert roibeam("store", "diff", pictures.store, tmp_path / "other", "--html", html).code == 1
-    page = Page(html.read_text(encoding="utf-8"))
+    page = HtmlPage(html.read_text("utf-8"))
     named = re.findall(r"(?:class \d+|ball|box|boat|hat|kite|tree|window) [01][.]\d\d", page.text)
     assert len(named) > 20 and not re.search("[0-9a-f]{40}", page.text)
     assert "Left: Random weights." in page.text and "Right: The toy detector knows the drawn world only." in page.text
@@ -370,27 +336,18 @@ def test_text_of_files_never_becomes_markup_and_ids_never_leave_the_photo_folder
         lines = [line(LXMERT, fields(image_id, seed=seed)) for image_id in ids]
         (tmp_path / name).write_bytes(b"".join([*lines, bad, line(LXMERT, fields("\x1b[31mred", seed=seed))]))
     html = tmp_path / "page.html"
-    done = roibeam(
-        "store", "diff", tmp_path / "a.tsv", tmp_path / "b.tsv", "--html", html, "--photos", tmp_path / "photos"
-    )
+    sides = (tmp_path / "a.tsv", tmp_path / "b.tsv")
+    done = roibeam("store", "diff", *sides, "--html", html, "--photos", tmp_path / "photos")
     assert done.code == 1 and "\x1b" not in done.out
-    page = Page(html.read_text(encoding="utf-8"))
-    assert not [tag for tag, _ in page.tags if tag in ("script", "image", "b>")]
+    page = HtmlPage(html.read_text("utf-8"))
+    assert not [tag for tag, _ in page.elements if tag in ("script", "image", "b>")]
     assert hostile in page.text and "<b>bold</b>" in page.text
     captions = re.findall(r'<p class="quiet"><bdi>no photo of this name', html.read_text())
     assert len(captions) == 2 * 5
 
 
-# --- The true Caffe output
-
-
-@pytest.fixture(scope="session")
-def tsv_folder(shared_data: Path) -> Path:
-    return shared_data / "formats" / "butd_tsv"
-
-
-def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Cli, tsv_folder: Path, tmp_path: Path) -> None:
-    source = tsv_folder / "train2014_obj36.tsv"
+def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Cli, shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "formats" / "butd_tsv" / "train2014_obj36.tsv"
     for dtype, max_error in (("float32", 0), ("float16", 5e-4)):
         assert roibeam("store", "import", source, tmp_path / dtype, "--dtype", dtype).code == 0
         assert verify_store(tmp_path / dtype, deep=True) == []
@@ -405,10 +362,10 @@ def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Cli, tsv_fol
     ("other", "common", "regions"), [("six_columns.tsv", 3, 66), ("seven_columns_cls_prob.tsv", 2, 22)]
 )
 def test_the_layouts_of_the_true_output_agree(
-    roibeam: Cli, tsv_folder: Path, tmp_path: Path, shared_data: Path, other: str, common: int, regions: int
+    roibeam: Cli, shared_data: Path, tmp_path: Path, other: str, common: int, regions: int
 ) -> None:
     """The smaller files hold the first regions of some images under their bare COCO numbers."""
-    html = tmp_path / "page.html"
+    html, tsv_folder = tmp_path / "page.html", shared_data / "formats" / "butd_tsv"
     done = roibeam(
         "store", "diff", tsv_folder / other, tsv_folder / "train2014_obj36.tsv", "--match-ids", "number",
         "--max-error", 0, "--json", "--html", html, "--photos", shared_data / "images",
@@ -418,8 +375,7 @@ def test_the_layouts_of_the_true_output_agree(
     assert found["num_left_regions"] == found["num_matched"] == found["num_same_box"] == regions
     assert found["feature_error"] == 0 and found["cosine_min"] == 1
     assert found["num_same_class"] == found["num_class_pairs"] == (regions if "cls_prob" in other else 0)
-    assert [difference for difference in found["differences"] if "of the left" not in difference] == [
-        f"{10 - common:,} images are only on the right"
-    ]
+    others = [difference for difference in found["differences"] if "of the left" not in difference]
+    assert others == [f"{10 - common:,} images are only on the right"]
     different = [image for image in found["worst"] if image["num_left"] != image["num_right"]]
     assert 0 < len(different) <= common and html.read_text().count("data:image/jpeg;base64,") == 2 * len(different)

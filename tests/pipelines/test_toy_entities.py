@@ -3,12 +3,11 @@ trees over the same words."""
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import one_line
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.pipelines.data.datasets.entities import EntityCounts, EntityImage, read_entities, split_names
 from roibeam.pipelines.toyworld.captions import NUMBERS, plural
@@ -40,9 +39,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def test_the_files_are_the_same_bytes_as_ever(made: Made) -> None:
-    assert made.written.manifest["sha256"] == DIGEST, (
-        "heads were compared on these files: raise ENTITIES_VERSION, then put the new digest here"
-    )
+    changed = "heads were compared on these files: raise ENTITIES_VERSION, then put the new digest here"
+    assert made.written.manifest["sha256"] == DIGEST, changed
 
 
 def named(picture: Picture, words: list[str], boxes: tuple[Any, ...]) -> None:
@@ -116,15 +114,11 @@ def test_the_splits_are_those_of_the_pictures(made: Made) -> None:
         assert {made.pictures[name].place.split.replace("restval", "train") for name in names} == {split}
 
 
-def test_the_command_writes_them_beside_a_world_that_stays_as_it_was(
-    tmp_path: Path, roibeam: Callable[..., Any]
-) -> None:
+def test_the_command_writes_them_beside_a_world_that_stays_as_it_was(tmp_path: Path, roibeam: Cli) -> None:
     words = ("toyworld", tmp_path / "world", "--seed", 7, "--num-images", 40)
     assert roibeam(*words).code == 0
     before = {path: path.read_bytes() for path in (tmp_path / "world").rglob("*.*") if path.is_file()}
-    done = roibeam(*words, "--entities", tmp_path / "entities", "--json")
-    assert done.code == 0, done.err
-    told = json.loads(done.out)["entities"]
+    told = json.loads(ok(roibeam(*words, "--entities", tmp_path / "entities", "--json")).out)["entities"]
     assert sum(told["images"].values()) == 40
     assert {path: path.read_bytes() for path in (tmp_path / "world").rglob("*.*") if path.is_file()} == before
     again = roibeam(*words, "--entities", tmp_path / "entities")

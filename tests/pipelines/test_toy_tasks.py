@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import toytask_judge as judge
-from tiny_commands import Cli, one_line
+from tiny_commands import Cli, ok, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.data.captions.caption_files import CaptionFile
@@ -92,26 +92,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def questions(made: Made, year: str) -> tuple[str, str]:
-    folder = made.tasks / "vqa"
-    return (
-        str(folder / f"v2_OpenEnded_mscoco_{year}_questions.json"), str(folder / f"v2_mscoco_{year}_annotations.json")
-    )  # fmt: skip
+    names = (f"v2_OpenEnded_mscoco_{year}_questions.json", f"v2_mscoco_{year}_annotations.json")
+    return str(made.tasks / "vqa" / names[0]), str(made.tasks / "vqa" / names[1])
+
+
+def asked_of_val(made: Made) -> list[dict[str, Any]]:
+    content = json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))
+    return list(content["questions"])
 
 
 def sentences(made: Made) -> list[Any]:
-    return list(
-        read_refer(str(made.tasks / "refcoco+" / "refs(unc).p"), str(made.tasks / "refcoco+" / "instances.json"))
-    )
+    folder = made.tasks / "refcoco+"
+    return list(read_refer(str(folder / "refs(unc).p"), str(folder / "instances.json")))
 
 
 def test_the_files_are_the_same_bytes_as_ever_and_the_world_stays_as_it_was(made: Made) -> None:
-    assert made.written.manifest["sha256"] == DIGESTS, (
-        "models were compared on these files: raise TASKS_VERSION, then put the new digests here"
-    )
+    changed = "models were compared on these files: raise TASKS_VERSION, then put the new digests here"
+    assert made.written.manifest["sha256"] == DIGESTS, changed
     assert {path: path.read_bytes() for path in made.world.rglob("*.json*")} == made.files_before
-
-
-# Readers and stores
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in TASK_RECIPES.items() if recipe.task == "vcr"])
@@ -145,8 +143,8 @@ def test_every_picture_is_found_in_a_perfect_store_and_in_extractions(made: Made
     assert done.code == 0 and f"{made.tasks}: all there already" in done.out, done.err
     assert "has NLVR2's pictures of a world's tasks too; name them with --tasks" in one_line(roibeam(*words))
     extracted = {
-        "nlvr2": {each.image_id for each in list_folder(str(made.tasks / "nlvr2" / "images")).images()},
-        "vcr": {each.image_id for each in list_folder(str(made.tasks / "vcr" / "vcr1images")).images()},
+        task: {each.image_id for each in list_folder(str(made.tasks / task / folder)).images()}
+        for task, folder in (("nlvr2", "images"), ("vcr", "vcr1images"))
     }
     with FeatureStore(store) as opened:
         finder = ImageFinder(opened.ids())
@@ -189,18 +187,14 @@ def test_no_picture_that_is_judged_on_has_a_caption_for_pre_training_or_a_traini
     assert used[True] and used[False] and not used[True] & used[False] and not numbers & used[False]
 
 
-# What is right
-
-
 def seen_answers(made: Made) -> dict[str, Any]:
     """Result files, as texts, of who reads the official files and sees the scene graph."""
     found: dict[str, Any] = {}
-    asked = json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))["questions"]
     found["vqa_val.json"] = json.dumps(
         [
             {"question_id": each["question_id"],
              "answer": judge.answer(made.named(f"COCO_val2014_{each['image_id']:012d}"), each["question"])}
-            for each in asked
+            for each in asked_of_val(made)
         ]
     )  # fmt: skip
     lines = [",".join(COLUMNS)]
@@ -226,14 +220,11 @@ def seen_answers(made: Made) -> dict[str, Any]:
 
 
 def scored(roibeam: Cli, made: Made, task: str, split: str, results: Path) -> dict[str, float]:
-    done = roibeam("score", task, results, "--data", made.tasks / task, "--split", split, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("score", task, results, "--data", made.tasks / task, "--split", split, "--json"))
     return {each["name"]: each["value"] for each in json.loads(done.out)["figures"]}
 
 
-def test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(
-    made: Made, tmp_path: Path, roibeam: Cli
-) -> None:
+def test_who_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     levels, seen = made.written.manifest["levels"], seen_answers(made)
     assert {f"{task}_{split}.{suffix}" for task, split, suffix in JUDGED} == set(seen)
     for task, split, suffix in JUDGED:
@@ -250,11 +241,10 @@ def test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(
 def test_training_rows_are_right_too(made: Made) -> None:
     for each in read_vqa(*questions(made, "train2014")):
         assert len(each.answers) == 10
+    paths = questions(made, "train2014")
     right = [
         labels.multiple_choice_answer == judge.answer(made.named(each.image), each.question)
-        for each, labels in zip(
-            read_vqa(*questions(made, "train2014")), read_vqa_labels(questions(made, "train2014")[1]), strict=True
-        )
+        for each, labels in zip(read_vqa(*paths), read_vqa_labels(paths[1]), strict=True)
     ]
     assert sum(right) > 0.9 * len(right) > 90
     for split in ("train", "val"):
@@ -294,9 +284,6 @@ def test_every_word_but_the_question_mark_is_made_of_pieces_of_the_world_s_vocab
     assert len(words) > 60 and not unknown
 
 
-# The blind reader
-
-
 def test_a_blind_reader_takes_the_level_above_for_what_it_hardly_knows() -> None:
     reader = BlindReader()
     for answer in "aaaaab":
@@ -312,19 +299,14 @@ def test_a_blind_reader_takes_the_level_above_for_what_it_hardly_knows() -> None
 def test_blind_answers_follow_from_the_texts_alone(made: Made) -> None:
     told = {each["question_id"]: each["answer"]
             for each in json.loads((made.tasks / "readers" / "blind" / "vqa_val.json").read_text("ascii"))}  # fmt: skip
-    asked = json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))["questions"]
+    asked = asked_of_val(made)
     by_text: dict[str, set[str]] = defaultdict(set)
     for each in asked:
         by_text[each["question"]].add(told[each["question_id"]])
     assert len(asked) > len(by_text) and all(len(answers) == 1 for answers in by_text.values())
 
 
-# The command
-
-
-def test_the_command_writes_and_finds_tasks_and_says_what_can_be_reached(
-    made: Made, tmp_path: Path, roibeam: Cli
-) -> None:
+def test_the_command_writes_and_finds_tasks_and_says_their_levels(made: Made, tmp_path: Path, roibeam: Cli) -> None:
     """Also after a run that was stopped, which leaves a folder beside."""
     tasks = tmp_path / "tasks"
     shutil.copytree(made.tasks / "vqa", tmp_path / ".tasks.tmp" / "vqa")
@@ -362,9 +344,6 @@ def test_a_world_with_too_few_pictures_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
 
 
-# More pictures
-
-
 @pytest.mark.slow
 def test_more_pictures_leave_questions_as_they_were() -> None:
     few, many = VqaTask(), VqaTask()
@@ -377,13 +356,11 @@ def test_more_pictures_leave_questions_as_they_were() -> None:
 
 
 @pytest.mark.slow
-def test_in_a_larger_world_every_level_leaves_room_to_learn(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, roibeam: Cli
-) -> None:
+def test_a_larger_world_leaves_room(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, roibeam: Cli) -> None:
     """And all rows are right there too. Blind is more than chance: words alone tell something."""
     made = Made(tmp_path_factory.mktemp("larger"), 1200)
     test_training_rows_are_right_too(made)
-    test_who_reads_and_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(made, tmp_path, roibeam)
+    test_who_sees_reaches_the_ceiling_and_the_blind_reader_the_floor(made, tmp_path, roibeam)
     test_no_picture_that_is_judged_on_has_a_caption_for_pre_training_or_a_training_row(made)
     levels = made.written.manifest["levels"]
     floor = levels["vqa"]["val"]["overall"]["blind"]
@@ -397,20 +374,12 @@ def test_in_a_larger_world_every_level_leaves_room_to_learn(
     for each in read_vqa_labels(questions(made, "train2014")[1]):
         common[each.question_type][each.multiple_choice_answer] += 1
     simple = tmp_path / "simple.json"
-    simple.write_text(
-        json.dumps(
-            [
-                {"question_id": each.question_id, "answer": common[each.question_type].most_common(1)[0][0]}
-                for each in read_vqa_labels(questions(made, "val2014")[1])
-            ]
-        )
-    )
+    labels = read_vqa_labels(questions(made, "val2014")[1])
+    guessed = [(each.question_id, common[each.question_type].most_common(1)[0][0]) for each in labels]
+    simple.write_text(json.dumps([{"question_id": number, "answer": answer} for number, answer in guessed]))
     assert scored(roibeam, made, "vqa", "val", simple)["overall"] < floor
     rows = list(csv.reader((made.tasks / "readers" / "blind" / "vcr_val.csv").read_text("ascii").splitlines()))
     assert len(rows) == 1 + sum(1 for _ in made.vcr_rows("val"))
-
-
-# Texts alone
 
 
 def text_pairs(made: Made, name: str, split: str) -> list[GlueRow]:
@@ -429,9 +398,8 @@ def test_captions_said_to_be_of_one_scene_are_and_no_picture_is_in_two_splits(ma
             assert bool(one) == (row.label == "1") or row.label == "0", row  # two scenes may have one caption in common
         unlike = [row for row in rows if row.label == "0" and any(set(row.texts) <= own for own in pictures)]
         assert len(unlike) < len(rows) / 20
-        seen[split] = {
-            n for row in rows for n, own in enumerate(pictures) if row.label == "1" and set(row.texts) <= own
-        }
+        alike = [row.texts for row in rows if row.label == "1"]
+        seen[split] = {n for texts in alike for n, own in enumerate(pictures) if set(texts) <= own}
     assert not seen["train"] & seen["dev"]
     assert all(row.label is None for row in text_pairs(made, "mrpc", "test"))
 

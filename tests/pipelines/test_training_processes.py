@@ -27,13 +27,8 @@ def trained(
     folder: Path, num_ranks: int, *, accumulation: int = 1, steps: int, stop_at_step: int | None = None, **task: Any
 ) -> list[dict[str, Any]]:
     """The log of a run in `folder`."""
-    work = Training(
-        folder,
-        settings(steps=steps, accumulation=accumulation),
-        SAMPLES * OBJECTIVES[task.get("objective", "vlbert")].group // num_ranks // accumulation,
-        task,
-        stop_at_step,
-    )
+    size = SAMPLES * OBJECTIVES[task.get("objective", "vlbert")].group // num_ranks // accumulation
+    work = Training(folder, settings(steps=steps, accumulation=accumulation), size, task, stop_at_step)
     logs = folder.with_name(f"{folder.name}.said")
     assert run_ranks(work, num_ranks, logs) == [0] * num_ranks, said(logs)
     return log_in(folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from forks import KILLED, in_a_fork
 from soak_share import share_of
-from tiny_commands import Cli, tiny_run
+from tiny_commands import Cli, ok, tiny_run
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import StoreManifest
@@ -32,17 +32,10 @@ def images(count: int, *, first: int = 0, labels: bool = True) -> list[dict[str,
         corners = draw.random((4, 2)) * 100
         ids = draw.integers(0, 7, 4)
         said = f"a {COLOURS[ids[0] % 4]} thing beside a {COLOURS[ids[1] % 4]} one"
-        rows.append(
-            {
-                "image_id": f"i{number:02}",
-                "height": 240,
-                "width": 320,
-                "boxes": np.concatenate([corners, corners + 50], axis=1),
-                "features": draw.random((4, 16)).astype(np.float16),
-                "captions": [said, "two things"],
-                **({"class_ids": ids, "class_scores": draw.random(4)} if labels else {}),
-            }
-        )
+        row = {"image_id": f"i{number:02}", "height": 240, "width": 320, "captions": [said, "two things"]}
+        row |= {"boxes": np.concatenate([corners, corners + 50], axis=1)}
+        row |= {"features": draw.random((4, 16)).astype(np.float16)}
+        rows.append(row | ({"class_ids": ids, "class_scores": draw.random(4)} if labels else {}))
     return rows
 
 
@@ -52,8 +45,7 @@ def write(store: Path, rows: list[dict[str, Any]], space: str = "my-detector", *
 
 def facts(roibeam: Cli, store: Path) -> dict[str, str]:
     """What `store info` shows."""
-    done = roibeam("store", "info", store)
-    assert done.code == 0, done.err
+    done = ok(roibeam("store", "info", store))
     assert not re.search(r"\bNone\b|\?", done.out), done.out
     return {line[2:17].strip(): line[18:] for line in done.out.splitlines()[1:]}
 
@@ -138,8 +130,7 @@ def test_stores_of_one_name_and_width_train_together_and_others_do_not(tmp_path:
 def test_training_finds_captions_and_number_of_classes(roibeam: Cli, tmp_path: Path, system: str) -> None:
     write(tmp_path / "store", images(12, labels=system == "vlbert"), num_classes=7 if system == "vlbert" else None)
     words = ("--system", system, "--store", tmp_path / "store", *tiny_run(steps=2))
-    done = roibeam("pretrain", tmp_path / "run", *words)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *words))
     assert "24 of 24 captions joined" in done.out + done.err
 
 
