@@ -142,7 +142,7 @@ def test_captions_of_other_images_or_of_one_are_refused(roibeam: Cli, store: tup
             "alone",
             "a dog\tsample_00000.jpg\na cat\tsample_00000.jpg\n",
             vilbert,
-            "mismatched pairs need a second image",
+            "pairs need a second image",
         ),
         ("other", "a dog\tdogs/rex.jpg\n", TINY_MODEL, "dogs/rex"),  # with an example of each
     ):
@@ -150,6 +150,49 @@ def test_captions_of_other_images_or_of_one_are_refused(roibeam: Cli, store: tup
         given = ("--store", store[0], "--captions", tmp_path / f"{name}.tsv", *options)
         line = one_line(roibeam("pretrain", tmp_path / name, *given))
         assert words in line and (name == "alone" or "sample_0000" in line)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--set", "model.hidden_sise=8"], "hidden_sise"),
+        (["--set", "model.hidden_size=abc"], "model settings"),
+        (["--set", "model.hidden_size=33"], "model settings"),
+        (["--set", "train.betas=[0.9]"], "betas must be two numbers"),
+        (["--set", "train.stepz=3"], "did you mean steps"),
+        (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
+        (["--precision", "tf32"], "--precision 'tf32': choose one of float32, bf16, fp16"),
+        (["--precision", "bf16", "--set", "train.precision=fp32"], "--set train.precision both say the precision"),
+        (["--model", "huge"], "choose one of small, base"),
+        (["--tokenizer", "nowhere"], "no such file or folder: --tokenizer 'nowhere'"),
+        (["--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
+        (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
+        (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
+        (["--store", "{tmp}"], "no feature store here"),
+        (["--store", "gs://bucket/store"], "so name a folder on a local disk with --cache-dir"),
+        (["--cache-gb", "1"], "so name a folder on a local disk with --cache-dir"),
+    ],
+)
+def test_user_errors_are_one_clear_line(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, options: list[str], words: str
+) -> None:
+    extra = [option.format(tmp=tmp_path) for option in options]
+    given = {"--store": store[0], "--captions": store[1]}
+    base = [part for name, value in given.items() if name not in extra for part in (name, value)]
+    line = one_line(roibeam("pretrain", tmp_path / "run", *base, *TINY_MODEL, *extra))
+    assert words in line
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_folders_with_other_things_are_left_alone(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
+    before = sorted(path.name for path in store[0].iterdir())
+    assert "choose" in one_line(roibeam("pretrain", store[0], *options))
+    assert sorted(path.name for path in store[0].iterdir()) == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    assert "not empty and no run of ours" in one_line(roibeam("pretrain", tmp_path / "other", *options))
+    assert "is a file" in one_line(roibeam("pretrain", tmp_path / "other" / "thesis.tex", *options))
 
 
 def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
