@@ -48,7 +48,6 @@ WAYS = {
     "interbert, single": ("interbert", {"masking": "single"}),
     "interbert, conditional": ("interbert", {"conditional_masking": True}),
 }
-FIELDS = ("text_ids", "text_labels", "region_features", "region_boxes", "masked_regions")
 
 
 @pytest.fixture(scope="module")
@@ -62,39 +61,6 @@ def corpus():
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def rows_of(task, count, start=0, rank=0, num_ranks=1):
-    """Each row of the next batches without its padding."""
-    stream = task.batches(start, rank=rank, num_ranks=num_ranks)
-    for batch in (next(stream) for _ in range(count)):
-        for row in range(batch.batch_size):
-            kept = {
-                name: batch.text_mask[row] if name.startswith("text") else batch.region_mask[row] for name in FIELDS
-            }
-            whole = batch.whole_image_features
-            extra = [batch.match_labels[row].tolist(), None if whole is None else whole[row].tolist()]
-            extra.append(batch.row(row).region_targets.tolist())
-            yield [batch.sample_ids[row], *(getattr(batch, name)[row][kept[name]].tolist() for name in FIELDS), *extra]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_samples_do_not_depend_on_batch_size_processes_or_where_a_run_starts(way, corpus, tokenizer):
-    system, settings = WAYS[way]
-    alone = list(rows_of(make_task(system, corpus, tokenizer, batch_size=1, **settings), 24))
-    rows = len(alone) // 24
-    assert alone == list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, **settings), 4))
-    task = make_task(system, corpus, tokenizer, batch_size=3, **settings)
-    ranks = [list(rows_of(task, 4, rank=rank, num_ranks=2)) for rank in range(2)]
-    turns = (slice(start, start + 3 * rows) for start in range(0, 12 * rows, 3 * rows))
-    together = [row for turn in turns for rank in ranks for row in rank[turn]]
-    assert alone == together
-    assert list(rows_of(task, 3, start=15)) == alone[15 * rows :]
-    other_seed = list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, seed=1, **settings), 4))
-    assert other_seed != alone
-
-
-# --- rules that they share ---
 
 
 SINGLE = {"vilbert": {}, "vilbert-single-stream": {}, "interbert": {"masking": "single"}}
@@ -197,9 +163,6 @@ def test_settings_that_are_none(settings, fields, message):
         settings(**fields)
 
 
-# --- masks must not tell whether a pair matches ---
-
-
 def mask_pattern(sample):
     """(n,) what of a sample is left when neither words nor features are seen: which places are hidden or predicted."""
     words, regions = np.zeros((2, 16)), np.zeros((2, 16))
@@ -236,9 +199,6 @@ def test_a_classifier_that_sees_the_masks_alone_is_right_half_of_the_time(way, c
         seen = matched[:, None] | (np.arange(patterns.shape[1]) == patterns.shape[1] - 1)
         accuracy, _ = held_out_accuracy(patterns * seen, matched)
         assert accuracy > 0.6
-
-
-# --- starting from BERT ---
 
 
 def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of_its_text(tmp_path):

@@ -148,6 +148,11 @@ def test_candidates_of_a_store_stand_before_the_annotated_ones(files: ReferringF
         candidates_for(group, options)
     with pytest.raises(ValueError, match="6 candidates, 2 of them annotated, and max_boxes is 5"):
         candidates_for(group, replace(options, max_boxes=5, too_many="refuse"), stored)
+    # They are left to the layout, but for a limit.
+    options = ReferringOptions(boxes="stored", whole_image="size", max_boxes=3)
+    (group, *_) = referring_groups(files, "val", options)
+    assert not len(group.boxes) and group.whole_image is not None
+    assert stored_regions(group, stored, options).tolist() == [0, 1]
 
 
 def test_a_mirrored_photo_changes_left_and_right_in_the_text_and_boxes_with_the_pixels(files: ReferringFiles) -> None:
@@ -247,13 +252,6 @@ def test_what_is_measured_in_the_input_is_said_to_the_frame(folder: Path) -> Non
         task = open_referring("refcoco+")(folder, ReferringOptions(overlap_in=where), None)
         assert task.measured_in_input == said
     check_best_by(task, task.read("val").groups, "upper_bound")
-
-
-def test_regions_of_a_store_are_left_to_the_layout_but_for_a_limit(files: ReferringFiles) -> None:
-    options = ReferringOptions(boxes="stored", whole_image="size", max_boxes=3)
-    (group, *_) = referring_groups(files, "val", options)
-    assert not len(group.boxes) and group.whole_image is not None
-    assert stored_regions(group, xyxy([1, 1, 5, 5], [2, 2, 5, 5], [3, 3, 5, 5]), options).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("boxes", ["stored", "detected"])

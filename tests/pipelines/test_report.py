@@ -195,12 +195,6 @@ def test_what_is_not_there_is_said(
     assert page.count("records") == str(len(records)) and ("figure" in page.tags) == bool(records)
 
 
-def test_a_banner_stands_before_the_counts(tmp_path: Path) -> None:
-    store = FakeStore([record("a")])
-    page = write(tmp_path, store, facts={"banner": Banner("Careful.", "All <b> drawn.")})
-    assert 0 < page.text.index("Careful. All <b> drawn.") < page.text.index("regions per image")
-
-
 def test_the_time_is_that_of_the_images_that_took_it(tmp_path: Path) -> None:
     """A run that did a part tells of its part: its time over all images would be no rate."""
     store = FakeStore([record("a"), record("b")])
@@ -210,8 +204,10 @@ def test_the_time_is_that_of_the_images_that_took_it(tmp_path: Path) -> None:
     assert (part.count("time of 1"), part.count("images/s")) == ("4.0 s", "0.25")
 
 
-def test_the_axes_of_charts_have_titles(tmp_path: Path) -> None:
-    page = write(tmp_path, FakeStore([record("a", 3), record("b", 3)]))
+def test_charts_have_titles_and_a_banner_stands_before_the_counts(tmp_path: Path) -> None:
+    banner = {"banner": Banner("Careful.", "All <b> drawn.")}
+    page = write(tmp_path, FakeStore([record("a", 3), record("b", 3)]), facts=banner)
+    assert 0 < page.text.index("Careful. All <b> drawn.") < page.text.index("regions per image")
     for title in ("images, up to 2", "regions in an image", "score of the best class, 0 to 1"):
         assert title in page.text
     assert re.search(r"regions, up to \d", page.text)

@@ -233,12 +233,10 @@ def test_the_better_of_two_is_named() -> None:
         assert Difference(name, 0.0, 0.0, low, high).verdict == said
 
 
-def test_the_interval_of_a_share_is_the_published_one() -> None:
+def test_the_interval_of_a_share_is_the_published_one_and_a_number_has_its_name() -> None:
     # R. G. Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263 and 0 of 20, score method.
     assert share_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert share_interval(0.0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
-
-
-def test_unknown_numbers_keep_their_name() -> None:
+    # Unknown numbers keep their name.
     assert measure_name("own_number").title == "Own number" and measure_name("own_number").unit == ""
     assert measure_name("proposal_recall").formatted(0.5) == "50.0 %"

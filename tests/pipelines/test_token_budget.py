@@ -65,9 +65,7 @@ def test_a_caption_that_is_larger_than_the_budget_stands_alone() -> None:
     sizes = np.array([[1, 10, 20], [1, 900, 100], [1, 10, 20], [1, 12, 20]])
     batches = [batch.tolist() for batch in plan_step(sizes, max_tokens=200, max_captions=9, processes=1)[0]]
     assert sorted(batches) == [[0, 2, 3], [1]]
-
-
-def test_as_many_batches_as_captions_if_need_be() -> None:
+    # As many batches as captions if need be.
     sizes = np.array([[1, 5, 5]] * 6)
     assert [len(share) for share in plan_step(sizes, max_tokens=10, max_captions=9, processes=2)] == [3, 3]
     assert [len(share) for share in plan_step(sizes, max_tokens=99, max_captions=9, processes=6)] == [1] * 6

@@ -38,9 +38,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("toyentities"))
 
 
-def test_the_files_are_the_same_bytes_as_ever(made: Made) -> None:
+def test_the_files_are_the_same_bytes_as_ever_and_splits_are_those_of_the_pictures(made: Made) -> None:
     changed = "heads were compared on these files: raise ENTITIES_VERSION, then put the new digest here"
     assert made.written.manifest["sha256"] == DIGEST, changed
+    splits = {split: split_names(str(made.folder), split) for split in ("train", "val", "test")}
+    assert sum(map(len, splits.values())) == IMAGES
+    for split, names in splits.items():
+        assert {made.pictures[name].place.split.replace("restval", "train") for name in names} == {split}
 
 
 def named(picture: Picture, words: list[str], boxes: tuple[Any, ...]) -> None:
@@ -105,13 +109,6 @@ def test_a_parse_is_a_tree_over_the_words_and_a_phrase_hangs_on_by_its_last_one(
                 assert [place for place in inside if heads[place] not in inside] == [phrase.last_word]
     assert parses == {}
     assert labels >= {"det", "amod", "pobj", "prep", "nsubj", "punct", "nummod", "compound", "conj", "relcl"}
-
-
-def test_the_splits_are_those_of_the_pictures(made: Made) -> None:
-    splits = {split: split_names(str(made.folder), split) for split in ("train", "val", "test")}
-    assert sum(map(len, splits.values())) == IMAGES
-    for split, names in splits.items():
-        assert {made.pictures[name].place.split.replace("restval", "train") for name in names} == {split}
 
 
 def test_the_command_writes_them_beside_a_world_that_stays_as_it_was(tmp_path: Path, roibeam: Cli) -> None:

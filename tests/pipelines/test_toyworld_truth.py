@@ -325,8 +325,5 @@ def test_what_is_false_is_never_said_and_what_is_true_can_be(pictures: list[Pict
 def test_the_ways_of_a_scene_are_all_there_are(pictures: list[Picture]) -> None:
     for picture in pictures[:60]:
         assert sum(way.chance for way in ways_to_write(picture.scene, picture.relations)) == pytest.approx(1)
-
-
-def test_another_text_has_no_likelihood(pictures: list[Picture]) -> None:
     with pytest.raises(ValueError, match="no sentence of the toy world"):
         KnownWays([(pictures[0].scene, pictures[0].relations)]).likelihood("a red dog")

@@ -258,13 +258,10 @@ def test_settings_that_make_no_sense(fields, message):
         TrainConfig(**{"steps": 12, **fields})
 
 
-def test_the_rate_rises_then_falls_in_steps():
+def test_the_rate_rises_then_falls_in_steps_or_as_the_release_s_triangle():
     settings = sgd(steps=10, warmup_steps=4, decay_steps=(6, 8), decay_factor=0.5, learning_rate=1.0)
     rates = [learning_rate_at(step, settings) for step in range(1, 11)]
     assert rates == [0.25, 0.5, 0.75, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]
-
-
-def test_schedule_is_the_release_triangle():
     settings = TrainConfig(steps=20, warmup_steps=5, learning_rate=1.0)
     rates = [learning_rate_at(step, settings) for step in range(1, 21)]
     assert rates[0] == pytest.approx(0.2) and rates[4] == 1.0 and rates[-1] == 0.0
@@ -333,11 +330,13 @@ def test_a_setting_that_did_not_exist_yet_had_its_default(tmp_path):
         go({"old": 1, "new": 3}, new=2, resume=True)
 
 
-def test_a_longer_run_goes_on_with_a_warning(tmp_path, caplog):
+def test_a_longer_run_goes_on_with_a_warning_and_one_goes_back_to_an_earlier_checkpoint(tmp_path, caplog):
     run(tmp_path / "run")
     result = run(tmp_path / "run", settings=config(steps=15), resume=True)
     assert result.step == 15 and "train.steps: 12 -> 15" in caplog.text
     assert [line["step"] for line in log_of(tmp_path / "run")] == list(range(1, 16))
+    assert run(tmp_path / "run", settings=config(steps=4), resume="step-4").step == 4  # which is something to do
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 4
 
 
 @pytest.mark.parametrize("changes", [{}, {"steps": 6}, {"steps": 6, "accumulation": 2, "keep": 1}])
@@ -354,17 +353,19 @@ def test_resuming_a_finished_run_does_nothing(tmp_path, caplog, changes):
     assert "12 steps of" not in caplog.text
 
 
-def test_going_back_to_an_earlier_checkpoint_is_something_to_do(tmp_path):
-    run(tmp_path / "run")
-    assert run(tmp_path / "run", settings=config(steps=4), resume="step-4").step == 4
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 4
-
-
-def test_a_model_without_layers_that_compute_again_refuses_activation_checkpointing(tmp_path):
-    words = "activation_checkpointing: Sequential has no layers that compute their activations again; leave it at false"
-    with pytest.raises(ValueError, match=f"^{words}$"):
-        run(tmp_path / "run", settings=config(activation_checkpointing=True))
-    assert not (tmp_path / "run").exists()
+def test_what_model_or_machine_do_not_have_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda *_, **__: False)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    layers = "Sequential has no layers that compute their activations again; leave it at false"
+    for fields, words in (
+        ({"activation_checkpointing": True}, f"^activation_checkpointing: {layers}$"),
+        ({"precision": "fp16"}, "precision fp16 needs an accelerator, device is cpu; choose bf16 or fp32"),
+        ({"precision": "fp16", "device": "auto"}, "precision fp16 needs an accelerator, and this machine has none"),
+        ({"tensorboard": True}, r"needs TensorBoard: pip install 'roibeam\[tensorboard\]'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(tmp_path / "run", settings=config(**fields))
+        assert not (tmp_path / "run").exists() or "tensorboard" in fields
 
 
 def test_bf16_trains_and_keeps_fp32_weights(tmp_path):
@@ -450,14 +451,6 @@ def test_with_another_batch_size_each_sample_comes_once(tmp_path, caplog, object
     assert log_of(tmp_path / "run")[-1]["samples"] == 26
 
 
-def test_fp16_needs_an_accelerator(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="precision fp16 needs an accelerator, device is cpu; choose bf16 or fp32"):
-        config(precision="fp16")
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda *_, **__: False)
-    with pytest.raises(ValueError, match="precision fp16 needs an accelerator, and this machine has none"):
-        run(tmp_path / "run", settings=config(precision="fp16", device="auto"))
-
-
 def test_tensorboard_has_the_numbers_of_the_logs(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     settings = config(tensorboard=True, evaluate_every=4)
@@ -471,9 +464,3 @@ def test_tensorboard_has_the_numbers_of_the_logs(tmp_path):
         lines = log_of(tmp_path / "run", name)
         assert found == pytest.approx({line["step"]: line[kind.partition("/")[2]] for line in lines}, rel=1e-6)
         assert len(events.Scalars(kind)) == len(lines)  # steps that were done twice are drawn once
-
-
-def test_tensorboard_that_is_not_installed_is_one_clear_line(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match=r"needs TensorBoard: pip install 'roibeam\[tensorboard\]'"):
-        run(tmp_path / "run", settings=config(tensorboard=True))

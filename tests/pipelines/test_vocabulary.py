@@ -49,6 +49,8 @@ def one_list(tmp_path: Path, content: bytes, num_classes: int) -> tuple[str, ...
     [
         (b"\xef\xbb\xbfcat\r\ndog", ("cat", "dog")),  # as Windows editors write it
         (b"cat\ndog\n", ("cat", "dog")),
+        (b"cat\nbackground\ndog\n", ("cat", "background", "dog")),  # between other names it is a class
+        (b"background noise\ncat\n", ("background noise", "cat")),
         ("tabby\u2028cat\ndog\x0c\ncow\x0bbell\n".encode(), ("tabby\u2028cat", "dog", "cow\x0bbell")),
     ],
 )
@@ -75,11 +77,6 @@ def test_forms_of_one_list(tmp_path: Path, content: str) -> None:
     assert read_names(str(tmp_path / "names.txt")).ids["dog"] == 1  # of --labels-vocab
 
 
-def test_background_between_other_names_is_a_class(tmp_path: Path) -> None:
-    assert one_list(tmp_path, b"cat\nbackground\ndog\n", 3) == ("cat", "background", "dog")
-    assert one_list(tmp_path, b"background noise\ncat\n", 2) == ("background noise", "cat")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -100,13 +97,10 @@ def test_what_is_no_list_of_names_is_one_line(tmp_path: Path, content: bytes, wo
     assert "\n" not in str(raised.value) and "names.txt" in str(raised.value)
 
 
-def test_a_line_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_a_line_without_a_name_and_a_list_that_is_no_text_or_not_there_are_refused(tmp_path: Path) -> None:
     for content in (b"cat\n\ndog\n", b"cat\n , dog\ncow", b"cat\n\n"):
         with pytest.raises(ValueError, match=r"names\.txt', line 2: no name"):
             one_list(tmp_path, content, content.count(b"\n"))
-
-
-def test_a_list_that_is_no_text_or_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"vocabulary '.*names\.txt', line 2: not UTF-8$"):
         one_list(tmp_path, b"cat\n\xff\n", 2)
     with pytest.raises(ValueError, match=r"vocabulary '.*objects_vocab\.txt': No such file or directory$"):
