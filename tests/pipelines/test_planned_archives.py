@@ -225,9 +225,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
 
 
 @pytest.mark.slow
-def test_tars_at_an_s3_server_that_answers_badly(
-    s3: FaultyS3, fetched: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tars_at_a_bad_s3(s3: FaultyS3, fetched: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beam's own client of S3, which no other test has: how often it is asked, and what it does with bad answers."""
     tars = write_tars(tmp_path / "tars", 6, photo_bytes=300_000, photos=2)
     s3.files().put(str(tars), "bucket/", recursive=True)

@@ -73,9 +73,7 @@ def run(own: Path, store: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
     return out
 
 
-def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
-    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_task_in_a_file(roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path) -> None:
     out, page, task = tmp_path / "said.json", tmp_path / "page.html", own / "own.py"
     words = ("predict", run, "--store", store[0], "--data", own, "--device", "cpu", "--out", out, "--page", page)
     ok(roibeam(*words, "--task", task))
@@ -110,9 +108,7 @@ def test_a_task_in_a_file_is_predicted_and_scored_and_its_card_is_told(
     assert again == {"unknown": f"not known: {changed}"}
 
 
-def test_rows_without_an_answer_get_a_page_and_the_others_are_judged(
-    roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_rows_without_an_answer(roibeam: Cli, run: Path, own: Path, store: tuple[Path, Path], tmp_path: Path) -> None:
     """None of them has one, then the first has: page, card, terminal and --json say how many, and what can be done."""
     data = Path(shutil.copytree(own, tmp_path / "data"))
     out, page, task = tmp_path / "said.json", tmp_path / "page.html", data / "own.py"

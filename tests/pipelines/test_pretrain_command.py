@@ -53,8 +53,7 @@ def test_the_same_command_goes_on_another_is_refused(roibeam: Cli, store: tuple[
     options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
     chosen = ("evaluate_every=2", "best_by=masked_words", "best_is=lowest", "average_rate=0.9")
     settings = ("--json", *(part for each in chosen for part in ("--set", f"train.{each}")))
-    first = ok(roibeam("pretrain", tmp_path / "run", *options, *settings))
-    facts = json.loads(first.out.splitlines()[-1])
+    facts = json.loads(ok(roibeam("pretrain", tmp_path / "run", *options, *settings)).out.splitlines()[-1])
     assert (tmp_path / "run" / "report.html").is_file() and Path(facts["best"]).is_dir()
     lines = log_of(tmp_path / "run", "evaluation.jsonl")
     assert [line["step"] for line in lines] == [0, 2, 4]
@@ -173,14 +172,11 @@ def test_captions_of_other_images_or_of_one_are_refused(roibeam: Cli, store: tup
         (["--cache-gb", "1"], "so name a folder on a local disk with --cache-dir"),
     ],
 )
-def test_user_errors_are_one_clear_line(
-    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, options: list[str], words: str
-) -> None:
+def test_user_errors(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, options: list[str], words: str) -> None:
     extra = [option.format(tmp=tmp_path) for option in options]
     given = {"--store": store[0], "--captions": store[1]}
     base = [part for name, value in given.items() if name not in extra for part in (name, value)]
-    line = one_line(roibeam("pretrain", tmp_path / "run", *base, *TINY_MODEL, *extra))
-    assert words in line
+    assert words in one_line(roibeam("pretrain", tmp_path / "run", *base, *TINY_MODEL, *extra))
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
@@ -344,9 +340,7 @@ def test_what_does_not_pair_is_one_clear_line(roibeam: Cli, stores: tuple[Path, 
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
-def test_several_caption_files_of_one_store_are_read_one_after_the_other(
-    roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_several_caption_files_of_one_store(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """The halves of a file are the whole; and a plain list is a caption file."""
     _, bare, captions = stores
     whole = json.loads(captions.read_text())

@@ -160,8 +160,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.parametrize("name", cases(RECIPES))
 def test_a_pre_training_recipe_runs(roibeam: Cli, world: World, tmp_path: Path, name: str) -> None:
     given = ("--set", "train.accumulation=1", "--steps", 2, *world.of_pretraining(RECIPES[name]))
-    done = ok(roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *given, "--json"))
-    facts = json_lines(done.out)
+    facts = json_lines(ok(roibeam("pretrain", tmp_path / "run", "--recipe", name, *SHORT, *given, "--json")).out)
     assert len(facts) == len(stages_before(name)) + 1
     assert all(fact["step"] == 2 and math.isfinite(fact["last"]["loss"]) for fact in facts)
     last = tmp_path / "run" / (f"stage-{len(stages_before(name)) + 1}" if stages_before(name) else ".")

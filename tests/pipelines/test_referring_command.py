@@ -128,9 +128,7 @@ def test_vl_bert_s_published_run_is_trained_predicted_and_scored(
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_box_that_the_store_lacks_is_told_before_anything_is_written(
-    roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path, split: str
-) -> None:
+def test_a_box_that_the_store_lacks(roibeam: Cli, made: tuple[Path, Path, Path], tmp_path: Path, split: str) -> None:
     """Of a later image, which no batch has asked for yet."""
     _, boxes, data = made
     content = json.loads((data / "instances.json").read_text())

@@ -313,8 +313,7 @@ def test_anybody_s_boxes_stand_beside_what_mattnet_s_can_reach(folder: Path, tmp
     said = tmp_path / "boxes.json"
     said.write_text(json.dumps([{"sent_id": number, "box": [0, 0, 1, 1]} for number in (0, 1)]), "utf-8")
     words = ("score", "refcoco+", said, "--split", "train", "--json", "--data")
-    done = roibeam(*words, folder)
-    found = json.loads(done.out)
+    found = json.loads(roibeam(*words, folder).out)
     figures = {each["name"]: (each["value"], each["rows"]) for each in found["figures"]}
     assert figures == {"accuracy": (0, 2), "upper bound of MAttNet's boxes": (1, 2)}
     assert "any of MAttNet's boxes" in found["card"]["metric"]

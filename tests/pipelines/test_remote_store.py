@@ -76,9 +76,7 @@ def check_whole(store: Path, wanted: str, staged: Path) -> None:
     assert len(list(reader)) == 5
 
 
-def test_a_store_in_memory_is_the_local_one(
-    extract: Cli, roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
+def test_a_store_in_memory_is_alike(extract: Cli, roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     assert extract(tmp_path / "local").code == 0
     wanted = digest(tmp_path / "local")
     url = f"memory://{tmp_path.name}/store"
@@ -117,9 +115,7 @@ def test_folders_that_cannot_be_a_store(extract: Cli, bucket: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", ["fails", pytest.param("is short", marks=pytest.mark.slow)])
-def test_a_broken_upload_leaves_no_manifest_and_a_rerun_mends_it(
-    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, fault: str
-) -> None:
+def test_a_broken_upload_is_mended(extract: Cli, bucket: Path, tmp_path: Path, wanted: str, fault: str) -> None:
     store, tries = bucket / "store", Counter[str]()
 
     def refuse(name: str) -> None:
@@ -161,9 +157,7 @@ PLACES = ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dea
         pytest.param("report.html", "after", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_run_is_finished_by_the_same_command(
-    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, at: str, when: str
-) -> None:
+def test_a_killed_run_is_finished(extract: Cli, bucket: Path, tmp_path: Path, wanted: str, at: str, when: str) -> None:
     store = bucket / "store"
     kill_at(at, when, lambda: extract(f"{URL}{store}"), store)
     if (at, when) == ("part-00001.json", "before"):
@@ -232,9 +226,7 @@ def test_a_run_that_ends_takes_nothing_from_one_that_still_uploads(
     assert len(list(store.glob("part-00002.*.lmdb"))) == 1 and not (store / "part-00002.dead.lmdb").exists()
 
 
-def test_damaged_objects_are_extracted_again_and_dead_letters_retried(
-    extract: Cli, photos: Path, bucket: Path, tmp_path: Path, wanted: str
-) -> None:
+def test_damaged_objects_are_made_again(extract: Cli, photos: Path, bucket: Path, tmp_path: Path, wanted: str) -> None:
     store = bucket / "store"
     assert extract(f"{URL}{store}").code == 0
     (store / "part-00000.json").write_bytes(b"{")

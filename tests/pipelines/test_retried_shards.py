@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL
-from tiny_commands import Cli, damage_record, digest
+from tiny_commands import Cli, damage_record, digest, ok
 
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.toyworld.rendering import draw_samples
@@ -82,9 +82,7 @@ def test_only_failed_images_are_computed(
         assert own["fingerprint"] == fresh["fingerprint"] and own["content_digest"] == fresh["content_digest"]
 
 
-def test_a_run_that_was_killed_keeps_the_records(
-    roibeam: Cli, extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_kills_keep_records(roibeam: Cli, extract: Cli, photos: Path, place: tuple[str, Path], tmp_path: Path) -> None:
     """Between the moment a shard counts as unfinished and its new manifest; the rerun needs no option. The store can be
     read meanwhile, as it was."""
     url, store = place
@@ -127,8 +125,7 @@ def test_a_corrected_list_counts_for_what_was_not_extracted(
         lines = [f"{image_id},{name}.jpg,{caption}" for image_id, (name, caption) in rows.items()]
         (tmp_path / "list.csv").write_text("\n".join(["image_id,image_path,caption", *lines, ""]))
         names = ("--photos", photos, "--threads", 1, "--shard-size", 3, "--max-failures", 1)
-        done = roibeam("extract", tmp_path / "list.csv", to, *names, *tiny_network, *options)
-        assert done.code == 0, done.err
+        done = ok(roibeam("extract", tmp_path / "list.csv", to, *names, *tiny_network, *options))
         return [line.removeprefix("note: ") for line in done.out.splitlines() if line.startswith("note: ")]
 
     def captions() -> dict[str, list[str]]:

@@ -156,8 +156,7 @@ def test_a_template_for_dataflow_is_written_without_google(tmp_path: Path) -> No
     google = made.options.view_as(GoogleCloudOptions)  # a folder is no bucket, and would be refused before
     google.staging_location, google.template_location = str(tmp_path), str(tmp_path / "template.json")
     assert apiclient.DataflowApplicationClient(made.options).create_job(made) is None  # nothing was sent
-    template = json.loads((tmp_path / "template.json").read_text())
-    (pool,) = template["environment"]["workerPools"]
+    (pool,) = json.loads((tmp_path / "template.json").read_text())["environment"]["workerPools"]
     assert (pool["machineType"], pool["workerHarnessContainerImage"]) == ("g2-standard-8", "repo/roibeam:1")
     staged = beam_runner_api_pb2.Pipeline.FromString((tmp_path / "pipeline.pb").read_bytes())
     assert any(one.unique_name == "Extract" for one in staged.components.transforms.values())
@@ -217,9 +216,7 @@ def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) 
         ("portable", ["--job_endpoint=localhost:1"], "--job_endpoint=localhost:1: no job service answers"),
     ],
 )  # fmt: skip
-def test_a_run_whose_engine_is_not_there_writes_nothing(
-    runner: str, beam_args: list[str], words: str, extract: Cli, tmp_path: Path
-) -> None:
+def test_no_engine_no_store(runner: str, beam_args: list[str], words: str, extract: Cli, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images" / "a.png")
     store = tmp_path / "store"
@@ -263,9 +260,7 @@ def test_flink_uses_all_slots_unless_told_otherwise(job_manager: tuple[str, dict
         runner_flags("flink", [f"--flink_master=http://{address}"])
 
 
-def test_a_flink_that_is_not_there_is_said_before_a_run(
-    job_manager: tuple[str, dict[str, Any]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_flink_is_said(job_manager: tuple[str, dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
     """With --parallelism options are made without asking it; a job for too few slots waits without a word."""
     address, _ = job_manager
     with pytest.raises(ValueError, match="localhost:1/overview does not answer as a Flink JobManager"):

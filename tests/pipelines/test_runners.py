@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_commands import Cli, digest
+from tiny_commands import Cli, digest, ok
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
@@ -59,8 +59,7 @@ def assert_metrics_are_those_of_the_manifests(metrics: dict[str, Any], store: Pa
 
 
 def test_beam_counts_what_manifests_say(roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path) -> None:
-    done = roibeam("extract", photos, tmp_path / "store", *options, "--json")
-    assert done.code == 0, done.err
+    done = ok(roibeam("extract", photos, tmp_path / "store", *options, "--json"))
     metrics = json.loads(done.out.splitlines()[-1])["metrics"]
     assert_metrics_are_those_of_the_manifests(metrics, tmp_path / "store")
     again = roibeam("extract", photos, tmp_path / "store", *options, "--json")

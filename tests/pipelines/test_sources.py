@@ -294,7 +294,7 @@ def test_links_to_folders_are_not_followed_and_links_out_of_the_folder_are_count
         (["p/sub", "q/*.jpg"], ["p/sub/a", "q/a"]),
     ],
 )
-def test_several_sources_are_one_below_the_folder_that_holds_them(
+def test_several_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: list[str], expected: list[str]
 ) -> None:
     touch(tmp_path, "p/a.jpg", "p/b.png", "p/note.txt", "p/sub/a.jpg", "q/a.jpg")

@@ -8,7 +8,7 @@ import pytest
 from exchange_examples import measured
 from forks import KILLED, in_a_fork
 from store_examples import FINGERPRINT, make_record, write_shard
-from tiny_commands import Cli, damage_record
+from tiny_commands import Cli, damage_record, ok
 
 from roibeam.features.exchange.butd_tsv import FORMAT as TSV
 from roibeam.features.exchange.formats import FORMATS, format_named
@@ -40,15 +40,11 @@ def target(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", FORMATS)
 def test_export_and_import(roibeam: Cli, store: Path, tmp_path: Path, name: str) -> None:
     out = target(tmp_path, name)
-    done = roibeam("store", "export", store, out, "--format", name, "--json")
-    assert done.code == 0, done.err
-    exported = json.loads(done.out)
+    exported = json.loads(ok(roibeam("store", "export", store, out, "--format", name, "--json")).out)
     assert exported["records"] == exported["read_back"]["records"] == 5 and exported["read_back"]["problems"] == []
     assert exported["read_back"]["box_error_px"] <= (0.5 if name == "uniter-lmdb" else 0)
     assert exported["read_back"]["feature_error"] == 0 and exported["report"]["records"] == 5
-    done = roibeam("store", "import", out, tmp_path / "back", "--json")
-    assert done.code == 0, done.err
-    imported = json.loads(done.out)
+    imported = json.loads(ok(roibeam("store", "import", out, tmp_path / "back", "--json")).out)
     assert imported["format"] == name and imported["records"] == 5 and imported["dead_letters"] == {}
     assert verify_store(tmp_path / "back", deep=True) == []
     with FeatureStore(store) as kept, FeatureStore(tmp_path / "back") as back:
@@ -84,9 +80,7 @@ def test_what_the_command_says(roibeam: Cli, store: Path, tmp_path: Path) -> Non
         (["taken", "f", "--format", "lxmert-h5"], "taken"),
     ],
 )
-def test_exports_that_are_refused(
-    roibeam: Cli, store: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
+def test_refusals(roibeam: Cli, store: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str) -> None:
     monkeypatch.chdir(store.parent)
     Path("taken").write_text("keep me")
     Path("empty").mkdir()
@@ -106,8 +100,7 @@ def test_other_features_and_distributions(roibeam: Cli, tmp_path: Path) -> None:
     out = tmp_path / "f.any"
     exported = json.loads(roibeam("store", "export", folder, out, "--format", "butd-tsv", "--json").out)
     assert exported["left_out"] == {"class_distribution": 1, "image_feature": 1}
-    done = roibeam("store", "import", out, tmp_path / "back", "--dtype", "float32", "--format", "butd-tsv")
-    assert done.code == 0, done.err
+    done = ok(roibeam("store", "import", out, tmp_path / "back", "--dtype", "float32", "--format", "butd-tsv"))
     with FeatureStore(tmp_path / "back") as back:
         np.testing.assert_array_equal(back["image"].features, kept.features.astype(np.float32))
     done = roibeam("store", "import", out, tmp_path / "other", "--format", "lxmert-h5")

@@ -13,7 +13,7 @@ import pytest
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
 from forks import KILLED, in_a_fork
 from html_page import HtmlPage
-from tiny_commands import Cli, Pictures
+from tiny_commands import Cli, Pictures, ok
 
 from roibeam.features.exchange.butd_tsv import read_butd_tsv
 from roibeam.features.folders.folder_protocol import store_lock
@@ -36,8 +36,7 @@ def tsv(tmp_path: Path) -> Path:
 
 def test_import_writes_a_store(roibeam: Cli, tsv: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    done = roibeam("store", "import", tsv, out, "--dtype", "float32", "--shard-size", 10)
-    assert done.code == 0, done.err
+    done = ok(roibeam("store", "import", tsv, out, "--dtype", "float32", "--shard-size", 10))
     assert f"{out}: 25 records with 61 regions, 1 dead letter; 1 equal repeat left out" in done.out
     assert verify_store(out, deep=True) == []
     want = {record.image_id: record for record in read_good(tsv)}
@@ -67,8 +66,7 @@ def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Cli, tsv: 
     other.write_bytes(b"".join(sorted(tsv.read_bytes().splitlines(keepends=True))))
     digests = set()
     for name, source, size in (("a", tsv, 4), ("b", other, 4000)):
-        done = roibeam("store", "import", source, tmp_path / name, "--shard-size", size, "--json")
-        result = json.loads(done.out)
+        result = json.loads(roibeam("store", "import", source, tmp_path / name, "--shard-size", size, "--json").out)
         assert result["dead_letters"] == {"wrong byte count": 1}
         assert (result["records"], result["equal_repeats"]) == (25, 1)
         digests.add(result["content_digest"])
@@ -361,9 +359,7 @@ def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Cli, shared_
 @pytest.mark.parametrize(
     ("other", "common", "regions"), [("six_columns.tsv", 3, 66), ("seven_columns_cls_prob.tsv", 2, 22)]
 )
-def test_the_layouts_of_the_true_output_agree(
-    roibeam: Cli, shared_data: Path, tmp_path: Path, other: str, common: int, regions: int
-) -> None:
+def test_layouts_agree(roibeam: Cli, shared_data: Path, tmp_path: Path, other: str, common: int, regions: int) -> None:
     """The smaller files hold the first regions of some images under their bare COCO numbers."""
     html, tsv_folder = tmp_path / "page.html", shared_data / "formats" / "butd_tsv"
     done = roibeam(

@@ -421,9 +421,7 @@ def test_options_of_a_repair_need_the_photos(store: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_kill_at_every_file_operation_is_mended_by_the_next_repair(
-    whole: Path, tmp_path: Path, one_thread: None
-) -> None:
+def test_a_kill_at_every_file_operation_is_mended(whole: Path, tmp_path: Path, one_thread: None) -> None:
     """Of which a share of the soak may be enough."""
     store, source = tmp_path / "store", RepairSource(whole / "samples" / "images")
 

@@ -10,7 +10,7 @@ import pytest
 from captioned_records import WIDTH
 from dataset_examples import error_of
 from task_corpora import corpus_of, joined, store_of
-from tiny_commands import Cli
+from tiny_commands import Cli, ok
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
@@ -248,9 +248,7 @@ def changed(path: Path, target: Path, change: Callable[[Any], None]) -> Path:
         (NLVR2, "sentence", " ", "no text in it"),
     ],
 )
-def test_wrong_lines_of_files(
-    made_data: Path, tmp_path: Path, task: str, field: str, value: object, message: str
-) -> None:
+def test_wrong_lines(made_data: Path, tmp_path: Path, task: str, field: str, value: object, message: str) -> None:
     (good,) = files(made_data, task)
     bad = changed(good, tmp_path / "train.json", lambda row: row.update({field: value}))
     assert message in error_of(lambda: list(TaskTexts([bad]).texts()))
@@ -304,12 +302,10 @@ def test_statements_are_trained(roibeam: Cli, made_data: Path, tmp_path: Path, t
     tiny += ("hidden_dropout=0", "attention_dropout=0")
     options += tuple(part for each in tiny for part in ("--set", f"model.{each}"))
     texts = ("--task-text", folder / "train.json", "--set", "sampling.text_form=task_text")
-    done = roibeam("pretrain", tmp_path / "run", *options, *texts, "--inspect-batch", 2)
-    assert done.code == 0, done.err
+    done = ok(roibeam("pretrain", tmp_path / "run", *options, *texts, "--inspect-batch", 2))
     assert "5 of 5 captions joined (5 by id); 10 of 10 captioned images found" in done.err
     assert "matching" in done.out
-    budgeted = roibeam("pretrain", tmp_path / "budgeted", *options, *texts, "--set", "data.max_tokens=150")
-    assert budgeted.code == 0, budgeted.err
+    ok(roibeam("pretrain", tmp_path / "budgeted", *options, *texts, "--set", "data.max_tokens=150"))
     losses = [[line["loss"] for line in log_of(tmp_path / run)] for run in ("run", "budgeted")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     page = (tmp_path / "run" / "batch.html").read_text()

@@ -99,8 +99,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
     assert "evaluated on the first rows of text trained on" in done.out
     assert (tmp_path / "text" / "batch.html").read_text().count("sequence: text") == 2
     on_images = ("--store", pictures.store, "--captions", pictures.captions, "--from-run", tmp_path / "text", *common)
-    done = ok(roibeam("pretrain", tmp_path / "both", *on_images, "--json"))
-    facts = json.loads(done.out.splitlines()[-1])
+    facts = json.loads(ok(roibeam("pretrain", tmp_path / "both", *on_images, "--json")).out.splitlines()[-1])
     assert facts["captions"] == 8 and facts["evaluation"]["masked_words"] is not None
     ok(roibeam("pretrain", tmp_path / "text-2", "--text-corpus", books, "--from-run", tmp_path / "both", *common))
     # What the next stage is held against.
@@ -114,7 +113,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
 
 
 @pytest.mark.parametrize(
-    ("options", "said_of_it"),
+    ("options", "told"),
     [
         ((), "for text without images, --text-corpus"),
         (("--captions", "captions.json"), "that --captions is for"),
@@ -130,12 +129,10 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
         (("--set", "sampling.region_probability=0.5"), "sampling.region_probability is of captions"),
     ],
 )
-def test_what_needs_a_store_says_so(
-    roibeam: Cli, books: Path, tmp_path: Path, options: tuple[str, ...], said_of_it: str
-) -> None:
+def test_what_needs_a_store(roibeam: Cli, books: Path, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
     corpus = ("--text-corpus", books) if options else ()
     done = roibeam("pretrain", tmp_path / "run", *corpus, *options)
-    assert done.code == 1 and said_of_it in done.err and len(done.err.strip().splitlines()) == 1, done.err
+    assert done.code == 1 and told in done.err and len(done.err.strip().splitlines()) == 1, done.err
 
 
 LAUNCHERS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from captioned_records import CAPTIONS
 from text_training import run_on_text
-from tiny_commands import Cli, one_line, tiny_run
+from tiny_commands import Cli, ok, one_line, tiny_run
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -156,8 +156,7 @@ def test_a_run_with_a_wrong_vocabulary_does_not_begin(roibeam: Cli, store: tuple
     line = one_line(roibeam(*command, "--tokenizer", wrong))
     assert line.startswith(f"roibeam: {store[1]}: ") and "100 % of the pieces" in line
     assert not (tmp_path / "run" / "tokenizer").exists()
-    done = roibeam(*command)
-    assert done.code == 0, done.err
+    ok(roibeam(*command))
 
 
 def test_a_text_corpus_and_a_run_that_goes_on(tmp_path: Path) -> None:

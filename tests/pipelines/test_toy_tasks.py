@@ -97,8 +97,7 @@ def questions(made: Made, year: str) -> tuple[str, str]:
 
 
 def asked_of_val(made: Made) -> list[dict[str, Any]]:
-    content = json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))
-    return list(content["questions"])
+    return list(json.loads(Path(questions(made, "val2014")[0]).read_text("ascii"))["questions"])
 
 
 def sentences(made: Made) -> list[Any]:

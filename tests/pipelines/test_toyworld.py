@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from tiny_commands import Cli, one_line
+from tiny_commands import Cli, ok, one_line
 from toyworld_judge import is_true
 
 from roibeam.pipelines.data.captions.caption_files import read_captions
@@ -298,8 +298,7 @@ def test_workers_and_interruptions_change_nothing(made: Path, tmp_path: Path, ro
     (stopped / ".toyworld.json.1.0a.tmp").write_text("{")  # and another, within the last of its files
     last = place_of(IMAGES - 1)
     (stopped / last.dataset / last.file_name(IMAGES)).write_bytes(b"\xff\xd8 half")
-    result = roibeam("toyworld", stopped, "--seed", SEED, "--num-images", IMAGES, "--json")
-    assert result.code == 0, result.err
+    result = ok(roibeam("toyworld", stopped, "--seed", SEED, "--num-images", IMAGES, "--json"))
     assert json.loads(result.out)["drawn"] == IMAGES - CHUNK
     files, wanted = ({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
                      for out in (stopped, made))  # fmt: skip

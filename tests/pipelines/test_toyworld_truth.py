@@ -283,9 +283,7 @@ SCENES = {
 
 
 @pytest.mark.parametrize("things, relations", SCENES.values(), ids=SCENES)
-def test_likelihoods_are_those_of_the_writer_followed_down_every_branch(
-    things: tuple[captions.SceneObject, ...], relations: tuple[Relation, ...]
-) -> None:
+def test_likelihoods_of_the_writer(things: tuple[captions.SceneObject, ...], relations: tuple[Relation, ...]) -> None:
     things = tuple(replace(one, number=number) for number, one in enumerate(things))
     scene = Scene(0, 0, 300, 300, "garden", "sand", things, ())
     known = KnownWays([(scene, relations)])

@@ -91,7 +91,7 @@ def test_killed_in_one_of_two(undisturbed: dict[int, Path], tmp_path: Path, plac
         (JSON, 6, 0), (RENAME, 2, 0), (NAMED, 2, 0), (REMOVE, 1, 0),
     ],
 )  # fmt: skip
-def test_killed_anywhere_in_one_of_two_processes(
+def test_killed_anywhere_in_two(
     undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int
 ) -> None:
     assert_mended(undisturbed[2], tmp_path / "run", 2, place, count, rank)
@@ -120,9 +120,7 @@ def test_killed_with_workers_that_make_batches_ahead(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_step_end_and_a_checkpoint_be_written(
-    undisturbed: dict[int, Path], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_lets_a_step_be_saved(undisturbed: dict[int, Path], tmp_path: Path, number: signal.Signals) -> None:
     folder, logs = tmp_path / "run", tmp_path / "said"
     assert run_ranks(Signalled(training(folder, 1), number, 9), 1, logs) == [128 + number]
     assert f"{number.name}: finishing the step and writing a checkpoint first" in said(logs)

@@ -144,7 +144,7 @@ def test_a_batch_is_the_sum_of_its_rows() -> None:
         ((10,), 2, "sample-10", 1),
     ],
 )
-def test_what_is_not_finite_in_one_process_stops_all_and_is_named_by_all(
+def test_what_is_not_finite(
     tmp_path: Path, poisoned: tuple[int, ...], accumulation: int, guilty: str, step: int
 ) -> None:
     work = PoisonedRun(tmp_path / "run", dict.fromkeys(poisoned, math.nan), accumulation)

@@ -312,8 +312,7 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
         assert "evaluated on 2 held-out captions of 2 images:" in done.out
         assert "not trained on: the evaluations" not in done.err  # no image of val is a training image
         found[name] = evaluations(world / name)
-        config = json.loads((world / name / "config.json").read_text())
-        found[f"{name}, digest"] = config["task"]["validation"]
+        found[f"{name}, digest"] = json.loads((world / name / "config.json").read_text())["task"]["validation"]
     assert found["both"] == found["alone"] and found["both, digest"] == found["alone, digest"]
     names = [path.stem for path in sorted(pictures.photos.iterdir())]
     assert trained_among(world / "both", names) == names[:4]
@@ -329,8 +328,7 @@ def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_netw
 def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=2")
     options = given(*TINY_ENCODER, *searched, "--validation-captions", world / "val.json")
-    done = ok(roibeam("pretrain", world / "run", *options))
-    assert "evaluated on 3 held-out captions of 3 images:" in done.out
+    assert "evaluated on 3 held-out captions of 3 images:" in ok(roibeam("pretrain", world / "run", *options)).out
     lines = evaluations(world / "run")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     assert all(line["image_to_text_r5"] == 1.0 and line["text_to_image_r1"] in (0, 0.5, 1) for line in lines)

@@ -115,8 +115,7 @@ def test_one_model_of_both_problems_makes_the_whole_file(roibeam: Cli, runs: Run
     assert "--blind sees no other image either" in one_line(asked_twice)
     done = runs.predict(roibeam, out, run, runs.run("rationale"))
     assert done.code == 1 and "RUN and RUN_2 both predict the rationale" in one_line(done)
-    config = json.loads((run / "config.json").read_text())
-    assert config["task"]["task_options"]["problem"] == "both"
+    assert json.loads((run / "config.json").read_text())["task"]["task_options"]["problem"] == "both"
     assert {"answer/task", "rationale/task"} <= log_of(run)[-1].keys()
 
 
@@ -161,8 +160,7 @@ def test_a_release_takes_turns(roibeam: Cli, runs: Runs, tmp_path: Path, rule: s
     assert [line.get("answer/task") is not None for line in lines] == [True, False, True, False]
     assert [line.get("rationale/task") is not None for line in lines] == [False, True, False, True]
     assert [line["learning_rate"] / 2e-5 for line in lines] == pytest.approx(shares)
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["task"]["task_options"]["updates"] == "task"
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["task"]["task_options"]["updates"] == "task"
 
 
 def test_a_file_of_one_problem_is_scored_and_is_no_submission(roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
@@ -210,9 +208,7 @@ def test_an_ended_prediction_of_two_models_goes_on(runs: Runs, tmp_path: Path, m
         ({"objects": "unicorn"}, "object 'unicorn' is no class of COCO"),
     ],
 )
-def test_questions_that_fit_no_record_are_told_before_anything_is_written(
-    change: dict[str, Any], said: str, roibeam: Cli, runs: Runs, tmp_path: Path
-) -> None:
+def test_questions_without_record(change: dict[str, Any], said: str, roibeam: Cli, runs: Runs, tmp_path: Path) -> None:
     data = tmp_path / "vcr"
     shutil.copytree(runs.data, data)
     lines = (data / "train.jsonl").read_text().splitlines(keepends=True)

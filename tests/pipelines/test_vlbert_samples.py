@@ -41,7 +41,7 @@ def tokenizer():
     return load_tokenizer("captions", CAPTIONS * 2)  # twice: every word is common enough to stay whole
 
 
-def make_task(store, tokenizer, *, num_classes=NUM_CLASSES, sizes=None, **settings):
+def make_task(store, tokenizer, *, seed=0, num_classes=NUM_CLASSES, sizes=None, **settings):
     torch.manual_seed(0)
     defaults = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
     defaults |= {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "coordinate_embedding_size": 64}
@@ -51,12 +51,20 @@ def make_task(store, tokenizer, *, num_classes=NUM_CLASSES, sizes=None, **settin
     rows = CaptionTable(list(store), ((index, CAPTIONS[index % 8]) for index in range(len(store))))
     data = DataConfig(**({"batch_size": 4} | {name: settings.pop(name) for name in list(settings) if name in OF_DATA}))
     sampler = VLBertSampler(VLBertSampling(**settings), tokenizer, model.config, num_classes=num_classes)
-    return PretrainTask(model, Corpus(store, rows), sampler, data, pad_id=tokenizer.pad_id, seed=0)
+    return PretrainTask(model, Corpus(store, rows), sampler, data, pad_id=tokenizer.pad_id, seed=seed)
 
 
 def first_batches(task, count):
     stream = task.batches(0, rank=0, num_ranks=1)
     return [next(stream) for _ in range(count)]
+
+
+def test_another_seed_draws_other_masks(store, tokenizer):
+    drawn = []
+    for seed in (0, 1):
+        (batch,) = first_batches(make_task(store, tokenizer, batch_size=8, seed=seed), 1)
+        drawn.append({name: digest(batch.row(row)) for row, name in enumerate(batch.sample_ids)})
+    assert drawn[0].keys() == drawn[1].keys() and not set(drawn[0].values()) & set(drawn[1].values())
 
 
 def test_fixed_masks_stay(store, tokenizer):

@@ -90,9 +90,7 @@ WRITERS = {"vqa": write_vqa, "vcr": write_vcr, "nlvr2": write_nlvr2, "refcoco+":
         ("nlvr2", "no record", "has 0 of 2 images; missing are train-0-0-img0, train-0-0-img1; extract them too"),
     ],
 )
-def test_wrong_files_of_a_task_are_one_line(
-    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, task: str, fault: str, said: str
-) -> None:
+def test_wrong_files(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, task: str, fault: str, said: str) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     WRITERS[task](data, fault)
@@ -111,9 +109,7 @@ def test_wrong_files_of_a_task_are_one_line(
         (ROW.replace('"a"', "7"), "row 0: the reader of the task failed: TypeError: a row must be of texts"),
     ],
 )
-def test_what_the_reader_of_ones_own_task_cannot_read_is_one_line(
-    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, line: str, said: str
-) -> None:
+def test_wrong_files_of_ones_own(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, line: str, said: str) -> None:
     from test_prediction_cards import OWN_TASK
 
     (tmp_path / "own.py").write_text(OWN_TASK)
