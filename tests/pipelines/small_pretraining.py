@@ -66,9 +66,11 @@ def digest(sample: VLBatch) -> str:
     parts.append(sample.masked_regions[0, regions].tolist())
     if sample.text_labels is not None:
         parts.append(sample.text_labels[0, text].tolist())
-    if sample.region_target_mask is not None:
-        parts += [sample.region_target_mask[0, regions].tolist(), sample.region_targets.tolist()]
-    if sample.whole_image_features is not None:
+    targets = sample.region_targets
+    if targets is not None and sample.region_target_mask is not None:
+        parts.append(sample.region_target_mask[0, regions].tolist())
+        parts.append((targets if targets.ndim == 2 else targets[0, regions]).tolist())
+    if sample.whole_image_features is not None and regions.any():
         parts.append(sample.whole_image_features.tolist())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

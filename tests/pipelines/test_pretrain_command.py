@@ -137,12 +137,7 @@ def test_what_does_not_fit_a_vilbert_is_one_clear_line(roibeam: Cli, store: tupl
 def test_captions_of_other_images_or_of_one_are_refused(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     vilbert = ("--system", "vilbert", "--steps", 3, *tiny_sizes("vilbert"))
     for name, content, options, words in (
-        (
-            "alone",
-            "a dog\tsample_00000.jpg\na cat\tsample_00000.jpg\n",
-            vilbert,
-            "pairs need a second image",
-        ),
+        ("alone", "a dog\tsample_00000.jpg\na cat\tsample_00000.jpg\n", vilbert, "pairs need a second image"),
         ("other", "a dog\tdogs/rex.jpg\n", TINY_MODEL, "dogs/rex"),  # with an example of each
     ):
         (tmp_path / f"{name}.tsv").write_text(content)

@@ -219,10 +219,7 @@ def test_notes_name_the_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (
-            {"fingerprint": Fingerprint("imported:other")},
-            "spaces: imported:fake / imported:other; extract both ",
-        ),
+        ({"fingerprint": Fingerprint("imported:other")}, "spaces: imported:fake / imported:other; extract both "),
         ({"feature_dim": 40}, "features have width 48 / 40; extract both"),
         ({"vocabulary": {"classes": ["cat"]}}, "class names .20, first 'class 0' / 1, first 'cat'., so class 7"),
         ({"vocabulary": {"classes": None}}, "have different class names .20, first 'class 0' / none"),

@@ -68,7 +68,9 @@ def test_an_unknown_reference_is_refused(reference: tuple[str, ...], words: str)
 def test_a_reference_takes_whole_parts_of_columns() -> None:
     found = figures_of("ViLBERT", "ViLBERT", "VCR, Q->A", "VQA, accuracy, test-std")
     assert [(each.column, each.printed) for each in found] == [
-        *(("VQA, accuracy, test-std", "70.92"), ("VCR, Q->A, val", "72.42"), ("VCR, Q->A, test", "73.3")),
+        ("VQA, accuracy, test-std", "70.92"),
+        ("VCR, Q->A, val", "72.42"),
+        ("VCR, Q->A, test", "73.3"),
     ]
 
 

@@ -90,10 +90,7 @@ def test_a_rate_is_that_of_the_most_exact_name() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (
-            {"frozen": ("embedings",)},
-            "frozen: 'embedings' names nothing that is trained; did you mean embeddings",
-        ),
+        ({"frozen": ("embedings",)}, "frozen: 'embedings' names nothing that is trained; did you mean embeddings"),
         ({"frozen": ("masked_word_head",)}, r"choose one of embeddings, .*head, .*, model, or what is in one, such as"),
         ({"frozen": ("enc",)}, "names nothing that is trained"),
         ({"frozen": ("model", "head")}, "leaves nothing to train"),

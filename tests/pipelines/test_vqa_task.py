@@ -411,8 +411,7 @@ def test_settings_that_no_table_has_are_refused(tables: Path, fields: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"train": "train+val", "score_rule": "left_out"}, {"question": "imdb"}, {"visual_genome": "coco"}],
+    "fields", [{"train": "train+val", "score_rule": "left_out"}, {"question": "imdb"}, {"visual_genome": "coco"}]
 )
 def test_a_model_of_the_official_files_is_asked_about_a_table(tables: Path, fields: dict[str, Any]) -> None:
     """Its training settings are kept with it, so prediction cannot leave them out."""
