@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tiny_commands import Pictures
 
 TESTS = Path(__file__).parents[1]
-FOLDERS = (TESTS / "pipelines", TESTS / "model", TESTS / "conformance", TESTS.parent / "tools", TESTS.parent / "bench")
+OF_TESTS = (TESTS / name for name in ("pipelines", "features", "model", "conformance"))
+FOLDERS = (*OF_TESTS, TESTS.parent / "tools", TESTS.parent / "bench")
 sys.path += map(str, FOLDERS)
 pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
 

@@ -54,7 +54,8 @@ def in_floats_of(batch: AnyBatch, dtype: torch.dtype) -> AnyBatch:
 
 
 def digest(sample: VLBatch) -> str:
-    """Of all that is drawn for one row: its words, what is predicted and hidden, its pair; padding left out."""
+    """Of all that is drawn for one row: its words, what is predicted and hidden, its pair, its targets; padding left
+    out."""
     text, regions = sample.text_mask[0], sample.region_mask[0]
     parts: list[Any] = [sample.sample_ids, sample.draw_seeds, sample.text_ids[0, text].tolist()]
     parts += [sample.region_boxes[0, regions].tolist()]
@@ -62,8 +63,12 @@ def digest(sample: VLBatch) -> str:
     parts.append(sample.masked_regions[0, regions].tolist())
     if sample.text_labels is not None:
         parts.append(sample.text_labels[0, text].tolist())
-    if sample.region_target_mask is not None:
+    targets = sample.region_targets
+    if targets is not None and sample.region_target_mask is not None:
         parts.append(sample.region_target_mask[0, regions].tolist())
+        parts.append((targets if targets.ndim == 2 else targets[0, regions]).tolist())
+    if sample.whole_image_features is not None and regions.any():
+        parts.append(sample.whole_image_features.tolist())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -97,6 +97,16 @@ def refused(result: Any) -> str:
     return one_line(result)
 
 
+def damage_record(store: Path, image_id: str) -> None:
+    """Changes a byte of its features, wherever they lie."""
+    with FeatureStore(store) as opened:
+        features = opened[image_id].features.tobytes()
+    (path,) = (each for each in store.glob("*.lmdb") if features in each.read_bytes())
+    content = bytearray(path.read_bytes())
+    content[content.index(features) + 5] ^= 1
+    path.write_bytes(content)
+
+
 def digest(store: Path) -> str:
     """Of what a store holds."""
     with FeatureStore(store) as opened:
