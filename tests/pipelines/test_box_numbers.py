@@ -117,7 +117,7 @@ def of_ucla(folder: Path) -> str:
 def asking(command: str, world: World, out: Path) -> tuple[object, ...]:
     given: dict[str, tuple[object, ...]] = {
         "evaluate": ("--captions", world.folder / "captions.json"),
-        "attention": ("--entities", world.folder / "entities", "--max-images", 4),
+        "attention": ("--entities", world.folder / "entities", "--max-images", 2),
         "probe": (image_id(3), "a red [MASK] and a [MASK]"),
     }
     return (*given[command], "--tokenizer", world.folder / "tokenizer", "--out", out, "--device", "cpu")
