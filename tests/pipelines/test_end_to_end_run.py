@@ -152,9 +152,7 @@ def test_computing_again_changes_no_bit_and_may_start_on_resume(
         ({"encoder": EncoderOptions(learning_rate_scale=0.5)}, "task.encoder_learning_rate_scale: .* -> 0.5"),
     ],
 )
-def test_another_run_is_not_resumed(
-    made: PhotoStore, whole: PretrainResult, changes: dict[str, Any], words: str
-) -> None:
+def test_no_other_run_is_resumed(made: PhotoStore, whole: PretrainResult, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run(made, whole.run_dir, end_to_end=dataclasses.replace(THROUGH_ENCODER, **changes), resume=True)
 
