@@ -91,9 +91,7 @@ def test_a_run_shows_what_the_network_reads_and_how_it_moved(roibeam: Cli, made:
     assert photo_of(run) == photo
 
 
-def test_a_run_that_goes_on_is_measured_against_what_it_began_with(
-    roibeam: Cli, made: PhotoStore, ran: Path, tmp_path: Path
-) -> None:
+def test_what_goes_on_is_measured_from_its_beginning(roibeam: Cli, made: PhotoStore, ran: Path, tmp_path: Path) -> None:
     whole = encoder_of(roibeam(*words(tmp_path / "whole", made, "--steps", 4), "--json"))
     parts, old, other = (tmp_path / name for name in ("parts", "old", "other"))
     for run in (parts, old, other):

@@ -160,7 +160,7 @@ def test_one_store_has_one_precision(extract: Cli, samples: Path, tmp_path: Path
     assert "shards were computed in different modes (exact, batched)" in done.err
 
 
-def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
+def test_a_rerun_does_nothing_and_new_photos_add_shards(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
     photos, out = Path(shutil.copytree(samples, tmp_path / "photos")), tmp_path / "store"
@@ -263,7 +263,7 @@ def test_names_travel_into_store_and_report(roibeam: Cli, extract: Cli, samples:
     assert "selection       butd-10-100, but max_regions 12\n" in info.out and "image feature" not in info.out
 
 
-def test_equal_stores_for_any_shard_size_and_number_of_threads(
+def test_equal_stores_for_any_shard_size_and_any_threads(
     extract: Cli, samples: Path, plain: Path, tmp_path: Path
 ) -> None:
     ok(extract(samples, tmp_path / "many", "--shard-size", 1, "--decode-threads", 3))

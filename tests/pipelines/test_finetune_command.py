@@ -261,9 +261,7 @@ def test_predictions_that_were_ended_go_on(labels: Labels, tmp_path: Path, monke
     assert predict_run.run_prediction(copied).made == whole.groups
 
 
-def test_a_missing_picture_is_answered_without_regions_and_scores_are_kept(
-    roibeam: Cli, labels: Labels, tmp_path: Path
-) -> None:
+def test_a_missing_picture_is_answered_without_regions_and_scored(roibeam: Cli, labels: Labels, tmp_path: Path) -> None:
     """Such a row gets what --blind says of it, the others what they get else; the file is whole, and is scored."""
     lacking = Path(shutil.copytree(labels.data, tmp_path / "lacking"))
     rows = [json.loads(line) for line in (labels.data / "val.jsonl").open()]

@@ -47,7 +47,7 @@ def words(out: Path, start: Path, made: PhotoStore, *more: object, task: str = "
     )  # fmt: skip
 
 
-def test_a_task_is_learned_from_photos_predicted_and_scored(
+def test_a_task_learned_from_photos_is_predicted_and_scored(
     roibeam: Cli, made: PhotoStore, runs: Path, tmp_path: Path
 ) -> None:
     """What the evaluation measured is what the predictions score; the checkpoint has the encoder."""

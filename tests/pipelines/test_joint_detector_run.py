@@ -151,9 +151,7 @@ def test_the_detector_is_judged_with_first_and_last_weights(whole: PretrainResul
     assert "judged on 4 held-out photos" in page and '<th scope="row">mAP@0.5</th>' in page
 
 
-def test_heads_that_are_not_trained_are_judged_around_the_encoder(
-    made: PhotoStore, judged: JudgedPhotos, tmp_path: Path
-) -> None:
+def test_untrained_heads_are_judged_around_the_encoder(made: PhotoStore, judged: JudgedPhotos, tmp_path: Path) -> None:
     """Without labels, too: then the heads stay as the weights have them, and the encoder moves away from them."""
     done = run(made, tmp_path / "run", end_to_end=through(DetectorPart(None, judged)))
     assert done.detector is not None and not weights_of(done, "detection.")
