@@ -20,6 +20,7 @@ from roibeam.messages import name_hint
 from roibeam.model.common.fields import MASKINGS, EndToEndChoices
 from roibeam.pipelines.common.compute import num_processes
 from roibeam.pipelines.common.console.overrides import parse_value
+from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM, NAMED_SYSTEMS, NamedSystem
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -65,8 +66,7 @@ class PhotoRules:
     skip_broken: bool = False
 
     def __post_init__(self) -> None:
-        if self.read_ahead < 1:
-            raise ValueError(f"PhotoRules: read_ahead must be at least 1, got {self.read_ahead}")
+        check_least(self, read_ahead=1)
         if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
             raise ValueError(f"PhotoRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
         if self.fixed_size and self.short_edges:

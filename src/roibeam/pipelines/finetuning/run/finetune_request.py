@@ -18,6 +18,7 @@ from roibeam.features.folders.durable_files import naming_file
 from roibeam.features.store import FeatureStore
 from roibeam.model.common.fields import EndToEndChoices
 from roibeam.pipelines.common.console.command_files import FOLDER, NamedFiles, read_json_object
+from roibeam.pipelines.data.compatibility import check_least
 from roibeam.pipelines.data.record_photos import has_photo_locations
 from roibeam.pipelines.finetuning.requests import FinetuneRequest
 from roibeam.pipelines.training.model_files.encoder_settings import (
@@ -70,8 +71,7 @@ class PhotoRequest:
     read_ahead: int = 2
 
     def __post_init__(self) -> None:
-        if self.read_ahead < 1:
-            raise ValueError(f"{type(self).__name__}: read_ahead must be at least 1, got {self.read_ahead}")
+        check_least(self, read_ahead=1)
 
     def described(self) -> dict[str, Any]:
         """Settings that must match on resume."""
