@@ -223,26 +223,18 @@ HURT = [
 ]
 
 
-def survivors(tmp_path: Path, name: str, layout: str | None, file: str, seeds: range) -> int:
+@pytest.mark.parametrize("times", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("name", "layout", "file", "ways", "least"), HURT)
+def test_damage_is_an_error_or_a_dead_letter(
+    tmp_path: Path, name: str, layout: str | None, file: str, ways: int, least: int, times: int
+) -> None:
     found, path = format_named(name), place(tmp_path, name)
     found.write(PAIR, path, layout=None if layout == "deflated" else layout)
     if layout == "deflated":
         deflated(path)
-    return survives(found, path, path / file if file else path, seeds)
-
-
-@pytest.mark.parametrize(("name", "layout", "file", "ways", "least"), HURT)
-def test_damage_is_an_error_or_a_dead_letter(
-    tmp_path: Path, name: str, layout: str | None, file: str, ways: int, least: int
-) -> None:
-    assert survivors(tmp_path, name, layout, file, range(ways)) >= least
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("name", "layout", "file", "ways", "least"), HURT)
-def test_damage_for_long(tmp_path: Path, name: str, layout: str | None, file: str, ways: int, least: int) -> None:
-    seeds = soak_seeds(100 * ways)
-    assert survivors(tmp_path, name, layout, file, seeds) >= (len(seeds) if least == ways else 1)
+    seeds = range(ways) if times == 1 else soak_seeds(times * ways)
+    gave = survives(found, path, path / file if file else path, seeds)
+    assert gave >= (len(seeds) if least == ways else least if times == 1 else 1)
 
 
 @pytest.mark.parametrize("name", FORMATS)
