@@ -71,11 +71,6 @@ def test_layouts(write: Callable[..., Path], name: str) -> None:
             np.testing.assert_array_equal(record.class_distribution[:, -1], rows[:, 0].astype(np.float16))
 
 
-def test_classes_and_attributes_are_said_to_be_absent() -> None:
-    said = [(layout.classes, layout.attributes) for layout in butd_tsv.LAYOUTS.values()]
-    assert said == [("absent", "absent"), ("cls_prob", "absent"), ("objects_id", "attrs_id")]
-
-
 @pytest.mark.parametrize(
     ("change", "stage", "reason", "words"),
     [
@@ -142,10 +137,12 @@ def test_a_last_line_without_line_end_is_read_when_its_width_is_known(write: Cal
     refused("ends inside this line", ButdTsv, write(line(LXMERT, fields("b"), end=b"")))
 
 
-def test_a_line_glued_to_a_torn_one(write: Callable[..., Path]) -> None:
+def test_a_line_glued_to_a_torn_one_and_one_of_tabs(write: Callable[..., Path]) -> None:
     glued = line(LXMERT, fields("b"))[:-20] + line(LXMERT, fields("c"))
     letter = only_letter(write(line(LXMERT, fields("a")), glued))
     assert letter.reason == "wrong columns" and "two lines in one" in letter.detail
+    letter = only_letter(write(line(CAFFE, fields("a")), b"x" + b"\t" * 5000 + b"\n"))
+    assert letter.detail == "has 5001 columns, the lines of this file have 6"
 
 
 def test_repeats(write: Callable[..., Path]) -> None:
@@ -182,11 +179,6 @@ def test_a_line_over_the_bound_is_skipped_without_being_held(
     letters = [outcome for outcome in found if isinstance(outcome, DeadLetter)]
     assert [letter.reason for letter in letters] == ["line too long"] * 2 and len(found) == 4
     assert letters[0].image_id == "long" and f"{len(long):,} bytes" in letters[0].detail
-
-
-def test_tabs_only(write: Callable[..., Path]) -> None:
-    letter = only_letter(write(line(CAFFE, fields("a")), b"x" + b"\t" * 5000 + b"\n"))
-    assert letter.detail == "has 5001 columns, the lines of this file have 6"
 
 
 def test_images_without_boxes_and_without_attributes(write: Callable[..., Path]) -> None:

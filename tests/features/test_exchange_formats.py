@@ -46,6 +46,7 @@ def test_a_written_file_is_recognised_and_says_what_it_is(tmp_path: Path, name: 
 
 
 FIRST = {"background": "first", "num_classes": 6}
+NEITHER = {"classes": "absent", "attributes": "absent"}
 NO_ROWS = {"classes": "absent", "background": "absent"}
 OF_H5 = {"classes": "obj_id", "attributes": "attr_id"}
 # Format, layout, with rows of probabilities; what each record loses, and what the file says of itself. UNITER's shares
@@ -78,9 +79,9 @@ HELD = [
     ("milvlg-npz", "openvqa", True, "attributes, classes, class_distribution", {"classes": "absent"}),
     ("milvlg-npz", "gqa", True, "attributes, classes, class_distribution", {"classes": "absent"}),
     ("lxmert-h5", "group-per-image", True, "class_distribution", OF_H5),
-    ("butd-tsv", "lxmert", True, "class_distribution", {}),
-    ("butd-tsv", "caffe", True, "attributes, classes, class_distribution", {}),
-    ("butd-tsv", "caffe-cls-prob", True, "attributes", {}),
+    ("butd-tsv", "lxmert", True, "class_distribution", {"classes": "objects_id", "attributes": "attrs_id"}),
+    ("butd-tsv", "caffe", True, "attributes, classes, class_distribution", NEITHER),
+    ("butd-tsv", "caffe-cls-prob", True, "attributes", NEITHER | {"classes": "cls_prob"}),
 ]
 
 

@@ -201,9 +201,6 @@ def test_the_list_of_ids(tmp_path: Path) -> None:
         [({"1": 2}, "must be a list of image ids, got dict"), ([1], "int 1 is in it"), (HOSTILE, "posix.system")]
     ):
         refused(words, VILBERT.open, write_pickles(tmp_path / str(number), {"1": multi_task()}, key_list=key_list))
-
-
-def test_keys_that_are_no_ids(tmp_path: Path) -> None:
     entries = {b"\xff\xfe": pickle.dumps(multi_task(), 2), b"1": pickle.dumps(multi_task(), 2)}
     found = letters(VILBERT, write_lmdb(tmp_path / "a", entries))
     assert [(letter.image_id, letter.reason) for letter in found.values()] == [("\\xff\\xfe", "bad image id")]

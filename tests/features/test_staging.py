@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import pickle
 import shutil
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -37,32 +39,23 @@ class FlakyFiles(LocalFileSystem):
     def _open(self, path: str, *args: Any, **options: Any) -> Any:
         source = super()._open(path, *args, **options)
         kind = type(self)
-        read, seek = source.f.read, source.f.seek
 
-        class Line:
-            def __enter__(self) -> Any:
-                return self
+        def read(count: int) -> bytes:
+            if path.endswith(".lmdb") and kind.bytes_until_it_breaks is not None:
+                count = min(count, 4096)
+                if kind.bytes_until_it_breaks <= 0:
+                    raise ConnectionResetError("the line broke")
+                kind.bytes_until_it_breaks -= count
+            data = source.f.read(count)
+            kind.bytes_read += len(data) if path.endswith(".lmdb") else 0
+            return data
 
-            def __exit__(self, *error: object) -> None:
-                source.close()
+        def seek(position: int) -> int:
+            if not kind.knows_ranges:
+                raise ValueError("Cannot seek streaming HTTP file")
+            return source.f.seek(position)
 
-            def read(self, count: int) -> bytes:
-                if path.endswith(".lmdb") and kind.bytes_until_it_breaks is not None:
-                    count = min(count, 4096)
-                    if kind.bytes_until_it_breaks <= 0:
-                        raise ConnectionResetError("the line broke")
-                    kind.bytes_until_it_breaks -= count
-                data = read(count)
-                if path.endswith(".lmdb"):
-                    kind.bytes_read += len(data)
-                return data
-
-            def seek(self, position: int) -> int:
-                if not kind.knows_ranges:
-                    raise ValueError("Cannot seek streaming HTTP file")
-                return seek(position)
-
-        return Line()
+        return closing(SimpleNamespace(read=read, seek=seek, close=source.close))
 
 
 fsspec.register_implementation("flaky", FlakyFiles, clobber=True)
