@@ -18,7 +18,7 @@ from doc_commands import (
     problems_of_imports,
     roibeam_calls,
     simple_commands,
-)  # fmt: skip
+)
 from doc_pages import REASONS, RUN, Page
 from doc_runs import environment, made_folder, run_page
 from soak_share import SHARE

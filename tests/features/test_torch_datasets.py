@@ -103,11 +103,6 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
-def own(value: Any) -> Any:
-    """A collate function of somebody else."""
-    return list(value)
-
-
 @pytest.mark.parametrize(("workers", "ragged"), [(0, False), (0, True), (2, False)])
 def test_a_loader_needs_no_collate_function(store: FeatureStore, workers: int, ragged: bool) -> None:
     """Batches of a plain DataLoader are those of the store, whatever is drawn, and whatever stands around it."""
@@ -151,7 +146,7 @@ def test_samples_are_single_images_for_whoever_asks(store: FeatureStore) -> None
     assert equal(regions, batch) and labels.tolist() == [number % 2 for number in range(TOTAL)]
     for ragged in (False, True):
         dataset = everything(store, ragged=ragged)
-        (samples,) = DataLoader(dataset, batch_size=TOTAL, collate_fn=own)
+        (samples,) = DataLoader(dataset, batch_size=TOTAL, collate_fn=list)  # somebody else's
         alone = list(DataLoader(dataset, batch_size=None))
         assert len(samples) == len(alone) == TOTAL
         for sample, one in zip(samples, alone, strict=True):
