@@ -94,8 +94,7 @@ def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
     for read in (folder.read_bytes, lambda name: folder.read_range(name, 0, 1)):
         refused(r"a\.json", read, "a.json", error=FileNotFoundError)
 
-
-def test_of_two_attempts_the_first_one_counts(folder: OutputFolder) -> None:
+    # Of two attempts the first one counts.
     assert folder.put_first("part.json", b"mine")
     assert not folder.put_first("part.json", b"others") and folder.read_bytes("part.json") == b"mine"
     if folder.local_path is None:

@@ -213,12 +213,10 @@ def test_a_store_that_grew_keeps_its_shards_and_another_is_refused(source: Path,
     refused("holds shards of another store", StagedStore, flaky, tmp_path / "here")
 
 
-def test_folders_that_are_not_for_staging(source: Path, tmp_path: Path) -> None:
+def test_folders_and_urls_that_are_not_for_staging(source: Path, tmp_path: Path) -> None:
     refused("has files that were not staged here", StagedStore, str(source), source)
     refused("max_bytes must be at least 1", StagedStore, str(source), tmp_path / "here", max_bytes=0)
 
-
-def test_urls_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"gone/manifest.json: is not there .*; is the URL right"):
         StagedStore(f"file://{tmp_path}/gone", tmp_path / "here")
     with pytest.raises(ValueError, match=r"nonsense://a: Protocol not known: nonsense; stores are in folders"):
