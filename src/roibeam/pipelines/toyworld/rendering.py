@@ -320,7 +320,12 @@ def draw_samples(folder: Path, *, count: int, seed: int = 0) -> Path:
 
 def _write_jpeg(path: Path, drawing: Drawing) -> None:
     pixels, quality = render(drawing)
-    done, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    path.write_bytes(encoded(pixels, ".jpg", quality))
+
+
+def encoded(pixels: np.ndarray, extension: str, quality: int) -> bytes:
+    """Returns the file's bytes; `quality` is JPEG's."""
+    done, data = cv2.imencode(extension, pixels, [cv2.IMWRITE_JPEG_QUALITY, quality] if extension == ".jpg" else [])
     if not done:
-        raise OSError(f"cannot encode {path}")
-    path.write_bytes(data.tobytes())
+        raise OSError(f"cannot encode a picture of {pixels.shape} as {extension}")
+    return data.tobytes()

@@ -21,7 +21,7 @@ import numpy as np
 
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.randomness import IntegerStream
-from roibeam.pipelines.toyworld.rendering import render
+from roibeam.pipelines.toyworld.rendering import encoded, render
 from roibeam.pipelines.toyworld.scene import Drawing, generate
 from roibeam.pipelines.toyworld.web_texts import (
     FIRST_WEB_SCENE,
@@ -292,14 +292,6 @@ def _scanned(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
     noise = np.random.PCG64(stream.below(1 << 30)).random_raw(-(-picture.size // 8)).view(np.uint8)[: picture.size]
     strength = stream.between(3, 5)  # bits to lose: 2 to 31 grey levels
     return cv2.add(picture, (noise >> strength).reshape(picture.shape))
-
-
-def encoded(pixels: np.ndarray, extension: str, quality: int) -> bytes:
-    """Returns the file's bytes; `quality` is JPEG's."""
-    done, data = cv2.imencode(extension, pixels, [cv2.IMWRITE_JPEG_QUALITY, quality] if extension == ".jpg" else [])
-    if not done:
-        raise OSError(f"cannot encode a picture of {pixels.shape} as {extension}")
-    return data.tobytes()
 
 
 def _light(stream: IntegerStream) -> tuple[int, int, int]:
