@@ -1,7 +1,5 @@
 """Verification of a store: manifests, files and indexes always; every byte of every record with `deep`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ Without a class distribution both write the score of each region's class. Not he
 image; "foreground" gives background back as what is missing to 1, in which the roundings of a row add up.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

@@ -13,8 +13,6 @@ Not held: the photo's height and width (boxes come back in a photo of 1 x 1 pixe
 image, and precision beyond float16: features to 11 bits, boxes to 1/2048 of the image.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -4,8 +4,6 @@ No style sheet and no colours of its own for text, so it reads on a light page a
 text is escaped here.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 

@@ -10,8 +10,6 @@ and a change is a new version number. (Bit 4 of the flags, an image feature of i
 readers from before refuse it as a flag they do not know.)
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Iterable

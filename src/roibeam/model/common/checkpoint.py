@@ -1,7 +1,5 @@
 """Published checkpoints: their names of parameters and options, internal names, and the start of a model from BERT."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any

@@ -8,8 +8,6 @@ sets of rules: the paper's, and those of the release (black4321/InterBERT concep
 that flag it masks like ViLBERT).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from roibeam.model.inputs import IGNORE_INDEX

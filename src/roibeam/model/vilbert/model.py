@@ -11,8 +11,6 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), 
 width, P pooled width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

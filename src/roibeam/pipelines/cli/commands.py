@@ -1,7 +1,5 @@
 """All commands of `roibeam`, in the order of the help. Each prints where its output went."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable

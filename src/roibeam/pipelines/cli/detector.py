@@ -1,7 +1,5 @@
 """`roibeam detector`: detectors are trained and judged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

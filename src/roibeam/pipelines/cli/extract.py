@@ -1,7 +1,5 @@
 """`roibeam extract | progress | look`: region shards of photos, progress of a run, regions of one photo."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

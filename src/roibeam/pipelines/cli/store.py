@@ -1,7 +1,5 @@
 """`roibeam store info | verify | show | ids | dead-letters | copy | plan | repair`, and the group of store commands."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Everything from pages is hostile: each text is escaped where it becomes markup, 
 small JPEGs, and the page loads nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections import Counter

@@ -11,8 +11,6 @@ A group of a given number has one chain, as an object has. Pixels count from 1, 
 is there is whole. FROZEN: heads are compared on these files; a change must raise `ENTITIES_VERSION`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ model from such regions does not depend on the quality of a detector. The cost o
 fault at a time. The store has all pictures, under the ids that an extraction of the world's folder gives them.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

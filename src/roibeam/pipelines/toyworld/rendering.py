@@ -6,8 +6,6 @@ Grounds are six materials, each a texture from which every scene takes another p
 file imports little, so that processes start quickly.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

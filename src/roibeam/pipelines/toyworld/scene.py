@@ -5,8 +5,6 @@ their colours (`render`) cannot change a label. Relations hold only between obje
 scored. The opposite ("right of", "below", "behind", "smaller than") holds the other way round.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

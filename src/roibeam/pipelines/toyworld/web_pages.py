@@ -5,8 +5,6 @@ any size, or no photo at all. Workers draw some pages of the plan; this file imp
 quickly.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Files of a toy world: whole or absent; drawn by several processes; and folders of drawn data beside the world."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

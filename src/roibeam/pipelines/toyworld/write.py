@@ -12,8 +12,6 @@ Pictures are drawn in chunks of 50. A chunk's scene graphs are written after its
 the same command resumes a stopped run. The result does not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -12,8 +12,6 @@ Pages name pictures by a server's address here: `python -m http.server PORT --bi
 folder that is there is whole. The result does not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

@@ -6,8 +6,6 @@ round, or a picture that has the thing with another attribute. NLVR2 names a pic
 the world has many names here: images/ links them, left_url and right_url give them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ Texts alone do not always decide whether two captions are of one scene. The read
 the questions, and the probability of each caption for each scene; the texts alone allow nothing better.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -9,8 +9,6 @@ stands where VCR has the movie, so that img_fn is the picture's path below the w
 labels.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

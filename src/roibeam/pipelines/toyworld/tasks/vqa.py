@@ -6,8 +6,6 @@ and they do not all write alike. train2014 asks about the training pictures, val
 test. Ids are VQA's: the number of the picture, and 1,000 times that with the place of the question.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, deque
 from collections.abc import Sequence

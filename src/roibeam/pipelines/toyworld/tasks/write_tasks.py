@@ -10,8 +10,6 @@ Pictures are links to those of the world, or copies where the disk cannot link. 
 models are compared on these files; a change of questions must raise `TASKS_VERSION`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
