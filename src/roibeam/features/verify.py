@@ -169,10 +169,7 @@ class _Report:
 
 
 def _checked_manifest(
-    folder: OutputFolder,
-    entry: ShardEntry,
-    store: StoreManifest,
-    problems: list[Problem],
+    folder: OutputFolder, entry: ShardEntry, store: StoreManifest, problems: list[Problem]
 ) -> ShardManifest | None:
     remake = "restore it from a copy, or run the same command again"
     try:

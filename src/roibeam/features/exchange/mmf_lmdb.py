@@ -21,13 +21,7 @@ import numpy as np
 from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
 from roibeam.features.exchange.formats import FeatureFormat
-from roibeam.features.exchange.lmdb_files import (
-    PickledEntries,
-    field_names,
-    first_item,
-    item_in,
-    write_pickled_entries,
-)
+from roibeam.features.exchange.lmdb_files import PickledEntries, field_names, first_item, item_in, write_pickled_entries
 from roibeam.features.exchange.mmf_npy import MmfDicts, mmf_dict
 from roibeam.features.record.region_record import RegionRecord
 

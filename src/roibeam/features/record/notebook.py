@@ -31,12 +31,7 @@ _WORDS = "overflow-wrap:anywhere;max-width:34em;"
 
 
 def notebook_html(
-    title: str,
-    *,
-    facts: Sequence[tuple[str, str]] = (),
-    picture: str = "",
-    table: str = "",
-    note: str = "",
+    title: str, *, facts: Sequence[tuple[str, str]] = (), picture: str = "", table: str = "", note: str = ""
 ) -> str:
     """A title, a picture, and beside or below it names with their facts, a table and a remark.
 

@@ -112,11 +112,7 @@ TWO_STREAM_READERS: Readers = MappingProxyType(
 
 
 def read_options(
-    model: str,
-    options: Mapping[str, Any],
-    names: Mapping[str, str],
-    readers: Readers,
-    without_effect: Collection[str],
+    model: str, options: Mapping[str, Any], names: Mapping[str, str], readers: Readers, without_effect: Collection[str]
 ) -> dict[str, Any]:
     """Fields of a configuration for official options. Raises ValueError for an option that is in none of the three.
 

@@ -26,9 +26,7 @@ detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.
 @detector_app.command("train", cls=HelpedCommand)
 @request_command
 def train_command(
-    out: Annotated[Path, argument("OUT", "Run folder to write.")],
-    request: DetectorTrainRequest,
-    json: Json = False,
+    out: Annotated[Path, argument("OUT", "Run folder to write.")], request: DetectorTrainRequest, json: Json = False
 ) -> None:
     """Trains a detector on photos with labelled objects.
 

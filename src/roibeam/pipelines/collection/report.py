@@ -124,7 +124,7 @@ def summary_text(done: Collection, out: Path) -> str:
     """Formats the counts by step and reason, and the tree that was written."""
     lines = [
         f"{plural(done.pairs.num_kept, 'pair')} of {plural(done.pages.taken, 'page')}; "
-        f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})",
+        f"{done.figures.mean_words():.1f} words a text (the paper's mean is {paper_mean_words()})"
     ]
     if not done.pairs.num_kept:
         lines.append("nothing was kept: see the commonest reasons below, and examples of each in report.html")

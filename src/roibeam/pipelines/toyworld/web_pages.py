@@ -158,12 +158,7 @@ def charset_of(plan: PagePlan) -> str:
 
 
 def page_html(
-    plan: PagePlan,
-    stream: IntegerStream,
-    url: str,
-    picture: PagePicture,
-    texts: Sequence[PageText],
-    num_bytes: int,
+    plan: PagePlan, stream: IntegerStream, url: str, picture: PagePicture, texts: Sequence[PageText], num_bytes: int
 ) -> bytes:
     """Writes a page.
 

@@ -112,8 +112,7 @@ def _which(known: SceneQueries, stream: IntegerStream) -> VcrRow | None:
     words = noun_phrase(names, "one").split(" ")[1:]
     answers = [
         Choice(
-            ("It", "is", [each.number], "."),
-            tuple((("which", name), ("which", name, each.category)) for name in names),
+            ("It", "is", [each.number], "."), tuple((("which", name), ("which", name, each.category)) for name in names)
         )
         for each in (thing, *shuffled(others, stream)[: CHOICES - 1])
     ]

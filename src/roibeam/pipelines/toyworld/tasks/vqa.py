@@ -143,11 +143,7 @@ def _count(known: SceneQueries, stream: IntegerStream, elsewhere: Sequence[Scene
         choices = [
             Description(category, colours)
             for thing in known.clear
-            for category, colours in (
-                (thing.category, ()),
-                (thing.category, (thing.colour,)),
-                ("", (thing.colour,)),
-            )
+            for category, colours in ((thing.category, ()), (thing.category, (thing.colour,)), ("", (thing.colour,)))
         ]
         several = [each for each in choices if len(known.meant(each)) > 1]
         things = stream.pick(several if several and stream.percent(_SEVERAL_CHANCE) else choices)
