@@ -3,8 +3,6 @@
 Results go to the folder of the evaluated run, or to the path that the user gives. Nothing is replaced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
