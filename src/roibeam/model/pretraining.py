@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.model.common.bert import VLPreTrainedModel
-from roibeam.model.common.heads import NormedRegionHead
+from roibeam.model.common.heads import NormedClassifier
 from roibeam.model.common.losses import (
     PreTrainingOutput,
     SumCount,
@@ -98,7 +98,7 @@ MATCH_LOGIT = 0  # in all releases of ViLBERT and InterBERT: logit 0 = the capti
 class ViLbertStyleModel(PreTrainingModel):
     """A model with the heads of ViLBERT, as InterBERT and the single-stream baseline have them."""
 
-    masked_region_head: NormedRegionHead | None
+    masked_region_head: NormedClassifier | None
     match_head: nn.Linear | None
 
     def region_logits(self, states: Tensor) -> Tensor | None:
@@ -127,7 +127,7 @@ class ViLbertStyleModel(PreTrainingModel):
         return batch.region_target_mask
 
     def add_region_loss(
-        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRI: Tensor
+        self, terms: PreTrainingTerms, head: NormedClassifier, batch: VLBatch, states_BRI: Tensor
     ) -> None:
         predicted = self.needed(batch, "region_target_mask")
         loss = cast(Any, self.config).region_loss
@@ -149,14 +149,14 @@ class ViLbertStyleModel(PreTrainingModel):
         )
 
 
-def region_head(config: Any, region_width: int) -> NormedRegionHead | None:
+def region_head(config: Any, region_width: int) -> NormedClassifier | None:
     """The head of masked regions of a `ViLbertStyleModel`; None if it predicts no regions.
 
     Its activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
     """
     if config.region_loss == "none":
         return None
-    return NormedRegionHead(region_width, config.region_target_size, activation=config.hidden_activation)
+    return NormedClassifier(region_width, region_width, config.region_target_size, activation=config.hidden_activation)
 
 
 def count_labels(labels: Tensor | None) -> int:

@@ -42,7 +42,7 @@ from roibeam.features.exchange.entry_record import (
     with_attributes,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
+from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.fingerprint import ABSENT
@@ -433,17 +433,14 @@ class ButdTsvFormat(FeatureFormat):
         except ValueError:
             return True
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; layout "lxmert" by default. Features are float32, lossless from float16 and bfloat16."""
-        columns = _LAYOUTS[self.layout_named(layout)]
-        losses: Counter[str] = Counter()
-        with atomic_path(path, goes_on=True) as aside, ContinuedFile(aside) as file:
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32, lossless from float16 and bfloat16."""
+        with ContinuedFile(path) as file:
             for number, record in enumerate(records):
-                line = _line(record, columns, losses)
+                line = _line(record, _LAYOUTS[layout], losses)
                 # Readers take one mark off a file's first bytes: an id that begins with one needs another before it.
                 is_marked = not number and line.startswith(codecs.BOM_UTF8)
                 file.write(codecs.BOM_UTF8 + line if is_marked else line)
-        return dict(losses)
 
 
 def _line(record: RegionRecord, layout: TsvLayout, losses: Counter[str]) -> bytes:

@@ -7,11 +7,14 @@ import importlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
+from roibeam.features.exchange.check_report import NO_REGIONS
 from roibeam.features.exchange.entry_file import FeatureFile
+from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.reading import Reading
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.messages import name_hint
@@ -25,6 +28,10 @@ class FeatureFormat(ABC):
         title: for people: whose code writes and reads it.
         suffixes: of its files; () for a folder.
         layouts: names that `write` takes, its default first.
+        why_suffix: why a file must have one of the suffixes; "" where it need not.
+        is_file: whether a file is written, not a folder.
+        goes_on: whether a stopped export can be gone on with.
+        takes_empty: whether it has a place for records without regions; else they are left out.
     """
 
     name: str
@@ -32,6 +39,8 @@ class FeatureFormat(ABC):
     suffixes: tuple[str, ...] = ()
     layouts: tuple[str, ...]
     file: type[FeatureFile]
+    why_suffix: str = ""
+    is_file = goes_on = takes_empty = True
 
     @abstractmethod
     def looks_like(self, path: Path) -> bool:
@@ -46,7 +55,6 @@ class FeatureFormat(ABC):
         """
         return self.file(path, reading)
 
-    @abstractmethod
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
         """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;
         one to the same path goes on with what it left where the format can.
@@ -56,6 +64,24 @@ class FeatureFormat(ABC):
         Raises:
             ValueError: when `path` exists, or a record does not fit the format.
         """
+        layout = self.layout_named(layout)
+        if self.why_suffix and path.suffix not in self.suffixes:
+            raise ValueError(f"{path}: {self.why_suffix}; give a name that ends in {self.suffixes[0]}")
+        losses: Counter[str] = Counter()
+        with atomic_path(path, folder=not self.is_file, goes_on=self.goes_on) as aside:
+            self._write(self._fitting(records, losses), aside, layout, losses)
+        return {field: count for field, count in losses.items() if count}
+
+    def _fitting(self, records: Iterable[RegionRecord], losses: Counter[str]) -> Iterator[RegionRecord]:
+        for record in records:
+            if record.num_regions or self.takes_empty:
+                yield record
+            else:
+                losses[NO_REGIONS] += 1
+
+    @abstractmethod
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Writes to an empty file or folder, or goes on with one; adds to `losses`: field -> records."""
 
     def layout_named(self, layout: str | None) -> str:
         """A layout that `write` takes, None for the default; ValueError for a name that is none."""

@@ -12,7 +12,6 @@ import os
 import shutil
 from abc import abstractmethod
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -21,10 +20,8 @@ from typing import Any, Self
 import lmdb
 import numpy as np
 
-from roibeam.features.exchange.check_report import NO_REGIONS
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import EntryError, described
-from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.npy_files import plain_pickle
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.record.fingerprint import ABSENT
@@ -365,23 +362,15 @@ def first_item(path: Path) -> dict[str, Any]:
 
 
 def write_pickled_entries(
-    records: Iterable[RegionRecord], path: Path, item: Callable[[RegionRecord, Counter[str]], dict[str, Any]]
-) -> dict[str, int]:
-    """Writes `item(record, losses)` under each record's image id, and the list of the ids.
-
-    Records without regions are left out: the consumers divide by the number of regions.
-    """
-    losses: Counter[str] = Counter()
+    records: Iterable[RegionRecord], path: Path, item: Callable[[RegionRecord], dict[str, Any]]
+) -> None:
+    """Writes `item(record)` under each record's image id, and the list of the ids. None may be without regions: the
+    consumers divide by their number."""
     names: list[bytes] = []
-    with atomic_path(path, folder=True, goes_on=True) as aside, LmdbOutput(aside) as output:
+    with LmdbOutput(path) as output:
         for record in records:
             if record.image_id == KEY_LIST:
                 raise ValueError(f"image id {KEY_LIST!r} is where this format keeps its list of ids; rename the image")
-            if not record.num_regions:
-                losses[NO_REGIONS] += 1
-                continue
-            key = record.image_id.encode("utf-8")
-            output.put(key, plain_pickle(item(record, losses)))
-            names.append(key)
+            names.append(record.image_id.encode("utf-8"))
+            output.put(names[-1], plain_pickle(item(record)))
         output.put(KEY_LIST.encode(), plain_pickle(names))
-    return dict(losses)

@@ -36,7 +36,6 @@ from roibeam.features.exchange.entry_record import (
     with_attributes,
     without_classes,
 )
-from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.folders.durable_files import check_regular_file
 from roibeam.features.record.fingerprint import ABSENT
@@ -278,29 +277,26 @@ class LxmertH5Format(FeatureFormat):
     suffixes = (".h5", ".hdf5")
     layouts = ("group-per-image",)
     file = LxmertH5
+    goes_on = False
 
     def looks_like(self, path: Path) -> bool:
         return path.is_file() and bool(h5py.is_hdf5(path))
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`. Features are float32. All eight datasets are always there, since volta's converter takes
-        their names from the first group; absent attributes are zeros, as the COCO script of LXMERT has them."""
-        self.layout_named(layout)
-        losses: Counter[str] = Counter()
-        with atomic_path(path) as aside:
-            with h5py.File(aside, "w", locking=False) as file, aside.open("r+b") as reserving:
-                reserved = 0
-                for record in records:
-                    count_losses(losses, record, None, held=("classes", "attributes"))
-                    needed = file.id.get_filesize() + _most_bytes(record)
-                    if needed > reserved:
-                        os.posix_fallocate(reserving.fileno(), reserved, needed + _AHEAD_BYTES - reserved)
-                        reserved = needed + _AHEAD_BYTES
-                    _write_group(file, record)
-                file.flush()
-                num_bytes = file.id.get_filesize()
-            os.truncate(aside, num_bytes)
-        return dict(losses)
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32. All eight datasets are always there, since volta's converter takes their names from the
+        first group; absent attributes are zeros, as the COCO script of LXMERT has them."""
+        with h5py.File(path, "w", locking=False) as file, path.open("r+b") as reserving:
+            reserved = 0
+            for record in records:
+                count_losses(losses, record, None, held=("classes", "attributes"))
+                needed = file.id.get_filesize() + _most_bytes(record)
+                if needed > reserved:
+                    os.posix_fallocate(reserving.fileno(), reserved, needed + _AHEAD_BYTES - reserved)
+                    reserved = needed + _AHEAD_BYTES
+                _write_group(file, record)
+            file.flush()
+            num_bytes = file.id.get_filesize()
+        os.truncate(path, num_bytes)
 
 
 def _most_bytes(record: RegionRecord) -> int:

@@ -31,7 +31,7 @@ from roibeam.features.exchange.entry_record import (
     with_attributes,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
+from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.npy_files import npz_bytes, npz_values, read_file
 from roibeam.features.record.fingerprint import ABSENT
@@ -122,6 +122,7 @@ class MilvlgNpzFormat(FeatureFormat):
     title = "folder with an .npz per image (MILVLG bottom-up-attention.pytorch, openvqa)"
     layouts = _LAYOUTS
     file = MilvlgNpz
+    is_file = False
 
     def looks_like(self, path: Path) -> bool:
         file = first_file(path, _SUFFIX)
@@ -132,16 +133,13 @@ class MilvlgNpzFormat(FeatureFormat):
         except EntryError:
             return True  # no other format's files end so; opening it finds their errors
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; layout "milvlg" by default. Features are float32, packed as the extractor packs them."""
-        layout = self.layout_named(layout)
-        losses: Counter[str] = Counter()
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32, packed as the extractor packs them."""
         held = ("classes", "attributes") if layout == "milvlg" else ()
-        with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
+        with ContinuedFolder(path) as output:
             for record in records:
                 count_losses(losses, record, None, held=held)
                 write_file(output, record.image_id, _SUFFIX, npz_bytes(_arrays(record, layout)))
-        return dict(losses)
 
 
 def _arrays(record: RegionRecord, layout: str) -> dict[str, Any]:

@@ -62,18 +62,17 @@ class MmfLmdbFormat(FeatureFormat):
     suffixes = (_SUFFIX,)
     layouts = _LAYOUTS
     file = MmfLmdb
+    why_suffix = f"MMF takes a path for an LMDB only when it ends in {_SUFFIX}"
+    is_file = takes_empty = False
 
     def looks_like(self, path: Path) -> bool:
         item = first_item(path)
         return "features" in item and ("feature_path" in item or "bbox" in item) and "boxes" not in item
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
-        layout = self.layout_named(layout)
-        if path.suffix != _SUFFIX:
-            raise ValueError(f"{path}: MMF takes a path for an LMDB only when it ends in {_SUFFIX}; name it so")
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32, lossless from float16 and bfloat16."""
 
-        def item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
+        def item(record: RegionRecord) -> dict[str, Any]:
             if ".npy" in record.image_id:
                 raise ValueError(f"image id {record.image_id!r}: MMF cuts names at '.npy'; rename the image")
             count_losses(losses, record, rows_of_classes(record), held=("classes",))
@@ -83,7 +82,7 @@ class MmfLmdbFormat(FeatureFormat):
             dict_of_image = mmf_dict(record, background=layout == "background")
             return {"feature_path": record.image_id, "features": features} | dict_of_image
 
-        return write_pickled_entries(records, path, item)
+        write_pickled_entries(records, path, item)
 
 
 FORMAT = MmfLmdbFormat()

@@ -32,7 +32,7 @@ from roibeam.features.exchange.entry_record import (
     score_array,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFolder, atomic_path
+from roibeam.features.exchange.export_output import ContinuedFolder
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.npy_files import npy_bytes, npy_value, read_file
 from roibeam.features.exchange.reading import Reading
@@ -208,17 +208,15 @@ class MmfNpyFormat(FeatureFormat):
     title = "folder with .npy files per image (MMF with _info.npy, ViLBERT multi-task)"
     layouts = _LAYOUTS
     file = MmfNpy
+    is_file = False
 
     def looks_like(self, path: Path) -> bool:
         return first_file(path, _SUFFIX, companion=_INFO_SUFFIX) is not None
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; layout "background" by default. Features are float32, lossless from float16 and
-        bfloat16."""
-        layout = self.layout_named(layout)
-        losses: Counter[str] = Counter()
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32, lossless from float16 and bfloat16."""
         held = () if layout == "vilbert-mt" else ("classes",)
-        with atomic_path(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
+        with ContinuedFolder(path) as output:
             for record in records:
                 if record.image_id.endswith("_info") or _SUFFIX in record.image_id:
                     raise ValueError(
@@ -227,7 +225,6 @@ class MmfNpyFormat(FeatureFormat):
                     )
                 count_losses(losses, record, rows_of_classes(record), held=held)
                 _write_files(record, output, layout)
-        return dict(losses)
 
 
 def _write_files(record: RegionRecord, output: ContinuedFolder, layout: str) -> None:

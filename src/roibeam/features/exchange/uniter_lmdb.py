@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
+from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_record import (
     EntryError,
     RegionClasses,
@@ -33,7 +33,6 @@ from roibeam.features.exchange.entry_record import (
     rows_of_classes,
     score_array,
 )
-from roibeam.features.exchange.export_output import atomic_path
 from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.exchange.lmdb_files import DATA_FILE_NAME, LmdbFile, LmdbOutput, first_values
@@ -207,6 +206,7 @@ class UniterLmdbFormat(FeatureFormat):
     title = "LMDB of float16 arrays with its json of counts (UNITER)"
     layouts = _LAYOUTS
     file = UniterLmdb
+    is_file = takes_empty = False
 
     def looks_like(self, path: Path) -> bool:
         try:
@@ -221,33 +221,26 @@ class UniterLmdbFormat(FeatureFormat):
                 continue
         return False
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; `path` is the folder above the LMDB. Names are those of the reader's defaults: conf_th
-        0.2, max_bb 100, min_bb 10, but every region of a record is written and counted. An id has at most 507 bytes.
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """`path` is the folder above the LMDB. Names are those of the reader's defaults: conf_th 0.2, max_bb 100,
+        min_bb 10, but every region of a record is written and counted. An id has at most 507 bytes.
 
         Raises:
             ValueError: also for a feature that float16 cannot hold.
         """
-        packed = self.layout_named(layout) == "compressed"
-        losses: Counter[str] = Counter()
         counts: dict[str, int] = {}
-        pack, ending = (_compressed, "_compressed") if packed else (arrays_to_msgpack, "")
-        with atomic_path(path, folder=True, goes_on=True) as aside:
-            inner = aside / f"feat_{_WRITTEN_RULE}{ending}"
-            for other in aside.iterdir():
-                if other != inner:  # a stopped export of another layout
-                    shutil.rmtree(other) if other.is_dir() else other.unlink()
-            with LmdbOutput(inner) as output:
-                for record in records:
-                    if not record.num_regions:
-                        losses[NO_REGIONS] += 1
-                        continue
-                    key = record.image_id + _SUFFIX
-                    output.put(key.encode(), pack(_float16_arrays(record, losses)))
-                    counts[key] = record.num_regions
-                output.put(KEY_LIST, json.dumps(list(counts)).encode())
-            (aside / f"nbb_{_WRITTEN_RULE}.json").write_text(json.dumps(counts), encoding="utf-8")
-        return {field: count for field, count in losses.items() if count}
+        pack, ending = (_compressed, "_compressed") if layout == "compressed" else (arrays_to_msgpack, "")
+        inner = path / f"feat_{_WRITTEN_RULE}{ending}"
+        for other in path.iterdir():
+            if other != inner:  # a stopped export of another layout
+                shutil.rmtree(other) if other.is_dir() else other.unlink()
+        with LmdbOutput(inner) as output:
+            for record in records:
+                key = record.image_id + _SUFFIX
+                output.put(key.encode(), pack(_float16_arrays(record, losses)))
+                counts[key] = record.num_regions
+            output.put(KEY_LIST, json.dumps(list(counts)).encode())
+        (path / f"nbb_{_WRITTEN_RULE}.json").write_text(json.dumps(counts), encoding="utf-8")
 
 
 def _float16_arrays(record: RegionRecord, losses: Counter[str]) -> dict[str, np.ndarray]:

@@ -147,16 +147,16 @@ class VilbertLmdbFormat(FeatureFormat):
     suffixes = (".lmdb",)
     layouts = _LAYOUTS
     file = VilbertLmdb
+    is_file = takes_empty = False
 
     def looks_like(self, path: Path) -> bool:
         item = first_item(path)
         return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
-        layout = self.layout_named(layout)
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32, lossless from float16 and bfloat16."""
         item = _volta_item if layout == "volta" else _beta_item if layout == "beta" else _multi_task_item
-        return write_pickled_entries(records, path, item)
+        write_pickled_entries(records, path, lambda record: item(record, losses))
 
 
 def _multi_task_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from roibeam.features.exchange.check_report import NO_REGIONS, count_losses
+from roibeam.features.exchange.check_report import count_losses
 from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, FeatureFile, usable_id
 from roibeam.features.exchange.entry_record import (
     EntryError,
@@ -41,7 +41,7 @@ from roibeam.features.exchange.entry_record import (
     whole_number,
     without_classes,
 )
-from roibeam.features.exchange.export_output import ContinuedFile, atomic_path
+from roibeam.features.exchange.export_output import ContinuedFile
 from roibeam.features.exchange.flat_json import FlatJsonError, JsonScalar, flat_items
 from roibeam.features.exchange.formats import FeatureFormat
 from roibeam.features.record.fingerprint import ABSENT
@@ -404,6 +404,8 @@ class VlbertZipFormat(FeatureFormat):
     suffixes = (".zip",)
     layouts = _LAYOUTS
     file = VlbertZip
+    why_suffix = "VL-BERT finds an archive by '.zip@' in a path"
+    takes_empty = False  # the consumers cannot give 0 regions a shape
 
     def looks_like(self, path: Path) -> bool:
         try:
@@ -423,30 +425,19 @@ class VlbertZipFormat(FeatureFormat):
             return False
         return False
 
-    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16.
-
-        Records without regions are left out: the consumers cannot give 0 regions a shape.
-        """
-        self.layout_named(layout)
-        if path.suffix != ".zip":
-            raise ValueError(f"{path}: VL-BERT finds an archive by '.zip@' in a path; give a name that ends in .zip")
-        losses: Counter[str] = Counter()
+    def _write(self, records: Iterable[RegionRecord], path: Path, layout: str, losses: Counter[str]) -> None:
+        """Features are float32, lossless from float16 and bfloat16."""
         seen: set[str] = set()
-        with atomic_path(path, goes_on=True) as aside, ContinuedFile(aside) as file:
+        with ContinuedFile(path) as file:
             output = ZipOutput(file)
             for record in records:
                 if record.image_id in seen:
                     raise ValueError(f"image id {record.image_id!r} comes twice; ids are unique in a file")
                 if not _is_plain(record.image_id.encode("utf-8")):
                     raise ValueError(f"image id {record.image_id!r} cannot be a name in a zip; rename the image")
-                if not record.num_regions:
-                    losses[NO_REGIONS] += 1
-                    continue
                 seen.add(record.image_id)
                 output.put(f"{record.image_id}{_SUFFIX}".encode(), _json(record, losses))
             output.finish()
-        return dict(losses)
 
 
 def _json(record: RegionRecord, losses: Counter[str]) -> bytes:

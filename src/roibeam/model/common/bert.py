@@ -22,18 +22,10 @@ from roibeam.model.inputs import OutputWidths
 # Arguments that Hugging Face itself adds when it reads a config from a file or a checkpoint. Its other common names
 # (id2label, output_attentions, ...) would be ignored by our models, so they are refused like any unknown name.
 _LOADING_NAMES = frozenset(
-    {
-        "_attn_implementation",
-        "_commit_hash",
-        "_name_or_path",
-        "architectures",
-        "attn_implementation",
-        "dtype",
-        "model_type",
-        "name_or_path",
-        "torch_dtype",
-        "transformers_version",
-    }
+    (
+        *("_attn_implementation", "_commit_hash", "_name_or_path", "architectures", "attn_implementation", "dtype"),
+        *("model_type", "name_or_path", "torch_dtype", "transformers_version"),
+    )
 )
 _INHERITED = {field.name: field for field in dataclasses.fields(PretrainedConfig)}
 

@@ -69,19 +69,17 @@ def two_stream_rules(model: str) -> Rules:
 WORD_DECODER_COPY = MappingProxyType({"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"})
 
 # BERT's options in every published configuration that derives from it, and the fields of `BertSizes`.
+_ALIKE = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "initializer_range"),
+)
 BERT_OPTIONS = MappingProxyType(
-    {
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
+    {name: name for name in _ALIKE}
+    | {
         "hidden_act": "hidden_activation",
         "hidden_dropout_prob": "hidden_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
-        "max_position_embeddings": "max_position_embeddings",
         "type_vocab_size": "num_segments",
-        "initializer_range": "initializer_range",
     }
 )
 # Those of ViLBERT and InterBERT beside them.

@@ -46,21 +46,6 @@ class RegionClassHead(nn.Module):
         return self.decoder(self.dropout(self.activation(self.dense(states))))
 
 
-class NormedRegionHead(nn.Module):
-    """Class distribution or feature of a region: dense, activation, LayerNorm, linear, as ViLBERT and its heirs do."""
-
-    def __init__(self, hidden_size: int, target_size: int, *, activation: str = "gelu") -> None:
-        super().__init__()
-        self.dense = nn.Linear(hidden_size, hidden_size)
-        self.activation = ACTIVATIONS[activation]
-        self.norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
-        self.decoder = nn.Linear(hidden_size, target_size)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(..., target_size) for `states` (..., H)."""
-        return self.decoder(self.norm(self.activation(self.dense(states))))
-
-
 class Pooler(nn.Module):
     """tanh(dense(state)), BERT's summary of a pair."""
 
@@ -157,20 +142,25 @@ class WeightNormedClassifier(nn.Module):
 
 
 class NormedClassifier(nn.Module):
-    """Labels from a pooled vector: linear, GELU, LayerNorm, linear (ViLBERT's multi-task release); without dropout."""
+    """Linear, activation, LayerNorm, linear, without dropout.
 
-    def __init__(self, input_size: int, hidden_size: int, num_labels: int) -> None:
+    Labels from a pooled vector (ViLBERT's multi-task release); class distribution or feature of a region (ViLBERT and
+    its heirs).
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_labels: int, *, activation: str = "gelu") -> None:
         super().__init__()
         self.dense = nn.Linear(input_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
         self.norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
         self.decoder = nn.Linear(hidden_size, num_labels)
 
-    def forward(self, pooled: Tensor) -> Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         """Logits (..., num_labels)."""
-        return self.decoder(self.norm(F.gelu(self.dense(pooled))))
+        return self.decoder(self.norm(self.activation(self.dense(states))))
 
 
-# Added to scores of padded regions (vilbert.py, vision_logit): finite, so that a loss over all rows stays finite.
+# Of padded regions (vilbert.py, vision_logit; VL-BERT's refcoco/modules): finite, so that a loss over all rows is too.
 PADDED_SCORE = -10_000.0
 
 

@@ -107,22 +107,11 @@ _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
 # Options that nothing reads there, or of a ViLBERT that the code derives from: `fusion_method` counts, not
 # `pooling_method`; `max_*_length` cut the input.
 _WITHOUT_EFFECT = frozenset(
-    {
-        "bi_num_attention_heads",
-        "conv_layer",
-        "fast_mode",
-        "fixed_t_layer",
-        "fixed_v_layer",
-        "in_batch_pairs",
-        "intra_gate",
-        "max_region_length",
-        "max_seq_length",
-        "pooling_method",
-        "t_biattention_id",
-        "v_biattention_id",
-        "v_initializer_range",
-        "with_coattention",
-    }
+    (
+        *("bi_num_attention_heads", "conv_layer", "fast_mode", "fixed_t_layer", "fixed_v_layer", "in_batch_pairs"),
+        *("intra_gate", "max_region_length", "max_seq_length", "pooling_method", "t_biattention_id"),
+        *("v_biattention_id", "v_initializer_range", "with_coattention"),
+    )
 )
 
 

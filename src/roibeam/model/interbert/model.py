@@ -26,7 +26,7 @@ from roibeam.model.common.bert import (
     bert_word_head,
     image_layer_sizes,
 )
-from roibeam.model.common.heads import DroppedLinear, NormedRegionHead, ScoreHeads, TwoStreamPooler
+from roibeam.model.common.heads import DroppedLinear, NormedClassifier, ScoreHeads, TwoStreamPooler
 from roibeam.model.common.losses import SumCount
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, Packing, TransformerEncoder, TransformerLayer
@@ -285,7 +285,7 @@ class InterBertForPreTraining(InterBertPreTrainedModel, ViLbertStyleModel):
         return predicted if self.config.region_loss_pairs == "all" else predicted & match.eq(1)[:, None]
 
     def add_region_loss(
-        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor
+        self, terms: PreTrainingTerms, head: NormedClassifier, batch: VLBatch, states_BRH: Tensor
     ) -> None:
         targets, _ = self.needed(batch, "region_targets"), self.needed(batch, "match_labels")
         matched, loss = self.counted_regions(batch), self.config.region_loss

@@ -169,22 +169,12 @@ _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
 # Options that nothing reads there, or without effect on the result: `fusion_method` counts, not `pooling_method`;
 # fast mode is `ViLbertModel.fuse` here and `in_batch_pairs` `fuse_all_pairs`; maps are an argument of the call.
 _WITHOUT_EFFECT = frozenset(
-    {
-        "bi_attention_type",
-        "bi_intermediate_size",
-        "fast_mode",
-        "finetuning_task",
-        "in_batch_pairs",
-        "intra_gate",
+    (
         "layer_norm_eps",  # 1e-12 is written into the code
-        "objective",
-        "output_attentions",
-        "output_hidden_states",
-        "pooling_method",
-        "torchscript",
+        *("bi_attention_type", "bi_intermediate_size", "fast_mode", "finetuning_task", "in_batch_pairs", "intra_gate"),
+        *("objective", "output_attentions", "output_hidden_states", "pooling_method", "torchscript", "visualization"),
         "v_initializer_range",
-        "visualization",
-    }
+    )
 )
 _VISUAL_TARGETS = {0: "kl", 1: "regression", 2: "contrastive"}
 _TEXT_MODELS = ("bert", "roberta")  # the same computation with other sizes: RoBERTa's positions are dropped there

@@ -157,15 +157,10 @@ def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         ValueError: if the two differ.
     """
     official = tidy_names(official)
+    again = [name for name in official if name.startswith(LAST_STAGE_AGAIN)]
+    official = without_copies(official, {name: LAST_STAGE + name.removeprefix(LAST_STAGE_AGAIN) for name in again})
     encoder = {name: tensor for name, tensor in official.items() if name.startswith(_ENCODER)}
-    copies = {
-        name: LAST_STAGE + name.removeprefix(LAST_STAGE_AGAIN) for name in official if name.startswith(LAST_STAGE_AGAIN)
-    }
-    for name, original in copies.items():
-        if original not in official or not official[name].equal(official[original]):
-            raise ValueError(f"{name} differs from {original}; in an official checkpoint the two are one tensor")
-    model = {name: tensor for name, tensor in official.items() if name not in encoder and name not in copies}
-    return model, encoder
+    return {name: tensor for name, tensor in official.items() if name not in encoder}, encoder
 
 
 KINDS = ("pretrain", "pretrain-multitask", "vqa", "vcr", "refcoco")
@@ -209,46 +204,17 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
 _WORD_MODES: Mapping[int, int] = MappingProxyType({1: 81, 2: 1})
 # Options read elsewhere: by the image network, the text, the total of VCR's losses, or by loading and training.
 _ELSEWHERE = frozenset(
-    {
-        "input_size",
-        "input_transform_type",
-        "from_scratch",
-        "visual_ln",
-        "IMAGE_FEAT_PRECOMPUTED",
-        "IMAGE_NUM_LAYERS",
-        "IMAGE_C5_DILATED",
-        "IMAGE_STRIDE_IN_1x1",
-        "IMAGE_FROZEN_BACKBONE_STAGES",
-        "IMAGE_FINAL_DIM",
-        "IMAGE_PRETRAINED",
-        "IMAGE_PRETRAINED_EPOCH",
-        "PIXEL_MEANS",
-        "PIXEL_STDS",
-        "MASK_RAW_PIXELS",
-        "NO_GROUNDING",
-        "WITH_REL_LOSS",
-        "WITH_MLM_LOSS",
-        "WITH_MVRC_LOSS",
-        "MLM_LOSS_NORM_IN_BATCH_FIRST",
-        "MVRC_LOSS_NORM_IN_BATCH_FIRST",
-        "CLASSIFIER_TYPE",
-        "CLASSIFIER_HIDDEN_SIZE",
-        "CLASSIFIER_DROPOUT",
-        "CLASSIFIER_PRETRAINED",
-        "CLASSIFIER_SIGMOID",
-        "CLASSIFIER_SIGMOID_LOSS_POSITIVE_WEIGHT",
-        "ENABLE_CNN_REG_LOSS",
-        "CNN_LOSS_TOP",
-        "CNN_REG_DROPOUT",
-        "CNN_LOSS_WEIGHT",
-        "ANS_LOSS_WEIGHT",
-        "ANSWER_FIRST",
-        "QA_ONE_SENT",
-        "LOAD_REL_HEAD",
-        "PARTIAL_PRETRAIN",
-        "PARTIAL_PRETRAIN_PREFIX_CHANGES",
-        "PARTIAL_PRETRAIN_SEGMB_INIT",
-    }
+    (
+        *("input_size", "input_transform_type", "from_scratch", "visual_ln", "PIXEL_MEANS", "PIXEL_STDS"),
+        *("IMAGE_FEAT_PRECOMPUTED", "IMAGE_NUM_LAYERS", "IMAGE_C5_DILATED", "IMAGE_STRIDE_IN_1x1", "IMAGE_FINAL_DIM"),
+        *("IMAGE_FROZEN_BACKBONE_STAGES", "IMAGE_PRETRAINED", "IMAGE_PRETRAINED_EPOCH", "MASK_RAW_PIXELS"),
+        *("NO_GROUNDING", "WITH_REL_LOSS", "WITH_MLM_LOSS", "WITH_MVRC_LOSS", "MLM_LOSS_NORM_IN_BATCH_FIRST"),
+        *("MVRC_LOSS_NORM_IN_BATCH_FIRST", "CLASSIFIER_TYPE", "CLASSIFIER_HIDDEN_SIZE", "CLASSIFIER_DROPOUT"),
+        *("CLASSIFIER_PRETRAINED", "CLASSIFIER_SIGMOID", "CLASSIFIER_SIGMOID_LOSS_POSITIVE_WEIGHT", "ANSWER_FIRST"),
+        *("ENABLE_CNN_REG_LOSS", "CNN_LOSS_TOP", "CNN_REG_DROPOUT", "CNN_LOSS_WEIGHT", "ANS_LOSS_WEIGHT"),
+        *("QA_ONE_SENT", "LOAD_REL_HEAD"),
+        *("PARTIAL_PRETRAIN", "PARTIAL_PRETRAIN_PREFIX_CHANGES", "PARTIAL_PRETRAIN_SEGMB_INIT"),
+    )
 )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from roibeam.model.common.heads import RegionClassHead
+from roibeam.model.common.heads import PADDED_SCORE, RegionClassHead
 from roibeam.model.common.losses import SumCount, cross_entropy, precise, soft_cross_entropy
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS
 from roibeam.model.inputs import VLBatch, VLOutput, image_elements_of
@@ -22,8 +22,6 @@ from roibeam.model.task_heads import read_summary
 from roibeam.model.task_losses import answer_bce, region_bce
 from roibeam.model.vlbert.config import VLBertTaskConfig
 from roibeam.model.vlbert.model import VLBertModel, VLBertPreTrainedModel
-
-PADDED_SCORE = -10_000.0  # of padded regions (refcoco/modules): finite, so that a loss over all rows stays finite
 
 
 class GlorotLinear(nn.Linear):

@@ -6,7 +6,7 @@ A checkpoint with a region encoder of its own computes the features of an evalua
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -140,19 +140,6 @@ def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:
     return str(found.tokenizer)
 
 
-@dataclass(frozen=True, eq=False)
-class _PhotoRow:
-    """Boxes and features of one photo.
-
-    Attributes:
-        boxes: (R, 4) float32, clipped to the photo.
-        features: (R, D) float32, or (1 + R, D) with that of the whole image first.
-    """
-
-    boxes: Tensor
-    features: Tensor
-
-
 class PhotoFeatures:
     """Puts the encoder's features into batches, with masked regions hidden as in the model's training.
 
@@ -190,10 +177,10 @@ class PhotoFeatures:
         first = int(self._with_whole_image)
         features = torch.zeros(*batch.region_mask.shape, self._encoder.feature_dim)
         boxes = torch.zeros_like(batch.region_boxes)
-        for number, row in enumerate(rows):
-            features[number, : len(row.boxes)] = row.features[first:]
-            boxes[number, : len(row.boxes)] = row.boxes
-        whole = torch.stack([row.features[0] for row in rows]) if self._with_whole_image else None
+        for number, (boxes_of_row, features_of_row) in enumerate(rows):
+            features[number, : len(boxes_of_row)] = features_of_row[first:]
+            boxes[number, : len(boxes_of_row)] = boxes_of_row
+        whole = torch.stack([features_of_row[0] for _, features_of_row in rows]) if self._with_whole_image else None
         targets = batch.region_features if self._joint.regresses_features else batch.region_feature_targets
         return replace(
             batch,
@@ -203,7 +190,9 @@ class PhotoFeatures:
             region_feature_targets=targets,
         )
 
-    def _row(self, batch: VLBatch, row: int) -> _PhotoRow:
+    def _row(self, batch: VLBatch, row: int) -> tuple[Tensor, Tensor]:
+        """(R, 4) float32 boxes of a photo, clipped to it, and its (R, D) float32 features, or (1 + R, D) with that of
+        the whole image first."""
         image_id, count = batch.sample_ids[row], int(batch.region_mask[row].sum())
         hides = bool(batch.masked_regions[row].any()) and self._joint.choices.masked_pixels == "blank"
         if not hides and image_id in self._kept:
@@ -211,15 +200,15 @@ class PhotoFeatures:
             width = self._encoder.feature_dim
             self._file.seek(place)
             raw = self._file.read((len(boxes) + self._with_whole_image) * width * 4)
-            return _PhotoRow(boxes, torch.from_numpy(np.frombuffer(raw, np.float32).reshape(-1, width).copy()))
-        made = self._made(batch, row, count)
+            return boxes, torch.from_numpy(np.frombuffer(raw, np.float32).reshape(-1, width).copy())
+        boxes, features = self._made(batch, row, count)
         if not hides:
             place = self._file.seek(0, os.SEEK_END)
-            self._file.write(made.features.numpy().tobytes())
-            self._kept[image_id] = (place, made.boxes)
-        return made
+            self._file.write(features.numpy().tobytes())
+            self._kept[image_id] = (place, boxes)
+        return boxes, features
 
-    def _made(self, batch: VLBatch, row: int, count: int) -> _PhotoRow:
+    def _made(self, batch: VLBatch, row: int, count: int) -> tuple[Tensor, Tensor]:
         height, width = batch.image_hw[row].int().tolist()
         pixels = self._photos.read(self._photos.place(batch.sample_ids[row], (height, width)))
         made = photo_inputs(
@@ -241,7 +230,7 @@ class PhotoFeatures:
         features = found.region_features[0]
         if self._with_whole_image:
             features = torch.cat([cast(Tensor, found.whole_image_features), features])
-        return _PhotoRow(made.regions["region_boxes"][0], features.float().cpu())
+        return made.regions["region_boxes"][0], features.float().cpu()
 
 
 def features_for(

@@ -14,19 +14,17 @@ from roibeam.pipelines.cli.command_exit import json_line
 from roibeam.pipelines.cli.extract import ExtractCommand
 from roibeam.pipelines.cli.help_pages import HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.request_command import request_command
+from roibeam.pipelines.collection.judging.requests import TrainImagesRequest, TrainPairsRequest
 from roibeam.pipelines.collection.request import CollectRequest
 from roibeam.pipelines.common.console.request_options import (
     FAILURES,
     INPUT,
-    KEPT,
     NETWORK,
     TRAINING,
     AllowPrivate,
-    CaptionColumn,
     Json,
     MaxBytes,
     MaxPixels,
-    Seed,
     UserAgent,
     argument,
     option,
@@ -183,22 +181,10 @@ def collect_run_command(
     )
 
 
-_OUT = argument("OUT", "File to write, .json.")
-_PRECISION = option("Share of right ones among what passes; it sets the threshold.", "SHARE", KEPT, min=0, max=1)
 _FEW_ROWS = 100  # a precision of 0.95 among 100 has an interval of 0.89 to 0.98
-_SEED = option("Number that every random choice follows from.", "N", TRAINING, min=0, advanced=True)
 
 
-def train_images_command(
-    labels: Annotated[Path, argument("LABELS", "CSV with the columns image (its file) and label: natural or not.")],
-    out: Annotated[Path, _OUT],
-    store: Annotated[str | None, option(
-        "Folder of a store of region features. Of these images; their regions are looked at too.", "STORE", INPUT,
-    )] = None,
-    wanted_precision: Annotated[float, _PRECISION] = 0.99,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:  # fmt: skip
+def train_images_command(request: TrainImagesRequest, json: Json = False) -> None:
     """Trains a judge that tells natural photos from logos, charts and screenshots.
 
     It looks at cheap statistics of the file and, with --store, at its regions. A quarter of the images is held out, and
@@ -208,36 +194,12 @@ def train_images_command(
         roibeam collect train-images labels.csv images.json
         roibeam collect train-images labels.csv images.json --store store/
     """
-    from roibeam.pipelines.collection.judging.picture_judge import TrainImagesRequest, train_images
+    from roibeam.pipelines.collection.judging.picture_judge import train_images
 
-    done = train_images(TrainImagesRequest(labels, out, store, wanted_precision, seed))
-    _print(out, done, as_json=as_json)
+    _print(request.out, train_images(request), as_json=json)
 
 
-def train_pairs_command(
-    out: Annotated[Path, _OUT],
-    captions: Annotated[list[str] | None, option(
-        "Captions: .json (COCO, Karpathy, SBU, list), .tsv or table. Curated ones, which are right; may be given "
-        "again.", "FILE", INPUT,
-    )] = None,
-    caption_column: CaptionColumn = "",
-    store: Annotated[list[str] | None, option(
-        "Folder of a store of region features. Of the images of --captions, in the same order.", "STORE", INPUT,
-    )] = None,
-    pairs: Annotated[Path | None, option(
-        "Texts beside images, labelled: CSV with image, text, label (1 or 0), page.", "FILE", INPUT,
-    )] = None,
-    pairs_store: Annotated[str | None, option("Store of the images of --pairs.", "STORE", INPUT)] = None,
-    match_model: Annotated[str | None, option(
-        "Pre-trained model that is asked whether text and image match.", "MODEL", INPUT,
-    )] = None,
-    max_captions: Annotated[int, option(
-        "Use at most N captions, the first of each image before any second.", "N", INPUT, min=1,
-    )] = 5000,
-    wanted_precision: Annotated[float, _PRECISION] = 0.95,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:  # fmt: skip
+def train_pairs_command(request: TrainPairsRequest, json: Json = False) -> None:
     """Trains a judge that tells whether a text describes an image.
 
     It learns from curated captions, from labelled texts, and from wrong pairs made of right ones in four ways. A
@@ -247,13 +209,9 @@ def train_pairs_command(
         roibeam collect train-pairs pairs.json --captions captions.json --store store/
         roibeam collect train-pairs pairs.json --pairs rows.csv --pairs-store rows/
     """
-    from roibeam.pipelines.collection.judging.pair_judge import TrainPairsRequest, train_pairs
+    from roibeam.pipelines.collection.judging.pair_judge import train_pairs
 
-    request = TrainPairsRequest(
-        out, tuple(captions or ()), tuple(store or ()), pairs, pairs_store, match_model, max_captions,
-        wanted_precision, seed, caption_column,
-    )  # fmt: skip
-    _print(out, train_pairs(request), as_json=as_json)
+    _print(request.out, train_pairs(request), as_json=json)
 
 
 def _print(out: Path, done: TrainedJudge, *, as_json: bool) -> None:

@@ -32,9 +32,7 @@ class Banner:
 
 def banner_html(banner: Banner | None) -> str:
     """Returns the box, styled by `PAGE_STYLE`; nothing where there is no banner."""
-    if banner is None:
-        return ""
-    return f'<p class="note"><b>{escaped(banner.title, 200)}</b> {escaped(banner.text, 1000)}</p>\n'
+    return "" if banner is None else note(banner.title, banner.text)
 
 
 PAGE_END = "</main>\n</body>\n</html>\n"

@@ -27,6 +27,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
 )
 from roibeam.pipelines.collection.judging.pair_features import NAMES, NameReader, pair_features
 from roibeam.pipelines.collection.judging.picture_judge import RegionSource, StoredRegions, TrainedJudge, check_names
+from roibeam.pipelines.collection.judging.requests import TrainPairsRequest
 from roibeam.pipelines.collection.judging.training_rows import LABELLED, TrainedPair, negatives, read_labelled_texts
 from roibeam.pipelines.collection.pairs import Pair
 from roibeam.pipelines.common.console.progress import Progress, Unit
@@ -94,33 +95,6 @@ def features_of(
 
 _PAIRS = Unit("pair", "pairs")
 CURATED = "curated"
-
-
-@dataclass(frozen=True)
-class TrainPairsRequest:
-    """
-    Attributes:
-        captions: curated captions, with the stores of their images, one each.
-        stores: see captions.
-        labels: CSV with the columns image, text, label and, if known, page; None for none.
-        labels_store: store of the images of `labels`.
-        match: pre-trained model whose match score is a feature; None for none.
-        max_captions: curated captions at most, the first of each image before any second.
-        precision: wanted of the pairs that pass.
-        seed: of negatives and training.
-        caption_column: of `captions`, see `CaptionFile`.
-    """
-
-    out: Path
-    captions: tuple[str, ...]
-    stores: tuple[str, ...]
-    labels: Path | None = None
-    labels_store: str | None = None
-    match: str | None = None
-    max_captions: int = 5000
-    precision: float = 0.95
-    seed: int = 0
-    caption_column: str = ""
 
 
 @dataclass(eq=False)

@@ -26,6 +26,7 @@ from roibeam.pipelines.collection.judging.boosted_model import (
     read_boosted_model,
     train_boosted,
 )
+from roibeam.pipelines.collection.judging.requests import TrainImagesRequest
 from roibeam.pipelines.collection.judging.training_rows import LabelledPicture, read_labelled_images
 from roibeam.pipelines.collection.pairs import FetchedPicture
 from roibeam.pipelines.common.console.progress import Progress, Unit
@@ -261,23 +262,6 @@ def check_names(model: BoostedModel, regions: RegionSource) -> None:
 _PICTURES = Unit("picture", "pictures")
 _FOLDS = 5
 _NO_FILE, _BROKEN, _NOT_STORED = "no such file", "cannot be decoded", "not in the store"  # why a picture is left out
-
-
-@dataclass(frozen=True)
-class TrainImagesRequest:
-    """
-    Attributes:
-        labels: CSV with the columns image and label.
-        store: regions of these pictures; None trains on statistics of the files alone.
-        precision: wanted of the pictures that pass.
-        seed: of the training.
-    """
-
-    labels: Path
-    out: Path
-    store: str | None = None
-    precision: float = 0.99
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
