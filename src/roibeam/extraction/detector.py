@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from roibeam.extraction.fast.fused_resnet import has_fused_kernels
 from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
 from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes
-from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.resnet import Backbone
@@ -207,13 +207,13 @@ class Detector(nn.Module):
         `numerics` holds values that may differ between stores that belong together (see docs/stores.md, Fingerprint);
         all others define the meaning of the features. Hashes the weights: under a second, so call it once for a run.
         """
-        config = plain_json(asdict(self.config))
+        config = plain_json(written_settings(self.config))
         del config["region_chunk"]
         region_chunk = self.mode.regions_at_once(self.config, self.device)
         described = {
             "config": config,
-            "conventions": plain_json(asdict(self.conventions)),
-            "selection": plain_json(asdict(self.selection)),
+            "conventions": plain_json(written_settings(self.conventions)),
+            "selection": plain_json(written_settings(self.selection)),
             "weights": weights_digest(self.state_dict()),
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,

@@ -24,7 +24,7 @@ from roibeam.extraction.fast.fused_resnet import (
     fused_stage,
 )
 from roibeam.extraction.fast.modes import Mode
-from roibeam.extraction.network.boxes import clip_boxes, decode_deltas
+from roibeam.extraction.network.boxes import clip_boxes, move_boxes
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads, features_of, mean_over_cells
@@ -78,13 +78,7 @@ def region_scores(
 
 def _regress(boxes: Tensor, deltas: Tensor, hw: tuple[int, int], conventions: Conventions) -> Tensor:
     """Boxes moved by their deltas and clipped, all in the same pixels."""
-    moved = decode_deltas(
-        boxes,
-        deltas,
-        weights=conventions.region_delta_weights,
-        delta_cap=conventions.delta_cap,
-        plus_one_sides=conventions.plus_one_sides,
-    )
+    moved = move_boxes(boxes, deltas, conventions, weights=conventions.region_delta_weights)
     return clip_boxes(moved, hw, last_pixel=conventions.last_pixel)
 
 

@@ -5,26 +5,43 @@ The latter give the feature of a whole photo, by name; `global_feature.py` runs 
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
-# res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
-BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
+# res2, res3, res4, res5. The published networks have 50 to 152 layers; 26 makes a small one that trains on a CPU.
+BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)})
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
 CPU_REGION_CHUNK = 16  # regions that go through res5 at once by default
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
 # Far beyond every network of the family, and within a machine's memory: a configuration may be a stranger's.
 _MOST = MappingProxyType(
     {
-        "base_channels": 1024, "rpn_hidden_channels": 16384,
+        "base_channels": 1024, "rpn_hidden_channels": 16384, "groups": 1024, "width_per_group": 1024,
         "pooled_cells": 64, "proposals_before_nms": 1_000_000, "short_edge": 16384, "long_edge": 16384,
         "region_chunk": 65536,
     }
 )  # fmt: skip
 _MOST_ANCHORS = 1000  # at one cell
+
+
+def added(default: Any) -> Any:
+    """A field that came after stores and detectors had been written: while it has its default, it is in no fingerprint
+    and no file, so that theirs stay what they were."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def written_settings(settings: Any) -> dict[str, Any]:
+    """Fields of a dataclass for a fingerprint or a file; those that are `added` only where they differ from their
+    default."""
+    values = asdict(settings)
+    for each in fields(settings):
+        if "added" in each.metadata and values[each.name] == each.default:
+            del values[each.name]
+    return values
 
 
 def check_counts(settings: Any, *, from_0: Collection[str] = ()) -> None:
@@ -47,9 +64,9 @@ class DetectorConfig:
     regions in `SelectionPolicy`.
 
     Attributes:
-        depth: 26, 50 or 101, layers of the ResNet.
-        base_channels: channels of the stem and of the first bottleneck (64 in the published networks); every other
-            width is a multiple: res4 gives 16 x base, a region feature has 32 x base numbers.
+        depth: 26, 50, 101 or 152, layers of the ResNet.
+        base_channels: channels of the stem (64 in the published networks); the outputs of the stages are multiples:
+            res4 gives 16 x base, a region feature has 32 x base numbers.
         num_classes: foreground classes, background not counted; 0 for a network without proposals and heads, for
             given boxes alone.
         num_attributes: attributes, "no attribute" not counted; 0 for a network without an attribute head.
@@ -63,6 +80,9 @@ class DetectorConfig:
         proposal_nms_iou: IoU above which the lower-scored of two proposals is dropped.
         short_edge: pixels the short edge of the photo is resized to ...
         long_edge: ... unless the long edge would get longer than this.
+        groups: of each 3x3 convolution; 32 in a ResNeXt.
+        width_per_group: channels of a group in res2, twice as many in each later stage. None: base_channels, those of
+            a ResNet of one group; 8 in the published ResNeXts.
         region_chunk: regions that go through res5 at once, a multiple of 16; the last chunk is padded with zeros, so
             that a region's feature does not depend on how many others there are. Changes features in the last digits
             only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: 16 on a CPU, for its
@@ -83,6 +103,8 @@ class DetectorConfig:
     short_edge: int = 800
     long_edge: int = 1333
     region_chunk: int | None = None
+    groups: int = added(1)
+    width_per_group: int | None = added(None)
 
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS_PER_STAGE:
@@ -92,6 +114,9 @@ class DetectorConfig:
             if getattr(self, name) > 65534:
                 got = reprlib.repr(getattr(self, name))
                 raise ValueError(f"{name} is {got}; records store ids in 16 bits, so at most 65534")
+        width = self.width_per_group
+        if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
+            raise ValueError(f"width_per_group is {width!r}; it must be a whole number of at least 1, or None")
         for name, most in _MOST.items():
             value = getattr(self, name)
             if isinstance(value, int) and value > most:
@@ -120,6 +145,11 @@ class DetectorConfig:
     def num_anchors(self) -> int:
         """Anchors at each cell of the res4 map."""
         return len(self.anchor_sizes) * len(self.anchor_ratios)
+
+    @property
+    def inner_channels(self) -> int:
+        """Channels of the 3x3 convolutions of res2; twice as many in each later stage."""
+        return self.groups * (self.width_per_group or self.base_channels)
 
     @property
     def map_channels(self) -> int:

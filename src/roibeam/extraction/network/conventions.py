@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from roibeam.extraction.network.config import added
+
 DELTA_CAP = math.log(1000.0 / 16.0)  # detectron2 modeling/box_regression.py::_DEFAULT_SCALE_CLAMP
 
 
@@ -44,6 +46,8 @@ class Conventions:
             none. Padding changes the map inside the photo too.
         box_scale: scale of boxes back to the photo. "per-axis": times width/width' and height/height';
             "one-factor": divided by the factor of the resize.
+        blocks: "post-activation": norm and ReLU after each convolution and after the sum (ResNet); "pre-activation":
+            before each (ResNet v2), and a norm of the pixels.
         stem_pool: 3x3 max-pool, stride 2. "pad-0-ceil": sizes rounded up (Caffe); "pad-1-floor": torchvision.
         stride_conv: a stage's stride is in the "1x1" convolution that opens its first block, or in the "3x3" after it.
         norm_eps: of the frozen batch norms, inside the square root.
@@ -53,6 +57,8 @@ class Conventions:
         anchor_order: index of an anchor in its cell: "size-major", size * ratios + ratio, or "ratio-major".
         anchor_offset: centre of a cell's anchors, in strides; 0 is the cell's corner, 0.5 its middle.
         box_sides: a box is "x2-x1" wide, or "x2-x1+1": the last pixel counts (Caffe); also in every NMS of proposals.
+        moved_edge: far edge of a box moved by deltas: "center+half", or "center+half-1", which takes the last pixel
+            off again.
         box_clip: boxes end at the "edge", [0, width] x [0, height], or at the "last-pixel", width - 1 and height - 1.
         delta_cap: largest dw, dh before exp; None for no limit.
         proposal_delta_weights, region_delta_weights: the deltas dx dy dw dh are divided by these.
@@ -60,21 +66,24 @@ class Conventions:
             "x2-x1+1" and "last-pixel" are other sizes.
         region_deltas: rows of the box regression: "foreground" classes only, or "with-background", whose four rows
             stand at the place of `background`.
-        objectness: "logit": one number per anchor; "pair-softmax": background numbers of all anchors, then foreground
+        objectness: "logit": one number per anchor, "sigmoid": its sigmoid in float32, in which large ones tie;
+            "pair-softmax": background numbers of all anchors, then foreground
             ones, and the softmax of the pair decides.
-        proposal_filter: "topk-clip-nonempty": best anchors first, then clipped, then those with a side of
-            `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides under the minimum dropped, then the
+        proposal_filter: "topk-clip": best anchors first, then clipped; "topk-clip-nonempty": best anchors first, then
+            clipped, then those with a side of `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides under the minimum dropped, then the
             best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped, sides of the minimum or less
             dropped, then the best.
         min_proposal_side: photo pixels.
         nms_comparison: a proposal is suppressed when its IoU is ">" or ">=" the threshold, in float32.
+        nms_sides: sides of boxes in that IoU: those of "box_sides", or "x2-x1" for any.
         region_pool: "roi-pool": max over bins, edges rounded half away from zero, bin edges in float32; "roi-align-1":
             one bilinear sample in each bin, no half-pixel shift, sides of at least one cell; "roi-align-0": as many
             samples in each bin as it has cells, rounded up, and their mean.
         region_feature: "mean": of the last ReLU of res5 over the pooled cells.
         background: "first" or "last" row of the network's class logits and class embeddings.
         no_attribute: "first" or "last" row of the network's attribute logits.
-        attribute_class: "argmax-with-background": class whose embedding the attribute head sees.
+        attribute_class: class whose embedding the attribute head sees: "argmax-with-background", beside the feature
+            of the proposal; "kept": that of the kept region, beside the feature of its kept box.
         attribute_softmax: "foreground": over the attributes without "no attribute"; "all": with it (the best attribute
             is never "no attribute").
     """
@@ -114,6 +123,9 @@ class Conventions:
     no_attribute: str = "last"
     attribute_class: str = "argmax-with-background"
     attribute_softmax: str = "foreground"
+    blocks: str = added("post-activation")
+    moved_edge: str = added("center+half")
+    nms_sides: str = added("box_sides")
 
     def __post_init__(self) -> None:
         for name, choices in IMPLEMENTED.items():
@@ -123,9 +135,9 @@ class Conventions:
         for name, count in _POSITIVE_TUPLES.items():
             _check_numbers(name, getattr(self, name), count, above_zero=True)
         _check_numbers("pixel_mean", self.pixel_mean, 3, above_zero=False)
-        if not (0 < self.norm_eps < 1 and 0 <= self.anchor_offset < 1 and 0 <= self.min_proposal_side < math.inf):
+        if not (0 <= self.norm_eps < 1 and 0 <= self.anchor_offset < 1 and 0 <= self.min_proposal_side < math.inf):
             raise ValueError(
-                f"conventions: norm_eps {self.norm_eps} must be in (0, 1), "
+                f"conventions: norm_eps {self.norm_eps} must be in [0, 1), "
                 f"anchor_offset {self.anchor_offset} in [0, 1), min_proposal_side {self.min_proposal_side} not negative"
             )
         if self.delta_cap is not None and not 0 < self.delta_cap < math.inf:
@@ -167,14 +179,17 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "box_clip": ("edge", "last-pixel"),
         "regression_pixels": ("network", "photo"),
         "region_deltas": ("foreground", "with-background"),
-        "objectness": ("logit", "pair-softmax"),
-        "proposal_filter": ("topk-clip-nonempty", "clip-side-topk", "clip-nonempty-side-topk"),
+        "blocks": ("post-activation", "pre-activation"),
+        "moved_edge": ("center+half", "center+half-1"),
+        "nms_sides": ("box_sides", "x2-x1"),
+        "objectness": ("logit", "pair-softmax", "sigmoid"),
+        "proposal_filter": ("topk-clip-nonempty", "topk-clip", "clip-side-topk", "clip-nonempty-side-topk"),
         "nms_comparison": (">", ">="),
         "region_pool": ("roi-pool", "roi-align-1", "roi-align-0"),
         "region_feature": ("mean",),
         "background": ("last", "first"),
         "no_attribute": ("last", "first"),
-        "attribute_class": ("argmax-with-background",),
+        "attribute_class": ("argmax-with-background", "kept"),
         "attribute_softmax": ("foreground", "all"),
     }
 )

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
@@ -62,8 +62,8 @@ def describe_detector(
     _check_names(config, class_names, attribute_names, "a detector")
     return {
         "format": _FORMAT,
-        "detector": asdict(config),
-        "conventions": asdict(conventions),
+        "detector": written_settings(config),
+        "conventions": written_settings(conventions),
         "class_names": list(class_names),
         "attribute_names": list(attribute_names),
     }
@@ -134,9 +134,9 @@ def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tupl
 def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:
     """The section `name` of a file's JSON as a dataclass of numbers, words and tuples."""
     section = found.get(name)
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(section, dict) or set(section) != known:
-        odd = sorted(set(section) ^ known) if isinstance(section, dict) else []
+    known = {field.name: "added" in field.metadata for field in fields(kind)}  # type: ignore[arg-type]
+    odd = sorted(name for name in set(section) ^ set(known) if not known.get(name)) if isinstance(section, dict) else []
+    if not isinstance(section, dict) or odd:
         raise ValueError(
             f"{path}: {name!r} must have the fields of {kind.__name__}"
             + (f"; missing or unknown: {', '.join(map(repr, odd[:5]))}" if odd else "")
