@@ -171,6 +171,20 @@ CONFIGS = MappingProxyType(
         "vg-r101-c4": DetectorConfig(),
         # The same at the size of the original and of MILVLG's port, which the weights were trained with.
         "vg-r101-c4-600": DetectorConfig(short_edge=600, long_edge=1000),
+        # MILVLG's deeper one.
+        "vg-r152-c4-600": DetectorConfig(depth=152, short_edge=600, long_edge=1000),
+        # VinVL's ResNeXt.
+        "vinvl-x152-c4": DetectorConfig(
+            depth=152,
+            num_classes=1594,
+            num_attributes=524,
+            anchor_sizes=(32, 64, 128, 256, 512),
+            rpn_hidden_channels=1024,
+            short_edge=600,
+            long_edge=1000,
+            groups=32,
+            width_per_group=8,
+        ),
         # The reduced network of goldens/detector (config_small.json): seconds become milliseconds, in tests and demos.
         "small": DetectorConfig(
             depth=50,

@@ -41,7 +41,8 @@ class Conventions:
             int(v), the short edge being whole already.
         long_edge_rule: rule if the long edge would pass its limit. "rescale-both": if the scaled long edge
             is over the limit, both float edges shrink; "rounded": the scaled long edge is rounded before the test, then
-            the factor is limit / long edge; "short-truncated": the short edge becomes int(limit * short / long).
+            the factor is limit / long edge; "short-truncated": the short edge becomes int(limit * short / long);
+            "short-rounded": it becomes round(limit * short / long).
         padding_multiple: zeros are added at the right and bottom, after normalising, up to a multiple of this; 1 adds
             none. Padding changes the map inside the photo too.
         box_scale: scale of boxes back to the photo. "per-axis": times width/width' and height/height';
@@ -70,8 +71,8 @@ class Conventions:
             "pair-softmax": background numbers of all anchors, then foreground
             ones, and the softmax of the pair decides.
         proposal_filter: "topk-clip": best anchors first, then clipped; "topk-clip-nonempty": best anchors first, then
-            clipped, then those with a side of `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides under the minimum dropped, then the
-            best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped, sides of the minimum or less
+            clipped, then those with a side of `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides
+            under the minimum dropped, then the best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped, sides of the minimum or less
             dropped, then the best.
         min_proposal_side: photo pixels.
         nms_comparison: a proposal is suppressed when its IoU is ">" or ">=" the threshold, in float32.
@@ -146,8 +147,10 @@ class Conventions:
             raise ValueError(f"convention padding_multiple is {self.padding_multiple}; it must be in 1..1024")
         if self.resize == "pil-bilinear" and self.resize_mean == "before":
             raise ValueError("convention resize_mean is 'before', but pil-bilinear resizes 8-bit pixels; set 'after'")
-        if self.resized_edge_rounding == "truncate" and self.long_edge_rule != "short-truncated":
-            raise ValueError("convention resized_edge_rounding 'truncate' goes with long_edge_rule 'short-truncated'")
+        if self.resized_edge_rounding == "truncate" and not self.long_edge_rule.startswith("short-"):
+            raise ValueError(
+                "convention resized_edge_rounding 'truncate' goes with long_edge_rule 'short-truncated' or 'short-rounded'"
+            )
 
     @property
     def plus_one_sides(self) -> bool:
@@ -167,7 +170,7 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "resize": ("float-bilinear", "cv2-linear", "pil-bilinear"),
         "resize_mean": ("after", "before"),
         "resized_edge_rounding": ("half-up", "half-to-even", "truncate"),
-        "long_edge_rule": ("rescale-both", "rounded", "short-truncated"),
+        "long_edge_rule": ("rescale-both", "rounded", "short-truncated", "short-rounded"),
         "box_scale": ("per-axis", "one-factor"),
         "stem_pool": ("pad-0-ceil", "pad-1-floor"),
         "stride_conv": ("1x1", "3x3"),
@@ -242,6 +245,45 @@ CONVENTIONS = MappingProxyType(
         "caffe": _CAFFE,
         # MILVLG/bottom-up-attention.pytorch, "caffe" mode: bua/caffe, with its own NMS on the CPU.
         "milvlg": replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">="),
+        # The same code's R152, a ResNet v2 whose first norm takes the place of a mean.
+        "milvlg-r152": replace(
+            _CAFFE,
+            delta_cap=DELTA_CAP,
+            proposal_filter="clip-nonempty-side-topk",
+            nms_comparison=">=",
+            pixel_mean=(0.0, 0.0, 0.0),
+            blocks="pre-activation",
+            stride_conv="3x3",
+            norm_eps=2e-5,
+            res5_stride=2,
+            res5_dilation=1,
+        ),
+        # microsoft/scene_graph_benchmark: maskrcnn_benchmark, scene_graph_benchmark/AttrRCNN.py.
+        "vinvl": replace(
+            _CAFFE,
+            pixel_mean=(103.53, 116.28, 123.675),
+            exif_orientation="ignored",
+            resize="pil-bilinear",
+            resize_mean="after",
+            resized_edge_rounding="truncate",
+            long_edge_rule="short-rounded",
+            box_scale="per-axis",
+            stem_pool="pad-1-floor",
+            stride_conv="3x3",
+            norm_eps=0.0,
+            res5_stride=2,
+            res5_dilation=1,
+            moved_edge="center+half-1",
+            delta_cap=DELTA_CAP,
+            region_delta_weights=(10.0, 10.0, 5.0, 5.0),
+            regression_pixels="network",
+            objectness="sigmoid",
+            proposal_filter="topk-clip",
+            min_proposal_side=0.0,
+            nms_sides="x2-x1",
+            region_pool="roi-align-0",
+            attribute_class="kept",
+        ),
         # jackroos/VL-BERT common/fast_rcnn.py, end to end: given boxes only, so proposals are open.
         "vlbert-e2e": replace(
             _HF,
@@ -293,6 +335,8 @@ PUBLISHED_EDGES = MappingProxyType(
         "d2": ((800, 1333), (600, 1000)),  # its notebooks, its COCO script
         "caffe": ((600, 1000),),
         "milvlg": ((600, 1000),),
+        "milvlg-r152": ((600, 1000),),
+        "vinvl": ((600, 1000),),
         "vlbert-e2e": ((600, 1000),),
         "r2c": ((384, 768),),
     }
