@@ -72,8 +72,8 @@ class Conventions:
             ones, and the softmax of the pair decides.
         proposal_filter: "topk-clip": best anchors first, then clipped; "topk-clip-nonempty": best anchors first, then
             clipped, then those with a side of `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides
-            under the minimum dropped, then the best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped, sides of the minimum or less
-            dropped, then the best.
+            under the minimum dropped, then the best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped,
+            sides of the minimum or less dropped, then the best.
         min_proposal_side: photo pixels.
         nms_comparison: a proposal is suppressed when its IoU is ">" or ">=" the threshold, in float32.
         nms_sides: sides of boxes in that IoU: those of "box_sides", or "x2-x1" for any.
@@ -148,9 +148,7 @@ class Conventions:
         if self.resize == "pil-bilinear" and self.resize_mean == "before":
             raise ValueError("convention resize_mean is 'before', but pil-bilinear resizes 8-bit pixels; set 'after'")
         if self.resized_edge_rounding == "truncate" and not self.long_edge_rule.startswith("short-"):
-            raise ValueError(
-                "convention resized_edge_rounding 'truncate' goes with long_edge_rule 'short-truncated' or 'short-rounded'"
-            )
+            raise ValueError("convention resized_edge_rounding 'truncate' goes with a long_edge_rule of the short edge")
 
     @property
     def plus_one_sides(self) -> bool:

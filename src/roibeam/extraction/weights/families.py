@@ -189,9 +189,9 @@ CLASSES_OF_IMAGES = "fc."  # of a ResNet that classifies photos
 # Prefixes that a file of the network has, all of them, -> title of the network. The first that fits counts.
 _NETWORKS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("backbone.body.stem.", "backbone.fpn."), "a network of maskrcnn-benchmark with a feature pyramid (Pythia's)"),
-    (("backbone.body.", "roi_heads.keypoint_head."), "torchvision's Keypoint R-CNN with a feature pyramid"),
-    (("backbone.body.", "roi_heads.mask_head."), "torchvision's Mask R-CNN with a feature pyramid"),
-    (("backbone.body.", "roi_heads."), "torchvision's Faster R-CNN with a feature pyramid"),
+    (("backbone.fpn.", "roi_heads.keypoint_head."), "torchvision's Keypoint R-CNN with a feature pyramid"),
+    (("backbone.fpn.", "roi_heads.mask_head."), "torchvision's Mask R-CNN with a feature pyramid"),
+    (("backbone.fpn.", "roi_heads."), "torchvision's Faster R-CNN with a feature pyramid"),
     (("backbone.body.", "head.classification_head."), "torchvision's RetinaNet or FCOS"),
     (("backbone.features.", "head."), "torchvision's SSD"),
     (("backbone.bottom_up.",), "a network of detectron2 with a feature pyramid"),
