@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +19,13 @@ from torch import Tensor, nn
 
 from roibeam.extraction.fast.cuda_device import on_side_stream, record_on_stream, wait_for
 from roibeam.extraction.fast.fused_resnet import has_fused_kernels
-from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache, PhotoSize, region_scores
+from roibeam.extraction.fast.inference_network import (
+    InferenceNetwork,
+    NetworkCache,
+    PhotoSize,
+    best_attributes,
+    region_scores,
+)
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
 from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig, written_settings
@@ -44,6 +50,7 @@ from roibeam.extraction.regions import (
     ScoredRegions,
     boxes_for_each,
     kept_regions,
+    needs_class_boxes,
     plain_json,
     to_numpy,
 )
@@ -259,7 +266,7 @@ class Detector(nn.Module):
         maps = self._backbone_maps(network, images, given, self._groups(images, given))
         outputs = self._run_heads(network, _lookahead(maps))
         scored = self._to_host(network, outputs, whole_image=whole_image)
-        regions = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _lookahead(scored)}
+        regions = {at: self._kept(self.selection, copy, one, network) for at, copy, one in _lookahead(scored)}
         return [regions[at] for at in range(len(images))]
 
     def _groups(
@@ -383,10 +390,32 @@ class Detector(nn.Module):
 
     def _to_host(
         self, network: InferenceNetwork, outputs: Iterable[tuple[int, HeadOutputs]], *, whole_image: bool
-    ) -> Iterator[tuple[int, HostCopy, tuple[int, int]]]:
-        """All regions of each photo on their way to the CPU, with its place in the call and its height and width."""
+    ) -> Iterator[tuple[int, HostCopy, HeadOutputs]]:
+        """All regions of each photo on their way to the CPU, with its place in the call."""
         for at, one in outputs:
-            yield at, HostCopy(self._scores(one, network, whole_image=whole_image)), one.network_input.image_hw
+            yield at, HostCopy(self._scores(one, self.selection, network, whole_image=whole_image)), one
+
+    def _kept(
+        self, policy: SelectionPolicy, copy: HostCopy, outputs: HeadOutputs, network: InferenceNetwork | None = None
+    ) -> Regions:
+        """The kept regions; their attributes anew where the conventions judge those of the kept class and box, and
+        these are not the ones judged before: the best class at the proposal."""
+        image_hw = outputs.network_input.image_hw
+        regions = kept_regions(policy, copy, image_hw)
+        moved = policy.kept_box == "regressed" and outputs.given_boxes is None
+        is_judged = not moved and bool((regions.class_probabilities[:, :-1].argmax(axis=1) == regions.class_ids).all())
+        if self.conventions.attribute_class != "kept" or regions.attribute_ids is None or is_judged:
+            return regions
+        assert isinstance(self.roi_heads, RoIHeads), "heads of another kind take other conventions"
+        with self.arithmetic():
+            network = network or self.network()
+            features = torch.from_numpy(regions.features).to(self.device)
+            if moved:
+                boxes = outputs.network_input.scale.to_network(torch.from_numpy(regions.boxes).to(self.device))
+                features = network.regions(outputs.feature_map, boxes).features
+            logits = self.roi_heads.attributes(features, torch.from_numpy(regions.class_ids).to(self.device))
+            scores, ids = best_attributes(logits, self.conventions)
+        return replace(regions, attribute_ids=to_numpy(ids), attribute_scores=to_numpy(scores))
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
@@ -411,17 +440,24 @@ class Detector(nn.Module):
             selection: None means the detector's own; another one re-selects without running the network again.
                 Given boxes are all kept.
         """
-        return kept_regions(
-            selection or self.selection, HostCopy(self._scores(outputs)), outputs.network_input.image_hw
-        )
+        policy = selection or self.selection
+        return self._kept(policy, HostCopy(self._scores(outputs, policy)), outputs)
 
     def _scores(
-        self, outputs: HeadOutputs, network: InferenceNetwork | None = None, *, whole_image: bool = False
+        self,
+        outputs: HeadOutputs,
+        policy: SelectionPolicy,
+        network: InferenceNetwork | None = None,
+        *,
+        whole_image: bool = False,
     ) -> ScoredRegions:
         """Probabilities, best attributes and boxes in photo pixels; the whole photo's feature needs the network."""
         one, score = outputs.network_input, region_scores if network is None else network.scores
         boxes, factors = outputs.proposals.boxes, one.scale.factors_xyxy
-        scores = score(outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions)
+        with_class_boxes = outputs.given_boxes is None and needs_class_boxes(policy)
+        scores = score(
+            outputs.regions, boxes, factors, PhotoSize.of(one), self.conventions, with_class_boxes=with_class_boxes
+        )
         return ScoredRegions(
             **vars(scores),
             features=outputs.regions.features,

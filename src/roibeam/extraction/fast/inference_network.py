@@ -59,7 +59,13 @@ class PhotoSize:
 
 
 def region_scores(
-    outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
+    outputs: RegionOutputs,
+    boxes: Tensor,
+    factors_xyxy: Tensor,
+    size: PhotoSize,
+    conventions: Conventions,
+    *,
+    with_class_boxes: bool = False,
 ) -> RegionScores:
     """Logits of the heads to probabilities, deltas to boxes, for (R, 4) boxes in network-input pixels and the factors
     of their `PhotoScale`; a GPU is never waited for."""
@@ -67,13 +73,14 @@ def region_scores(
     best_deltas = best_class_deltas(outputs.box_deltas, probabilities)
     scale = PhotoScale(factors_xyxy, size.divides)
     boxes_photo = scale.to_photo(boxes)
-    if conventions.regression_pixels == "photo":
-        regressed = regressed_photo = _regress(boxes_photo, best_deltas, size.image_hw, conventions)
-    else:
-        regressed = _regress(boxes, best_deltas, size.input_hw, conventions)
-        regressed_photo = scale.to_photo(regressed)
+    in_photo = conventions.regression_pixels == "photo"
+    start, hw = (boxes_photo, size.image_hw) if in_photo else (boxes, size.input_hw)
+    regressed = _regress(start, best_deltas, hw, conventions)
+    class_deltas = outputs.box_deltas if with_class_boxes else outputs.box_deltas[:, :0]
+    class_boxes = _regress(start[:, None], class_deltas, hw, conventions)
+    regressed_photo, class_photo = (each if in_photo else scale.to_photo(each) for each in (regressed, class_boxes))
     attributes = best_attributes(outputs.attribute_logits, conventions)
-    return RegionScores(probabilities, boxes_photo, regressed_photo, regressed, *attributes)
+    return RegionScores(probabilities, boxes_photo, regressed_photo, regressed, class_photo, *attributes)
 
 
 def _regress(boxes: Tensor, deltas: Tensor, hw: tuple[int, int], conventions: Conventions) -> Tensor:
@@ -206,13 +213,21 @@ class InferenceNetwork:
         return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, describe_chunk, chunk)
 
     def scores(
-        self, outputs: RegionOutputs, boxes: Tensor, factors_xyxy: Tensor, size: PhotoSize, conventions: Conventions
+        self,
+        outputs: RegionOutputs,
+        boxes: Tensor,
+        factors_xyxy: Tensor,
+        size: PhotoSize,
+        conventions: Conventions,
+        *,
+        with_class_boxes: bool = False,
     ) -> RegionScores:
         """See `region_scores`."""
+        fixed: dict[str, Any] = {"size": size, "conventions": conventions, "with_class_boxes": with_class_boxes}
         if self._scores is None or not self._is_usual(boxes):
-            return region_scores(outputs, boxes, factors_xyxy, size, conventions)
+            return region_scores(outputs, boxes, factors_xyxy, **fixed)
         tensors = (getattr(outputs, field.name) for field in fields(RegionOutputs))
-        return RegionScores(*self._scores(boxes, factors_xyxy, *tensors, size=size, conventions=conventions))
+        return RegionScores(*self._scores(boxes, factors_xyxy, *tensors, **fixed))
 
 
 def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
@@ -226,11 +241,8 @@ def _tensors_of(function: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...
     return called
 
 
-def _scores_of_tensors(
-    boxes: Tensor, factors_xyxy: Tensor, *tensors: Tensor, size: PhotoSize, conventions: Conventions
-) -> tuple[Tensor, ...]:
-    scores = _tensors_of(region_scores)
-    return scores(RegionOutputs(*tensors), boxes, factors_xyxy, size=size, conventions=conventions)
+def _scores_of_tensors(boxes: Tensor, factors_xyxy: Tensor, *tensors: Tensor, **fixed: Any) -> tuple[Tensor, ...]:
+    return _tensors_of(region_scores)(RegionOutputs(*tensors), boxes, factors_xyxy, **fixed)
 
 
 def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -348,7 +348,10 @@ class SelectionPolicy:
     The feature kept is always that of the proposal.
 
     Attributes:
-        method: "classwise-max" or "single-nms".
+        method: "classwise-max": regions judged by their best class after an NMS inside each class; "single-nms": one
+            NMS over the best class of each; "classwise": an NMS inside each class, after which a proposal may give a
+            region for several classes. The last keeps scores above `min_score` alone, halves it up to ten times while
+            fewer than `min_regions` are left, and orders by class, then score.
         kept_box: "proposal" (the box the feature was pooled from) or "regressed" (the proposal moved by its best class,
             so that box and feature differ: the ports do this).
         nms_thresholds: IoU above which the lower-scored box is suppressed; "single-nms" tries them in turn.
@@ -357,11 +360,16 @@ class SelectionPolicy:
         when_too_few: rule of "single-nms" if no threshold leaves `min_regions`: "no-nms", nothing is suppressed
             (the Hugging Face port then repeats the previous image's regions, or stops), or "last-threshold"
             (detectron2).
-        min_score: score a region needs, 0..1; "single-nms" has none (0).
+        min_score: score a region needs, 0..1. "single-nms" has none (0), or with one threshold has, and regions of
+            less than a hundredth of it take no part.
         min_regions: number kept even if their score is lower. A photo with fewer proposals gives all of them.
         max_regions: number of the best ones kept if there are more.
         order: "score", best first, or "published": by proposal, unless `min_regions` or `max_regions` had to decide
             (the tool's own order). "single-nms" is by score.
+        nms_boxes: boxes that the NMS compares: "usual", the proposals for "classwise-max" and the regressed ones for
+            "single-nms"; "proposal"; or "class", for each class the box regressed for it.
+        region_class: class and score of a region: its "best", or the best "surviving" the NMS inside each class, by
+            which the box is regressed too; a region that survives in none is dropped.
     """
 
     method: str = "classwise-max"
@@ -374,6 +382,8 @@ class SelectionPolicy:
     min_regions: int = 10
     max_regions: int = 100
     order: str = "published"
+    nms_boxes: str = added("usual")
+    region_class: str = added("best")
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -385,16 +395,21 @@ class SelectionPolicy:
             raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; each must be above 0 and at most 1")
         if list(self.nms_thresholds) != sorted(set(self.nms_thresholds)):
             raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; they must ascend")
-        if self.method == "classwise-max" and len(self.nms_thresholds) != 1:
-            raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; classwise-max takes exactly one")
-        if self.method == "single-nms" and (self.min_score != 0 or self.legacy_plus_one_areas):
+        if (self.method != "single-nms" or self.min_score) and len(self.nms_thresholds) != 1:
+            what = self.method if self.method != "single-nms" else "single-nms with a min_score"
+            raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; {what} takes exactly one")
+        if self.method == "single-nms" and self.legacy_plus_one_areas:
+            raise ValueError("selection single-nms knows no +1: set legacy_plus_one_areas=False")
+        if self.method == "single-nms" and self.region_class == "surviving":
+            raise ValueError("selection single-nms knows one class of a region: set region_class='best'")
+        if self.method == "classwise" and (self.region_class, self.order) != ("surviving", "published"):
             raise ValueError(
-                "selection single-nms knows no score and no +1: set min_score=0, legacy_plus_one_areas=False"
+                "selection classwise keeps classes in their order: set region_class='surviving', order='published'"
             )
         if self.method == "single-nms" and self.order != "score":
             raise ValueError("selection single-nms keeps the best first: set order='score'")
-        if self.method == "classwise-max" and self.when_too_few != "no-nms":
-            raise ValueError("selection classwise-max has one threshold: leave when_too_few='no-nms'")
+        if self.method != "single-nms" and self.when_too_few != "no-nms":
+            raise ValueError(f"selection {self.method} has one threshold: leave when_too_few='no-nms'")
         if not 0 <= self.min_score <= 1:
             raise ValueError(f"selection min_score {self.min_score}; it must be in 0..1")
         if not 0 <= self.min_regions <= self.max_regions or self.max_regions < 1:
@@ -405,11 +420,13 @@ class SelectionPolicy:
 
 _CHOICES = MappingProxyType(
     {
-        "method": ("classwise-max", "single-nms"),
+        "method": ("classwise-max", "single-nms", "classwise"),
         "kept_box": ("proposal", "regressed"),
         "nms_comparison": (">", ">="),
         "when_too_few": ("no-nms", "last-threshold"),
         "order": ("published", "score"),
+        "nms_boxes": ("usual", "proposal", "class"),
+        "region_class": ("best", "surviving"),
     }
 )
 
@@ -428,6 +445,8 @@ _HF_SELECTION = SelectionPolicy(
 )
 # airsplay/py-bottom-up-attention demo/detectron2_mscoco_proposal_maxnms.py.
 _D2 = replace(_HF_SELECTION, nms_thresholds=(0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), when_too_few="last-threshold")
+# microsoft/scene_graph_benchmark roi_heads/box_head/inference.py, NMS_FILTER 1, TEST.IGNORE_BOX_REGRESSION True.
+_VINVL = replace(_BUTD, legacy_plus_one_areas=False, order="score", region_class="surviving")
 
 SELECTIONS = MappingProxyType(
     {
@@ -452,6 +471,21 @@ SELECTIONS = MappingProxyType(
         # The maskrcnn-benchmark script of vilbert-multi-task and MMF, for an X-152-FPN network, layer fc6.
         "maskrcnn-benchmark-100": replace(
             _BUTD, nms_thresholds=(0.5,), min_score=0.0, min_regions=100, max_regions=100, order="score"
+        ),
+        "vinvl": _VINVL,
+        # TEST.IGNORE_BOX_REGRESSION False, as its demo and MMF.
+        "vinvl-demo": replace(_VINVL, kept_box="regressed", nms_boxes="class"),
+        # NMS_FILTER 0, its default, and 2, whose regressed boxes are all of the first proposal there.
+        "vinvl-rule-0": replace(
+            _VINVL,
+            method="classwise",
+            kept_box="regressed",
+            nms_boxes="class",
+            nms_thresholds=(0.5,),
+            order="published",
+        ),
+        "vinvl-rule-2": replace(
+            _VINVL, method="single-nms", nms_boxes="proposal", nms_thresholds=(0.5,), region_class="best"
         ),
     }
 )
