@@ -51,21 +51,21 @@ def test_classwise_max_keeps_what_the_tool_keeps(seed, limits):
     elif len(want) > max_regions:
         want = np.argsort(-max_conf, kind="stable")[:max_regions]
     policy = SelectionPolicy(min_score=min_score, min_regions=min_regions, max_regions=max_regions)
-    got = select_classwise_max(torch.from_numpy(boxes), torch.from_numpy(scores), policy)
+    got = select_classwise_max(torch.from_numpy(boxes), torch.from_numpy(scores), policy).region_ids
     np.testing.assert_array_equal(got, want)
 
 
 def test_scores_at_or_above_the_floor_do_not_depend_on_it():
     boxes, scores = map(torch.from_numpy, random_regions(9))
-    exact = classwise_max(boxes, scores, SelectionPolicy(), floor=0.0)
+    _, exact = classwise_max(boxes, scores, SelectionPolicy(), floor=0.0)
     for floor in (0.01, 0.1, 0.3):
-        got = classwise_max(boxes, scores, SelectionPolicy(), floor=floor)
+        _, got = classwise_max(boxes, scores, SelectionPolicy(), floor=floor)
         assert torch.equal(got, torch.where(exact >= floor, exact, 0.0))
 
 
 def test_fewer_proposals_than_the_minimum_gives_all_of_them():
     boxes, scores = map(torch.from_numpy, random_regions(1, regions=5))
-    assert sorted(select_classwise_max(boxes, scores, SELECTIONS["butd-36"]).tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(select_classwise_max(boxes, scores, SELECTIONS["butd-36"]).region_ids.tolist()) == [0, 1, 2, 3, 4]
     assert sorted(select_single_nms(boxes, scores.amax(1), LADDER).tolist()) == [0, 1, 2, 3, 4]
 
 
@@ -86,7 +86,7 @@ def test_equal_scores_go_to_the_lower_index():
     boxes = torch.tensor([[20.0 * i, 0.0, 20.0 * i + 9, 9.0] for i in range(30)])
     scores = torch.full((30, 2), 0.5)
     policy = dataclasses.replace(SELECTIONS["butd-36"], min_regions=5, max_regions=5)
-    assert select_classwise_max(boxes, scores, policy).tolist() == [0, 1, 2, 3, 4]
+    assert select_classwise_max(boxes, scores, policy).region_ids.tolist() == [0, 1, 2, 3, 4]
     assert select_single_nms(boxes, scores[:, 0], LADDER).tolist() == list(range(30))
 
 

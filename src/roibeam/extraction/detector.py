@@ -400,11 +400,12 @@ class Detector(nn.Module):
     ) -> Regions:
         """The kept regions; their attributes anew where the conventions judge those of the kept class and box, and
         these are not the ones judged before: the best class at the proposal."""
-        image_hw = outputs.network_input.image_hw
-        regions = kept_regions(policy, copy, image_hw)
+        regions = kept_regions(policy, copy, outputs.network_input.image_hw)
+        if self.conventions.attribute_class != "kept" or regions.attribute_ids is None:
+            return regions
         moved = policy.kept_box == "regressed" and outputs.given_boxes is None
-        is_judged = not moved and bool((regions.class_probabilities[:, :-1].argmax(axis=1) == regions.class_ids).all())
-        if self.conventions.attribute_class != "kept" or regions.attribute_ids is None or is_judged:
+        judged = regions.class_probabilities[:, :-1].argmax(axis=1)
+        if not moved and np.array_equal(judged, regions.class_ids):
             return regions
         assert isinstance(self.roi_heads, RoIHeads), "heads of another kind take other conventions"
         with self.arithmetic():

@@ -195,7 +195,7 @@ class FusedBackbone:
             cells = self.stages[-1].cells
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        x = self.stem.norm(pixels)
+        x = self.stem.normed(pixels)
         x = self.stem.pool(self.conv1(x.to(self.dtype, memory_format=torch.channels_last)))
         for stage in self.stages:
             x = stage(x)

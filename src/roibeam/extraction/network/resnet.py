@@ -159,12 +159,15 @@ class Stem(nn.Module):
     def __init__(self, channels: int, conventions: Conventions, *, norm: NormFactory = FrozenBatchNorm) -> None:
         super().__init__()
         is_plain = conventions.blocks == "post-activation"
-        self.norm = nn.Identity() if is_plain else norm(3, conventions.norm_eps)
+        self.norm = None if is_plain else norm(3, conventions.norm_eps)
         self.conv1 = NormedConv(3, channels, 7, stride=2, eps=conventions.norm_eps, norm=norm)
         self.caffe_pool = conventions.stem_pool == "pad-0-ceil"
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.pool(functional.relu(self.conv1(self.norm(pixels)), inplace=True))
+        return self.pool(functional.relu(self.conv1(self.normed(pixels)), inplace=True))
+
+    def normed(self, pixels: Tensor) -> Tensor:
+        return pixels if self.norm is None else self.norm(pixels)
 
     def pool(self, x: Tensor) -> Tensor:
         padding = 0 if self.caffe_pool else 1
