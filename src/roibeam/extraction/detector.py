@@ -27,7 +27,7 @@ from roibeam.extraction.fast.inference_network import (
     region_scores,
 )
 from roibeam.extraction.fast.modes import bf16_instructions, mode_named
-from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes
+from roibeam.extraction.network.boxes import cell_anchors, checked_boxes, checked_mask, clip_boxes, grid_boxes
 from roibeam.extraction.network.config import DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import CONVENTIONS, SELECTIONS, Conventions, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
@@ -332,6 +332,8 @@ class Detector(nn.Module):
             if masked is not None:
                 raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
             return _PreparedPhoto(made, made.pixels, None, None)
+        if self.config.grid:
+            raise ValueError(f"grid {self.config.grid}: the cells of a grid are its regions; it takes no boxes")
         given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
         network_boxes = clip_boxes(made.scale.to_network(given), made.input_hw, last_pixel=self.conventions.last_pixel)
         pixels = made.pixels
@@ -374,16 +376,30 @@ class Detector(nn.Module):
                     if photo.given_boxes is not None:
                         record_on_stream(photo.given_boxes)
                     feature_map = mapped.maps[row : row + 1]
+                    if self.config.grid:
+                        described.append((mapped.indices[row], self._grid(network, photo, feature_map)))
+                        continue
                     regions = network.regions(feature_map, proposed.boxes)
                     outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
                     described.append((mapped.indices[row], outputs))
             yield from described
+
+    def _grid(self, network: InferenceNetwork, photo: _PreparedPhoto, feature_map: Tensor) -> HeadOutputs:
+        """Cells of the last stage as given boxes."""
+        assert isinstance(self.roi_heads, RoIHeads), "heads of another kind have no last stage"
+        last, one = network.grid(feature_map), photo.network_input
+        boxes = grid_boxes((last.shape[2], last.shape[3]), one.image_hw).to(self.device)
+        regions = self.roi_heads.judge([last[0].flatten(1).t().contiguous()], len(boxes))
+        proposals = Proposals(one.scale.to_network(boxes), boxes.new_ones(len(boxes)))
+        return HeadOutputs(one, feature_map, proposals, regions, boxes)
 
     def _proposals(self, network: InferenceNetwork, mapped: _MappedPhotos) -> list[Proposals]:
         """Proposals of each photo of a group, or its given boxes in their place."""
         inputs = [photo.network_input for photo in mapped.photos]
         given = [photo.network_boxes for photo in mapped.photos if photo.network_boxes is not None]
         record_on_stream(mapped.maps, *given)
+        if self.config.grid:  # its cells are known with the last stage
+            return [Proposals(mapped.maps.new_zeros(0, 4), mapped.maps.new_zeros(0)) for _ in inputs]
         if given:
             return [Proposals(boxes, boxes.new_ones(len(boxes))) for boxes in given]
         return network.proposals(mapped.maps, [one.input_hw for one in inputs], [one.factor for one in inputs])
@@ -426,6 +442,8 @@ class Detector(nn.Module):
         return to_numpy(self._whole_image(network, outputs))
 
     def _whole_image(self, network: InferenceNetwork, outputs: HeadOutputs) -> Tensor:
+        if self.config.grid:
+            return outputs.regions.features.mean(dim=0)
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self.conventions.last_pixel)

@@ -13,7 +13,7 @@ the box predictor. detectron2 is imported inside functions only: this module imp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from torch.nn import functional
 from roibeam.extraction.detectron2.network import build_detectron2_network, check_network
 from roibeam.extraction.detectron2.vg import require_detectron2
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.config import written_settings
 from roibeam.extraction.network.conventions import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
@@ -215,7 +216,7 @@ class Detectron2Detector:
                 "region_feature": self._head.layer,
                 "attribute_softmax": "foreground",
             },
-            "selection": plain_json(asdict(self.selection)),
+            "selection": plain_json(written_settings(self.selection)),
             "weights": weights_digest(self.model.state_dict()),
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roibeam.extraction.fast.cuda_device import RecordedCalls
 from roibeam.extraction.fast.fused_resnet import (
@@ -135,7 +136,7 @@ class InferenceNetwork:
         self._describe_chunk: Callable[[Tensor], Tensor] | None = None
         self._map_stage: AlignedStage | BinnedStage | None = None
         if isinstance(roi_heads, RoIHeads):
-            self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
+            self._res5 = fused_stage(roi_heads.res5, mode, map_cells if config.grid else (cells, cells))
             self._map_stage = aligned_stage(roi_heads.res5, mode, roi_heads.conventions, cells)
             if isinstance(self._res5, FusedStage) and BinnedStage.takes(self._res5, roi_heads.conventions):
                 self._map_stage = BinnedStage(self._res5, mode, cells)
@@ -191,6 +192,13 @@ class InferenceNetwork:
         assert self._rpn is not None, "a proposal generator of another kind has no such numbers"
         logits, deltas = self._rpn(maps)
         return logits, deltas
+
+    def grid(self, feature_map: Tensor) -> Tensor:
+        """(1, C, h, w) float32 -> (1, D, rows, columns) float32: the last stage on the whole map, by `config.grid`."""
+        assert self._res5 is not None, "heads of another kind have no last stage"
+        last = self._res5(feature_map.to(self.mode.conv_dtype)).float()
+        cells = self._config.grid_cells
+        return last if cells is None else functional.adaptive_avg_pool2d(last, cells)
 
     def regions(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
         """See `RoIHeads.forward`."""

@@ -152,6 +152,14 @@ def grid_anchors(cell: Tensor, map_hw: tuple[int, int], stride: int) -> Tensor:
     return (shifts + cell).reshape(-1, 4)
 
 
+def grid_boxes(cells: tuple[int, int], image_hw: tuple[int, int]) -> Tensor:
+    """(rows * columns, 4) float32: the photo in even cells, row by row, x1 y1 x2 y2 in its pixels."""
+    (rows, columns), (height, width) = cells, image_hw
+    ys, xs = torch.linspace(0, height, rows + 1), torch.linspace(0, width, columns + 1)
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    return torch.stack([xs[x], ys[y], xs[x + 1], ys[y + 1]], dim=-1).reshape(-1, 4)
+
+
 _LOOK_AT = 4  # first boxes to look at, for each requested one
 
 

@@ -6,6 +6,7 @@ The latter give the feature of a whole photo, by name; `global_feature.py` runs 
 from __future__ import annotations
 
 import dataclasses
+import re
 import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -26,6 +27,7 @@ _MOST = MappingProxyType(
     }
 )  # fmt: skip
 _MOST_ANCHORS = 1000  # at one cell
+_MOST_CELLS = 64  # of a grid, each way
 
 
 def added(default: Any) -> Any:
@@ -80,6 +82,8 @@ class DetectorConfig:
         proposal_nms_iou: IoU above which the lower-scored of two proposals is dropped.
         short_edge: pixels the short edge of the photo is resized to ...
         long_edge: ... unless the long edge would get longer than this.
+        grid: "" for regions; else the cells of the last stage on the whole map are the regions of a photo: "all" of
+            them, or "7x7": the means over as many bins, rows by columns. Without classes.
         groups: of each 3x3 convolution; 32 in a ResNeXt.
         width_per_group: channels of a group in res2, twice as many in each later stage. None: base_channels, those of
             a ResNet of one group; 8 in the published ResNeXts.
@@ -103,6 +107,7 @@ class DetectorConfig:
     short_edge: int = 800
     long_edge: int = 1333
     region_chunk: int | None = None
+    grid: str = added("")
     groups: int = added(1)
     width_per_group: int | None = added(None)
 
@@ -114,6 +119,11 @@ class DetectorConfig:
             if getattr(self, name) > 65534:
                 got = reprlib.repr(getattr(self, name))
                 raise ValueError(f"{name} is {got}; records store ids in 16 bits, so at most 65534")
+        if self.grid and (self.num_classes or (self.grid_cells is None and self.grid != "all")):
+            raise ValueError(
+                f"grid is {self.grid!r} with {self.num_classes} classes; it must be 'all' or such as '7x7', at most "
+                f"{_MOST_CELLS}x{_MOST_CELLS}, with num_classes 0"
+            )
         width = self.width_per_group
         if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
             raise ValueError(f"width_per_group is {width!r}; it must be a whole number of at least 1, or None")
@@ -147,6 +157,13 @@ class DetectorConfig:
         return len(self.anchor_sizes) * len(self.anchor_ratios)
 
     @property
+    def grid_cells(self) -> tuple[int, int] | None:
+        """(rows, columns) of the bins of `grid`; None for all cells, and without a grid."""
+        found = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,2})", self.grid)
+        rows, columns = (int(found[1]), int(found[2])) if found else (0, 0)
+        return (rows, columns) if found and max(rows, columns) <= _MOST_CELLS else None
+
+    @property
     def inner_channels(self) -> int:
         """Channels of the 3x3 convolutions of res2; twice as many in each later stage."""
         return self.groups * (self.width_per_group or self.base_channels)
@@ -165,6 +182,9 @@ class DetectorConfig:
 # Fields that do not affect given boxes.
 PROPOSAL_SIZES = ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou")
 
+_GRID_X101 = DetectorConfig(
+    num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all", groups=32, width_per_group=8
+)
 CONFIGS = MappingProxyType(
     {
         # The network of bottom-up attention at the sizes of its Hugging Face and detectron2 ports.
@@ -185,6 +205,12 @@ CONFIGS = MappingProxyType(
             groups=32,
             width_per_group=8,
         ),
+        # Those of grid features: a detector's network without its heads.
+        "grid-r50": DetectorConfig(
+            depth=50, num_classes=0, num_attributes=0, short_edge=600, long_edge=1000, grid="all"
+        ),
+        "grid-x101": _GRID_X101,
+        "grid-x152": dataclasses.replace(_GRID_X101, depth=152),
         # The reduced network of goldens/detector (config_small.json): seconds become milliseconds, in tests and demos.
         "small": DetectorConfig(
             depth=50,

@@ -234,6 +234,15 @@ _CAFFE = Conventions(
     no_attribute="first",
     attribute_softmax="all",
 )
+# facebookresearch/grid-feats-vqa on detectron2, configs/R-50-grid.yaml; res5 as its extraction sets it.
+_GRID = replace(
+    _HF,
+    pixel_mean=(103.53, 116.28, 123.675),
+    resize="pil-bilinear",
+    stem_pool="pad-1-floor",
+    res5_stride=2,
+    res5_dilation=1,
+)
 
 CONVENTIONS = MappingProxyType(
     {
@@ -282,6 +291,9 @@ CONVENTIONS = MappingProxyType(
             region_pool="roi-align-0",
             attribute_class="kept",
         ),
+        "grid-r50": _GRID,
+        "grid-x101": replace(_GRID, stride_conv="3x3", pixel_std=(57.375, 57.12, 58.395)),
+        "grid-x152": replace(_GRID, stride_conv="3x3"),
         # jackroos/VL-BERT common/fast_rcnn.py, end to end: given boxes only, so proposals are open.
         "vlbert-e2e": replace(
             _HF,
@@ -313,7 +325,14 @@ CONVENTIONS = MappingProxyType(
 )
 
 # Sizes in `CONFIGS` that one code base alone has -> its conventions.
-CONVENTIONS_OF_SIZES = MappingProxyType({"r2c-r50": "r2c"})
+CONVENTIONS_OF_SIZES = MappingProxyType(
+    {
+        "r2c-r50": "r2c",
+        "vg-r152-c4-600": "milvlg-r152",
+        "vinvl-x152-c4": "vinvl",
+        **{name: name for name in ("grid-r50", "grid-x101", "grid-x152")},
+    }
+)
 
 # Fields that do not affect given boxes, so that the fingerprint of their features leaves them out. (Two more,
 # anchor_order and objectness, order the weights.)
@@ -335,6 +354,7 @@ PUBLISHED_EDGES = MappingProxyType(
         "milvlg": ((600, 1000),),
         "milvlg-r152": ((600, 1000),),
         "vinvl": ((600, 1000),),
+        **{name: ((600, 1000),) for name in ("grid-r50", "grid-x101", "grid-x152")},
         "vlbert-e2e": ((600, 1000),),
         "r2c": ((384, 768),),
     }

@@ -383,6 +383,9 @@ def name_tables() -> dict[str, dict[str, str]]:
             in_encoder = torchvision.replace("layer4.", "roi_head_feature_extractor.")
             tables["vlbert"][torchvision] = hf
             tables["vlbert-checkpoint"][in_encoder if in_encoder != torchvision else f"backbone.{torchvision}"] = hf
+    # Grid features: res5 is in the backbone, or in the heads as elsewhere.
+    in_backbone = {hf.replace("roi_heads.res5.", "backbone.res5."): hf for hf in tables["ours"] if ".res5." in hf}
+    tables["ours"].update(in_backbone)
     tables["milvlg-r152"] = _milvlg_r152_names(tables["milvlg"])
     tables["vinvl"]["rpn.anchor_generator.cell_anchors.0"] = CELL_ANCHORS
     tables["milvlg-r152"][CELL_ANCHORS] = CELL_ANCHORS

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig, written_settings
 from roibeam.extraction.network.conventions import (
     CONVENTIONS,
     CONVENTIONS_OF_SIZES,
@@ -155,7 +155,8 @@ def boxes_words(fingerprint: Fingerprint) -> str | None:
     """Boxes in words, such as "10 to 100 regions (butd-10-100)" or "given boxes"; None if unknown."""
     choice = fingerprint.choice
     regions, filters = choice.get("regions"), choice.get("region_filters")
-    words = None if regions is None else "given boxes" if regions == "given" else _selection_words(regions)
+    fixed = {"given": "given boxes", "grid": "cells of a grid"}
+    words = None if regions is None else fixed[regions] if isinstance(regions, str) else _selection_words(regions)
     if filters:
         filter_words = "; ".join(_filter_words(each) for each in (filters if isinstance(filters, list) else [filters]))
         words = f"{words or 'regions'}, of them {filter_words}"
@@ -347,7 +348,9 @@ class Features:
 
     def _as_recorded(self) -> Fingerprint:
         """Fingerprint with the boxes as a store that was made so has them."""
-        details: dict[str, Any] = {"regions": "given" if self.boxes else _plain(asdict(SELECTIONS[self.selection]))}
+        details: dict[str, Any] = {
+            "regions": "given" if self.boxes else _plain(written_settings(SELECTIONS[self.selection]))
+        }
         return Fingerprint(feature_space_of(details), {}, details)
 
     def _other_network(self, fingerprint: Fingerprint) -> str | None:

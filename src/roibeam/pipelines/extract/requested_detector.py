@@ -202,7 +202,7 @@ def _recorded(plan: Plan) -> _Recorded | None:
         return _Recorded(
             dataclass_from_json(DetectorConfig, detector["config"], "config"),
             dataclass_from_json(Conventions, {**asdict(nearest), **detector["conventions"]}, "conventions"),
-            None if regions == "given" else dataclass_from_json(SelectionPolicy, regions, "selection"),
+            None if regions in ("given", "grid") else dataclass_from_json(SelectionPolicy, regions, "selection"),
         )
     except (KeyError, TypeError, AttributeError, ValueError):
         return None  # the plan is compared field by field later, with an error for differences
